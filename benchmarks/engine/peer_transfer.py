@@ -31,13 +31,13 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.runner import EngineRunner
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transfer_queue import TransferQueue
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Close, Meet, Met, Open, Step, StepDone, Transfer, TransferDone
 from dunlin.messages.types import Region, SamplingParams, TransferKind, TransferStatus, i8, i32, i64
 
@@ -56,7 +56,7 @@ class SlabProcess:
     """A slab in a memory file, and its transfers."""
 
     def __init__(self) -> None:
-        self.fd, page_fd = os.memfd_create("dunlin-bench-arena"), os.memfd_create("dunlin-bench-page")
+        self.fd, self.page_fd = os.memfd_create("dunlin-bench-arena"), os.memfd_create("dunlin-bench-page")
         layer_bytes = SLOTS * SLOT_BYTES
         os.ftruncate(self.fd, SHAPE.layers * layer_bytes)
         self.memory = np.frombuffer(mmap.mmap(self.fd, SHAPE.layers * layer_bytes), dtype=np.uint8)
@@ -65,10 +65,10 @@ class SlabProcess:
         kv = list(flat.view(SHAPE.layers, SLOTS, 2, SHAPE.kv_heads, SHAPE.head_dim))
         self.slab = KvSlab(kv, [SLOTS] * SHAPE.layers)
         self.peers = PeerArenas()
-        self.access = PeerAccess(page_fd)
+        self.access = PeerAccess(self.page_fd)
         runs = {layer: [(layer * layer_bytes, layer_bytes)] for layer in range(SHAPE.layers)}
         self.access.publish(self.fd, self.slab, runs)
-        planner = CopyPlanner(self.slab, ActivationRooms(1), HostMapping(), self.peers)
+        planner = CopyPlanner(self.slab, TransitRooms(1), HostMapping(), self.peers)
         self.queue = TransferQueue(planner, time.perf_counter)
 
     def finish(self, transfer: Transfer) -> TransferDone:

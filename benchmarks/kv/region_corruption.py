@@ -25,12 +25,12 @@ import xxhash
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult
 from dunlin.effects import Address, Joined
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transfer_queue import TransferQueue
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.engine import MapHost, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
@@ -67,7 +67,7 @@ class MoveEngine:
         tier = HostMapping()
         tier.map(MapHost(str(self.path), REGIONS * LENGTH, 1))
         slab = KvSlab(self.kv, [2 * SLOTS] * LAYERS)
-        planner = CopyPlanner(slab, ActivationRooms(1), tier, PeerArenas())
+        planner = CopyPlanner(slab, TransitRooms(1), tier, PeerArenas())
         self._transfers = TransferQueue(planner, time.perf_counter)
         self._moves = 0
 

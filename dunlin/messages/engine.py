@@ -19,11 +19,14 @@ from dunlin.messages.types import (
     GroupKind,
     GroupRole,
     HostRegion,
+    Keep,
     Payload,
     Priority,
+    Push,
     Region,
     RemapPhase,
     SamplingParams,
+    Serve,
     TransferKind,
     TransferStatus,
     Verdict,
@@ -45,7 +48,8 @@ class Open:
     says where the generated part starts. `max_tokens` bounds the generated part, earlier ones included. A sampled
     token in `stop_ids` ends the sequence with STOP, the token at `max_tokens` with LENGTH. The extents are the slots in
     which the KV of the first tokens lies already, in order: written for another sequence with the same beginning, or
-    for this one before the engine was restarted. Rows may start after them; nothing is written there.
+    for this one before the engine was restarted. An extent from -1 is of tokens whose KV lies at other engines. Rows
+    may start after them; nothing is written there.
     """
 
     sequence: int = number(1)
@@ -65,35 +69,6 @@ class Close:
     sequence: int = number(1)
 
 
-@message()
-class Keep:
-    """Columns: row `row[i]`'s regions that this engine retains in own slots, also of tokens computed elsewhere."""
-
-    row: I32 = number(1, default_factory=i32)
-    layer_start: I32 = number(2, default_factory=i32)
-    layer_stop: I32 = number(3, default_factory=i32)
-    start: I64 = number(4, default_factory=i64)
-    stop: I64 = number(5, default_factory=i64)
-    slot: I64 = number(6, default_factory=i64)
-
-
-@message()
-class Push:
-    """Columns: row `row[i]`'s regions to send, layer by layer, to a reserved handle at a peer or the host tier.
-
-    `peer[i]` indexes `Step.peers`; -1 never occurs: a push to the host tier has `to_host[i]` = 1.
-    """
-
-    row: I32 = number(1, default_factory=i32)
-    layer_start: I32 = number(2, default_factory=i32)
-    layer_stop: I32 = number(3, default_factory=i32)
-    start: I64 = number(4, default_factory=i64)
-    stop: I64 = number(5, default_factory=i64)
-    handle: I64 = number(6, default_factory=i64)
-    peer: I32 = number(7, default_factory=i32)
-    to_host: I8 = number(8, default_factory=i8)
-
-
 @message(command=4, about=Subject.SEQUENCES, hot=True, reserved=(16, 17, 18))
 class Step:
     """One iteration over the layers `[layer_start, layer_stop)`. Row i computes tokens `start[i]:stop[i]:stride[i]` of
@@ -105,9 +80,19 @@ class Step:
     positions it writes, in order. `after` names transfers that must have landed: a step that waits for one holds up no
     step behind it that shares no sequence with it. `why` is set only when the composition changed.
 
-    A step that starts after the first layer reads its hidden states from the room `hidden_in`; one that stops before
-    the last writes them to the room `hidden_out` and samples nothing. Span j says that tokens `span_start[j] …
-    span_stop[j]` of row `span_row[j]`'s sequence lie at `peers[span_holder[j]]`; the tokens of no span lie here.
+    A step that starts after the first layer takes its rows' hidden states out of the transit room `hidden_in`; one that
+    stops before the last leaves them in the room `hidden_out` and samples nothing. The last stage of a pipeline leaves
+    the tokens that it sampled in its `hidden_out`, and the first learns them from its `hidden_in`. Rooms name rows by
+    sequence and tokens: members of a group number a group's sequences alike.
+
+    Span j says that tokens `span_start[j]:span_stop[j]:span_stride[j]` of row `span_row[j]`'s sequence lie at
+    `peers[span_holder[j]]`; the tokens of no span lie here. MASTERS: in every layer the row's queries go to the holder,
+    which answers for the span by its own step's `serve`. RING: the spans are the other stripes of what the members'
+    steps compute together, whose K/V come here while the row's own go there; a row with a stride writes its extents
+    for this step alone, and what stays of the stripes is what `keep` names. Either goes through transit rooms: this
+    engine writes for `peers[i]` into that one's room `peer_room[i]` and reads `own_room[i]`. `exchange` is the number
+    that the members' steps of one iteration share. Rows of such a step leave it as by DISCARD; an Interrupt of all rows
+    also ends what it serves; and where a member's step ends early, those that need it end, too.
     """
 
     step: int = number(1)
@@ -138,6 +123,12 @@ class Step:
     span_start: I64 = number(26, default_factory=i64)
     span_stop: I64 = number(27, default_factory=i64)
     span_holder: I32 = number(28, default_factory=i32)
+    exchange: int = number(29, default=0)
+    peer_room: I64 = number(30, default_factory=i64)
+    own_room: I64 = number(31, default_factory=i64)
+    span_stride: I64 = number(32, default_factory=i64)
+    """Empty means stride 1 for every span."""
+    serve: Serve | None = number(33, default=None)
 
 
 @message(event=2, hot=True)
@@ -146,9 +137,10 @@ class StepDone:
     `finish` (`FinishReason`).
 
     `dropped` lists sequences whose rows did not run (they had ended); `failed` those whose rows ran and sampled
-    nothing, for their logits are not finite: the engine has ended them; `left` those whose rows left at an `Interrupt`
-    before their end, which computed nothing that counts. `top_count[i]` of the entries of `top_token`
-    and `top_logprob` belong to row i. `compute_s` is the engine's time in the step, `idle_s` its wait before it.
+    nothing, for their logits are not finite: the engine has ended them; `left` those whose rows left
+    before their end (at an `Interrupt`, or because a peer is gone), which computed nothing that counts. `top_count[i]`
+    of the entries of `top_token` and `top_logprob` belong to row i. `compute_s` is the engine's time in the step,
+    `idle_s` its wait before it.
     """
 
     step: int = number(1)
@@ -241,16 +233,17 @@ class Transfer:
 
     The extents name the own slots in order of position. `sequence` 0 is no sequence: a later `Open` names slots that
     were filled ahead of it. `host` for host-tier kinds (its checksum is compared after the copy of HOST_TO_SLAB).
-    `peer` and `peer_handle` for peer kinds: the receiver's room, whose slots are `peer_extent_*` where the sender
-    writes straight into the receiver's arena. `chain` names the tokens up to the region's end and is part of what the
-    checksum speaks of. `step_bytes` bounds the bytes copied between two safepoints of a step (0: the engine's own
-    bound).
+    `peer` and `peer_handle` for peer kinds: the receiver's open room (0: KV goes into no room, and stays in the node),
+    whose slots are `peer_extent_*` where the sender writes straight into the receiver's arena. `chain` names the tokens
+    up to the region's end and is part of what the checksum speaks of. `step_bytes` bounds the bytes copied between two
+    safepoints of a step (0: the engine's own bound).
 
     SLAB_TO_PEER writes, PEER_TO_SLAB is the receiver's own look at what was written: it hashes the named slots, and
     answers OK only where they match `checksum`, which the sender's `TransferDone` said. The payloads ACTIVATION and
-    PARTIAL lie in activation rooms: `length_bytes` from the beginning of the own `room` and of the peer's
-    `peer_handle`; they have no extents. With `step` the bytes are those that a step writes which was sent before and
-    has not answered: each layer is copied once the step has finished it.
+    PARTIAL lie in transit rooms: `length_bytes` (0: the rows that steps left there) from the beginning of the own
+    `room` and of the peer's `peer_handle`; they have no extents. Where one was sent the own room is empty after it;
+    where a look finds other bytes, too, so that no step reads them. With `step` the bytes are those that a step writes
+    which was sent before and has not answered: each layer is copied once the step has finished it, a room at its end.
     """
 
     ticket: int = number(1)
@@ -318,12 +311,30 @@ class Forget:
     peer: Address = number(1)
 
 
+@message(command=14)
+class OpenPeerRoom:
+    """Peers that name the room `handle` may write these own slots, in order of position: from now on, whatever the
+    engine is computing. A handle is never used twice.
+    """
+
+    handle: int = number(1)
+    extent_start: I64 = number(2, default_factory=i64)
+    extent_length: I64 = number(3, default_factory=i64)
+
+
+@message(command=15)
+class ClosePeerRoom:
+    """No peer writes into the room once any later command runs; transfers into it fail. Not answered."""
+
+    handle: int = number(1)
+
+
 @message(event=9)
 class Met:
     """The answer to `Meet`; `detail` says why the peer cannot be reached, empty if it can.
 
-    With an `agent` the answer to `Forget`: what peers need from now on to reach this engine's memory. What they were
-    told before is void.
+    With an `agent`: what peers need from now on to reach this engine's memory. Answers `Forget`, after which what they
+    were told before is void, or is said unasked.
     """
 
     peer: Address = number(1)
@@ -333,16 +344,19 @@ class Met:
 
 @message()
 class EngineAgent:
-    """What `EngineReady.agent` holds, encoded: where a peer on the same node finds this engine's memory.
+    """What `EngineReady.agent` holds, encoded: where peers find this engine's memory.
 
-    `node` names the running kernel. The descriptor `page_fd` of process `pid` opens the peer page, in which `life`
-    says that this very engine still serves, and an `ArenaGeometry` where its KV lies.
+    `node` names the running kernel and the node's name in the cluster: there, the descriptor `page_fd` of process `pid`
+    opens the peer page, in which `life` says that this very engine still serves, and an `ArenaGeometry` where its KV
+    lies. Peers on other nodes dial `endpoint` and show `token`, a secret of this life; empty: no helper answers them.
     """
 
     node: str = number(1)
     pid: int = number(2)
     page_fd: int = number(3)
     life: int = number(4)
+    endpoint: str = number(5, default="")
+    token: bytes = number(6, default=b"")
 
 
 @message()
@@ -350,7 +364,8 @@ class ArenaGeometry:
     """Where the slots of an engine lie in the file `arena_fd` of its process, in one layout.
 
     Columns by layer that has slots: `layer`, `slots`. Columns by run of file bytes, in the order in which they follow
-    one another in a layer's KV: `run_layer`, `run_offset`, `run_length`. Room i of the file `room_fd`, counted from 1,
+    one another in a layer's KV: `run_layer`, `run_offset`, `run_length`; likewise `weight_…` for the weights of each
+    layer held. Room i of the file `room_fd`, counted from 1,
     lies at `(i - 1) * room_bytes`. The inodes tell the files from others that have got the same numbers since.
     """
 
@@ -369,19 +384,33 @@ class ArenaGeometry:
     room_inode: int = number(13, default=0)
     rooms: int = number(14, default=0)
     room_bytes: int = number(15, default=0)
+    weight_layer: I32 = number(16, default_factory=i32)
+    weight_offset: I64 = number(17, default_factory=i64)
+    weight_length: I64 = number(18, default_factory=i64)
 
 
 @message()
 class LayerSource:
-    """Where the weights of a layer are loaded from: a peer that holds them, else the checkpoint on disk."""
+    """Where LOAD reads the weights of a layer: from a `peer` that was met and holds it, or from the file `path` (host
+    memory that another process shares: the layer's weights lie at `offset_bytes`). Neither: the checkpoint on disk.
+    """
 
     layer: int = number(1)
     peer: Address | None = number(2, default=None)
+    path: str = number(3, default="")
+    offset_bytes: int = number(4, default=0)
 
 
 @message(command=11, about=Subject.SENDER)
 class Remap:
-    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results."""
+    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results.
+
+    Fewer layers: PREPARE, DROP_WEIGHTS, RELEASE_KV; more: PREPARE, LOAD, COMMIT. Layers and slots change between two
+    steps: with the answers of DROP_WEIGHTS and COMMIT `layout` is in force, and steps and transfers that name another
+    one are refused. KV stays, but for slots beyond a smaller capacity (PREPARE of more layers) and for the layers that
+    RELEASE_KV gives up. ABORT ends the change where it stands: a phase that has not answered is answered with
+    `Unsupported` first. `sources` name where LOAD reads; a layer that none names comes from the checkpoint.
+    """
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
@@ -392,7 +421,9 @@ class Remap:
 
 @message(event=5)
 class RemapDone:
-    """A phase of `Remap` ended; `slots` is the capacity now, `quantum` the slots that one granule adds."""
+    """A phase of `Remap` ended: the `layers` held and the `slots` of each of them from now on; `quantum` is the slots
+    that one granule adds to a layer.
+    """
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
@@ -423,6 +454,8 @@ class EngineReady:
     agent: bytes = number(12, default=b"")
     arena: int = number(13, default=0)
     """Names this use of the engine's memory: KV lies where it lay as long as it is the same."""
+    model_layers: int = number(14, default=0)
+    """Layers of the model, held or not; 0: `layers` are all."""
 
 
 @message(event=7)

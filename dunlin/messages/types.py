@@ -231,3 +231,52 @@ class SamplingParams:
     logprobs: int | None = number(10, default=None)
     bias_tokens: I32 = number(11, default_factory=i32)
     bias_values: F32 = number(12, default_factory=f32)
+
+
+@message()
+class Keep:
+    """Columns: row `row[i]`'s regions that this engine retains in own slots, also of tokens computed elsewhere."""
+
+    row: I32 = number(1, default_factory=i32)
+    layer_start: I32 = number(2, default_factory=i32)
+    layer_stop: I32 = number(3, default_factory=i32)
+    start: I64 = number(4, default_factory=i64)
+    stop: I64 = number(5, default_factory=i64)
+    slot: I64 = number(6, default_factory=i64)
+
+
+@message()
+class Push:
+    """Columns: row `row[i]`'s regions to send, layer by layer, to a reserved handle at a peer or the host tier.
+
+    `peer[i]` indexes `Step.peers`; -1 never occurs: a push to the host tier has `to_host[i]` = 1.
+    """
+
+    row: I32 = number(1, default_factory=i32)
+    layer_start: I32 = number(2, default_factory=i32)
+    layer_stop: I32 = number(3, default_factory=i32)
+    start: I64 = number(4, default_factory=i64)
+    stop: I64 = number(5, default_factory=i64)
+    handle: I64 = number(6, default_factory=i64)
+    peer: I32 = number(7, default_factory=i32)
+    to_host: I8 = number(8, default_factory=i8)
+
+
+@message()
+class Serve:
+    """Columns: attention that this engine computes for rows of other members, over keys that lie here.
+
+    Part i is of the queries `start[i]:stop[i]:stride[i]` of `peers[master[i]]`'s row of `sequence[i]`. Tokens
+    `span_start[j] … span_stop[j]` of part `span_part[j]` lie in the own slots from `slot[j]` on. The parts of one
+    master are in the order of its rows, and their spans, those that touch taken together, the ones that it names.
+    """
+
+    sequence: I64 = number(1, default_factory=i64)
+    start: I64 = number(2, default_factory=i64)
+    stop: I64 = number(3, default_factory=i64)
+    stride: I64 = number(4, default_factory=i64)
+    master: I32 = number(5, default_factory=i32)
+    span_part: I32 = number(6, default_factory=i32)
+    span_start: I64 = number(7, default_factory=i64)
+    span_stop: I64 = number(8, default_factory=i64)
+    slot: I64 = number(9, default_factory=i64)

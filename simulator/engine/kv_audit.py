@@ -38,10 +38,6 @@ class KvAudit(Protocol):
         """
         ...
 
-    def may_have_written(self, slots: list[int]) -> None:
-        """The row of a sequence that was closed meanwhile may have written some of `slots`."""
-        ...
-
     def left(self, number: int, start: int, slots: list[int]) -> None:
         """A row that writes the KV of the tokens from `start` on into `slots` left its step before its end."""
         ...
@@ -126,10 +122,6 @@ class KvCacheAudit:
         for slot in slots[: stop - start]:
             self.tenants[slot] = text.tenant
         text.slots.extend(slots[: stop - start])
-
-    def may_have_written(self, slots: list[int]) -> None:
-        """See `KvAudit`."""
-        self._mark(slots, TORN)
 
     def left(self, number: int, start: int, slots: list[int]) -> None:
         """See `KvAudit`."""

@@ -1,7 +1,7 @@
 """A model of an engine: it keeps the real one's contract, takes the time of a `Timing`, and computes no tensor.
 
 It routes messages to its sequences, steps, moves and layers. A request that the contract forbids raises
-ContractBroken; what a real engine accepts (rows of sequences that ended or were closed) the model accepts too.
+ContractBroken; what a real engine accepts (queued rows of sequences that ended or were closed) the model accepts too.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    ClosePeerRoom,
     Discard,
     EngineProgress,
     EngineReady,
@@ -21,6 +22,7 @@ from dunlin.messages.engine import (
     MapHost,
     Meet,
     Open,
+    OpenPeerRoom,
     Remap,
     Resume,
     Step,
@@ -48,6 +50,7 @@ from simulator.engine.token_model import (
     PrefixTokenModel,
     TokenModel,
 )
+from simulator.engine.transit_rooms import SimulatedTransitRooms
 
 
 def make_engine_ready(**overrides: Any) -> EngineReady:
@@ -148,7 +151,13 @@ class SimulatedEngine:
         self.address = Address("engine", instance.name)
         ready = settings.ready
         self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
-        self.ready = replace(ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout)
+        self.ready = replace(
+            ready,
+            layers=layers.held_column,
+            slots=layers.slots,
+            layout=layers.layout,
+            model_layers=layers.all,
+        )
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0
@@ -160,11 +169,20 @@ class SimulatedEngine:
         self._sequences = SimulatedSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
         self.moves = SimulatedKvMover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
         layer_bytes = ready.kv_bytes_per_token / layers.all
-        self.peers = PeerTransfers(instance, self.address, network, self._sequences, layer_bytes, ready.kv_dtype)
+        self.rooms = SimulatedTransitRooms()
+        self.peers = PeerTransfers(
+            instance,
+            self.address,
+            network,
+            self._sequences,
+            layer_bytes,
+            ready.kv_dtype,
+            lambda step: self.runner.is_unanswered(step),
+        )
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
-            RowComputer(self._sequences, ready.vocabulary, voice, audit, self._failed_sequence),
+            RowComputer(self._sequences, ready.vocabulary, voice, audit, self._failed_sequence, self.rooms, layers.all),
             timing,
             layers,
             ready.vocabulary,
@@ -182,20 +200,21 @@ class SimulatedEngine:
             lambda: self.runner.running is not None,
             lambda: len(self.runner.parked) > 0,
         )
-        self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
+        self._handlers = self._routes()
+
+    def _routes(self) -> dict[type[Any], Callable[[float, Any], list[Effect]]]:
+        return {
             StepDue: self._on_step_over,
             Step: self._on_step,
             Open: self._on_open,
             Close: self._on_close,
             Transfer: self._on_move,
             TransferDue: self._on_move_over,
-            CancelTransfer: lambda now_s, message: [
-                *self.moves.cancel(now_s, message.ticket),
-                *self.peers.cancel(now_s, message.ticket),
-                *self.runner.begin(now_s),
-            ],
+            CancelTransfer: self._on_cancel,
             PeerCopyDue: lambda now_s, due: [*self.peers.on_due(now_s, due), *self.runner.begin(now_s)],
             Meet: self.peers.meet,
+            OpenPeerRoom: self.peers.open_room,
+            ClosePeerRoom: self.peers.close_room,
             Forget: lambda now_s, message: [*self.peers.forget(now_s, message), *self.runner.begin(now_s)],
             MapHost: self._on_map_host,
             Interrupt: self.runner.interrupt,
@@ -210,7 +229,8 @@ class SimulatedEngine:
         """Handle a message of the instance or one of this engine's timers."""
         handler = self._handlers.get(type(message))
         if handler is not None:
-            return [] if self.is_stuck else handler(now_s, message)
+            effects = [] if self.is_stuck else handler(now_s, message)
+            return [*effects, *self.peers.begin_behind(now_s)] if self.peers.is_behind else effects
         if isinstance(message, ProgressPoll):
             return self._on_tick(now_s)
         if isinstance(message, Joined):
@@ -236,8 +256,11 @@ class SimulatedEngine:
     def _on_tick(self, now_s: float) -> list[Effect]:
         if self._settings.progress_s is None:
             return []
-        runner = self.runner
-        passed = self.safepoints + (runner.safepoints if self.is_stuck else runner.progress(now_s))
+        runner, passed = self.runner, self.safepoints
+        if self.is_stuck:
+            passed += runner.safepoints
+        else:
+            passed += runner.progress(now_s) + self.remapper.progress(now_s)
         return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
@@ -245,9 +268,11 @@ class SimulatedEngine:
         return []
 
     def _on_close(self, now_s: float, message: Close) -> list[Effect]:
-        self._sequences.close(message.sequence)
+        self._sequences.close(message.sequence, self.runner.is_computing(message.sequence))
         self.runner.parked.forget(message.sequence)
+        self.runner.parked.free([message.sequence])
         self.moves.forget(message.sequence)
+        self.rooms.forget(message.sequence)
         return []
 
     def _on_step(self, now_s: float, step: Step) -> list[Effect]:
@@ -262,6 +287,10 @@ class SimulatedEngine:
         self.most_queued = max(self.most_queued, self.runner.steps_held)
         return effects
 
+    def _on_cancel(self, now_s: float, message: CancelTransfer) -> list[Effect]:
+        stopped = [*self.moves.cancel(now_s, message.ticket), *self.peers.cancel(now_s, message.ticket)]
+        return [*stopped, *self.runner.begin(now_s)]
+
     def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
         self.runner.discard(message)
         return []
@@ -274,6 +303,9 @@ class SimulatedEngine:
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:
+        if move.layout != self.layers.layout:
+            detail = f"the layout is {self.layers.layout}, the transfer was ordered for {move.layout}"
+            return [Send(self._instance, Unsupported("Transfer", detail, ticket=move.ticket))]
         return self.moves.add(now_s, move) if move.kind in HOST_KINDS else self.peers.add(now_s, move)
 
     def _failed_sequence(self, ticket: int) -> int | None:

@@ -5,16 +5,26 @@ with the sender's checksum.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import Forget, Meet, Met, Transfer, TransferDone, Unsupported
+from dunlin.messages.engine import (
+    ClosePeerRoom,
+    Forget,
+    Meet,
+    Met,
+    OpenPeerRoom,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 from simulator.engine.host_memory import checksum_of
-from simulator.engine.kv_audit import KvAudit
+from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.peer_links import PeerLinks
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
+from simulator.engine.transit_rooms import SimulatedTransitRooms
 
 PEER_KINDS = (TransferKind.SLAB_TO_PEER, TransferKind.PEER_TO_SLAB)
 
@@ -28,11 +38,22 @@ class PeerCopyDue:
 
 @dataclass(eq=False, slots=True)
 class PeerEnd:
-    """One engine's life as its peers see it: its node, and the memory that they write into."""
+    """One engine as its peers see it: its node, and the memory that they write into, as long as `life` is the same.
+
+    `open_rooms` are the rooms whose slots peers may write.
+    """
 
     node: str
     layers: LayerSet
     audit: KvAudit | None
+    rooms: SimulatedTransitRooms
+    life: int
+    open_rooms: set[int] = field(default_factory=set)
+
+    @property
+    def agent(self) -> bytes:
+        """What a peer must know to reach it."""
+        return f"{self.node}/{self.life}".encode()
 
 
 class PeerNetwork:
@@ -45,19 +66,38 @@ class PeerNetwork:
         self.links = links
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
+        self._lives = 0
+
+    def admit(
+        self, engine: Address, node: str, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
+    ) -> PeerEnd:
+        """An engine can be met from now on; who met it before at that address cannot write there any more."""
+        self._lives += 1
+        end = self.ends[engine] = PeerEnd(node, layers, audit, rooms, self._lives)
+        return end
+
+    def renew(self, engine: Address) -> PeerEnd:
+        """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
+        self._lives += 1
+        end = self.ends[engine] = replace(self.ends[engine], life=self._lives)
+        return end
 
 
 @dataclass(slots=True)
 class _Pending:
+    """`stop` ends the copy before its time; None: it has not begun, for its step has not left anything yet."""
+
     transfer: Transfer
     asked_s: float
-    stop: Callable[[float], None]
+    stop: Callable[[float], None] | None = None
+    size: int = 0
 
 
 class PeerTransfers:
     """Owns the peers that one engine met, and its transfers with them that are not answered.
 
-    `layer_bytes`: bytes of one token's KV in one layer. `network`: None where no engine can be met.
+    `layer_bytes`: bytes of one token's KV in one layer, and of its hidden state. `network`: None where no engine can be
+    met. `is_unanswered(step)`: it is queued or runs.
     """
 
     def __init__(
@@ -68,6 +108,7 @@ class PeerTransfers:
         sequences: SimulatedSequences,
         layer_bytes: float,
         kv_dtype: str,
+        is_unanswered: Callable[[int], bool],
     ) -> None:
         self.moved_bytes = 0
         self._instance = instance
@@ -76,6 +117,8 @@ class PeerTransfers:
         self._sequences = sequences
         self._layer_bytes = layer_bytes
         self._kv_dtype = kv_dtype
+        self._is_unanswered = is_unanswered
+        self.is_behind = False
         self._met: dict[Address, PeerEnd] = {}
         self._pending: dict[int, _Pending] = {}
         self._failed: dict[int, int] = {}
@@ -89,37 +132,78 @@ class PeerTransfers:
         return self._failed.get(ticket)
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
-        """Map a peer's memory, in its life of now; transfers into that of an earlier one fail first."""
+        """Map a peer's memory; transfers into what was mapped of it before fail first."""
         effects = self._fail_all(now_s, message.peer, "the peer is met anew")
+        self._met.pop(message.peer, None)
         end = self._network.ends.get(message.peer) if self._network is not None else None
-        if end is None:
+        if end is None or end.agent != message.metadata:
             return [*effects, Send(self._instance, Met(message.peer, f"{message.peer} cannot be reached"))]
         self._met[message.peer] = end
         return [*effects, Send(self._instance, Met(message.peer))]
 
     def forget(self, now_s: float, message: Forget) -> list[Effect]:
-        """Unmap a peer's memory: transfers into it fail."""
+        """Unmap a peer's memory: transfers into it fail. No peer writes here that does not meet this engine anew."""
         self._met.pop(message.peer, None)
-        return self._fail_all(now_s, message.peer, "the peer is forgotten")
+        effects = self._fail_all(now_s, message.peer, "the peer is forgotten")
+        if self._network is None or self._own() is None:
+            return effects
+        return [*effects, Send(self._instance, Met(message.peer, agent=self._network.renew(self._engine).agent))]
+
+    def died(self, now_s: float) -> None:
+        """The engine ended in the midst of its copies: what it was writing at peers is torn."""
+        for pending in self._pending.values():
+            if pending.stop is not None:
+                pending.stop(now_s)
+            self._tear(pending.transfer)
+        self._pending.clear()
+
+    def open_room(self, now_s: float, message: OpenPeerRoom) -> list[Effect]:
+        """Peers may write into the room."""
+        if (own := self._own()) is not None:
+            own.open_rooms.add(message.handle)
+        return []
+
+    def close_room(self, now_s: float, message: ClosePeerRoom) -> list[Effect]:
+        """No peer writes into the room any more."""
+        if (own := self._own()) is not None:
+            own.open_rooms.discard(message.handle)
+        return []
 
     def add(self, now_s: float, transfer: Transfer) -> list[Effect]:
         """Begin a transfer; refused where its peer was not met, or its ticket is in use."""
         network, own = self._network, self._own()
         if network is None or own is None:
             return self._refuse(transfer, "no peer can be reached")
-        if transfer.ticket in self._pending or transfer.payload is not Payload.KV:
+        if transfer.ticket in self._pending or transfer.payload not in (Payload.KV, Payload.ACTIVATION):
             return self._refuse(transfer, f"ticket {transfer.ticket}, payload {transfer.payload.name}")
-        there = own.node
-        if transfer.kind is TransferKind.SLAB_TO_PEER:
-            if transfer.peer is None or transfer.peer not in self._met:
-                return self._refuse(transfer, f"{transfer.peer} was not met")
+        if transfer.kind is TransferKind.SLAB_TO_PEER and (transfer.peer is None or transfer.peer not in self._met):
+            return self._refuse(transfer, f"{transfer.peer} was not met")
+        self._pending[transfer.ticket] = _Pending(transfer, now_s)
+        if transfer.payload is Payload.ACTIVATION and self._is_unanswered(transfer.step):
+            self.is_behind = True
+            return []
+        self._begin(now_s, network, own, self._pending[transfer.ticket])
+        return []
+
+    def begin_behind(self, now_s: float) -> list[Effect]:
+        """Begin the transfers of what steps leave in rooms, where the step has ended."""
+        network, own = self._network, self._own()
+        waiting = [pending for pending in self._pending.values() if pending.stop is None]
+        for pending in waiting:
+            if network is not None and own is not None and not self._is_unanswered(pending.transfer.step):
+                self._begin(now_s, network, own, pending)
+        self.is_behind = any(pending.stop is None for pending in waiting)
+        return []
+
+    def _begin(self, now_s: float, network: PeerNetwork, own: PeerEnd, pending: _Pending) -> None:
+        transfer, there = pending.transfer, own.node
+        if transfer.kind is TransferKind.SLAB_TO_PEER and transfer.peer is not None:
             there = self._met[transfer.peer].node
         due = PeerCopyDue(transfer.ticket)
-        stop = network.links.copy(
-            now_s, own.node, there, self._bytes(transfer), lambda at_s: network.wake(self._engine, due)
+        pending.size = self._bytes(transfer)
+        pending.stop = network.links.copy(
+            now_s, own.node, there, pending.size, lambda at_s: network.wake(self._engine, due)
         )
-        self._pending[transfer.ticket] = _Pending(transfer, now_s, stop)
-        return []
 
     def cancel(self, now_s: float, ticket: int) -> list[Effect]:
         """Cancel a transfer under way; nothing if it was answered."""
@@ -142,6 +226,13 @@ class PeerTransfers:
             return TransferStatus.FAILED, 0, "the peer's engine is gone"
         if transfer.peer_layout != peer.layers.layout:
             return TransferStatus.FAILED, 0, f"layout {peer.layers.layout} is in force at the peer"
+        if transfer.payload is Payload.ACTIVATION:
+            sent = own.rooms.content(transfer.room)
+            peer.rooms.put(transfer.peer_handle, sent)
+            own.rooms.clear(transfer.room)
+            return TransferStatus.OK, sent.checksum, ""
+        if transfer.peer_handle and transfer.peer_handle not in peer.open_rooms:
+            return TransferStatus.FAILED, 0, f"the room {transfer.peer_handle} is closed"
         content, layers = [transfer.region.stop - transfer.region.start], _layers_of(transfer)
         if own.audit is not None:
             content = own.audit.copied_out(slots_of_extents(transfer.extent_start, transfer.extent_length), layers)
@@ -153,6 +244,8 @@ class PeerTransfers:
     def _looked_at(self, transfer: Transfer) -> tuple[TransferStatus, int, str]:
         """Compare what lies in the own slots with the sender's checksum, and give it to the sequence."""
         own, region = self._own(), transfer.region
+        if transfer.payload is Payload.ACTIVATION:
+            return self._looked_into(transfer)
         slots, content = slots_of_extents(transfer.extent_start, transfer.extent_length), [region.stop - region.start]
         if own is not None and own.audit is not None:
             content = own.audit.content_of(slots, _layers_of(transfer))
@@ -169,15 +262,28 @@ class PeerTransfers:
             own.audit.adopted(transfer.sequence, region.start, slots)
         return TransferStatus.OK, checksum, ""
 
+    def _looked_into(self, transfer: Transfer) -> tuple[TransferStatus, int, str]:
+        """Compare what lies in the own room with the sender's checksum; nothing else may be read."""
+        own = self._own()
+        found = own.rooms.content(transfer.room).checksum if own is not None else 0
+        if found == transfer.checksum:
+            return TransferStatus.OK, found, ""
+        if own is not None:
+            own.rooms.clear(transfer.room)
+        return TransferStatus.CORRUPT, found, ""
+
     def _end(
         self, now_s: float, ticket: int, status: TransferStatus, checksum: int = 0, detail: str = ""
     ) -> list[Effect]:
         pending = self._pending.pop(ticket)
-        pending.stop(now_s)
+        if pending.stop is not None:
+            pending.stop(now_s)
         transfer, is_ok = pending.transfer, status is TransferStatus.OK
-        size = self._bytes(transfer) if is_ok else 0
+        if not is_ok:
+            self._tear(transfer)
+        size = pending.size if is_ok else 0
         self.moved_bytes += size if transfer.kind is TransferKind.SLAB_TO_PEER else 0
-        if transfer.kind is TransferKind.PEER_TO_SLAB and not is_ok:
+        if transfer.kind is TransferKind.PEER_TO_SLAB and transfer.payload is Payload.KV and not is_ok:
             self._failed[ticket] = transfer.sequence
         done = TransferDone(ticket, status, checksum, size, now_s - pending.asked_s, detail)
         return [Send(self._instance, done)]
@@ -190,6 +296,19 @@ class PeerTransfers:
                 effects += self._end(now_s, ticket, TransferStatus.FAILED, 0, detail)
         return effects
 
+    def _tear(self, transfer: Transfer) -> None:
+        """A copy that did not end may have written some of the peer's slots, if the peer lets it write yet."""
+        if transfer.peer is None or self._network is None or transfer.payload is not Payload.KV:
+            return
+        peer = self._met.get(transfer.peer)
+        if peer is None or peer is not self._network.ends.get(transfer.peer):
+            return
+        is_shut = transfer.peer_handle and transfer.peer_handle not in peer.open_rooms
+        if is_shut or peer.audit is None or transfer.peer_layout != peer.layers.layout:
+            return
+        slots = slots_of_extents(transfer.peer_extent_start, transfer.peer_extent_length)
+        peer.audit.copied_in(slots, [TORN] * len(slots), _layers_of(transfer))
+
     def _refuse(self, transfer: Transfer, detail: str) -> list[Effect]:
         return [Send(self._instance, Unsupported("Transfer", detail, ticket=transfer.ticket))]
 
@@ -198,6 +317,10 @@ class PeerTransfers:
 
     def _bytes(self, transfer: Transfer) -> int:
         region = transfer.region
+        if transfer.payload is Payload.ACTIVATION:
+            own = self._own()
+            count = own.rooms.content(transfer.room).count if own is not None else 0
+            return transfer.length_bytes or int(count * self._layer_bytes) + 8
         return int((region.stop - region.start) * (region.layer_stop - region.layer_start) * self._layer_bytes)
 
     def _checksum(self, transfer: Transfer, content: list[int]) -> int:

@@ -6,12 +6,12 @@ from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
-from simulator.engine.hidden_rooms import SimulatedHiddenRooms
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_slots
 from simulator.engine.step_results import IterationResult
 from simulator.engine.token_model import TokenModel
+from simulator.engine.transit_rooms import SimulatedTransitRooms
 
 RUNNING = FinishReason.RUNNING
 
@@ -26,23 +26,24 @@ class RowComputer:
         voice: TokenModel,
         audit: KvAudit | None,
         spoiled: Callable[[int], int | None],
+        rooms: SimulatedTransitRooms,
+        layers: int,
     ) -> None:
         self._sequences = sequences
         self._vocabulary = vocabulary
         self._voice = voice
         self._audit = audit
         self._spoiled = spoiled
-        self.rooms = SimulatedHiddenRooms()
+        self._rooms = rooms
+        self._layers = layers
 
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
-        step, sequences = queued.step, self._sequences.by_number
+        step, sequences, closing = queued.step, self._sequences.by_number, self._sequences.closing
         numbers, starts, stops = step.sequence, step.start, step.stop
         for row in queued.rows:
-            sequence = sequences.get(numbers[row])
-            if sequence is None or sequence.ended:
-                continue
+            sequence = sequences.get(numbers[row]) or closing[numbers[row]]
             start, stop = starts[row], stops[row]
             tokens = stop - start
             if tokens == 1 and start >= sequence.prompt_tokens:
@@ -62,18 +63,13 @@ class RowComputer:
             ContractBroken: a row names tokens that are not known, or leaves a gap in the KV.
         """
         step = queued.step
-        spoiled = self._spoiled_by(step)
+        self._learn(queued)
         slots = row_slots(step) if self._audit is not None else None
         tally = IterationResult(step.step, queued.left, queued.dropped)
-        sequences, samples = self._sequences.by_number, step.sample
+        sequences, closing, samples = self._sequences.by_number, self._sequences.closing, step.sample
         for row in queued.rows:
             number = step.sequence[row]
-            sequence = sequences.get(number)
-            if sequence is None or sequence.ended or number in spoiled:
-                tally.dropped.append(number)
-                if sequence is None and slots is not None and self._audit is not None:
-                    self._audit.may_have_written(slots[row])
-                continue
+            sequence = sequences.get(number) or closing[number]
             start, stop = step.start[row], step.stop[row]
             if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
                 raise _broken(sequence, start, stop)
@@ -88,23 +84,24 @@ class RowComputer:
             if samples[row]:
                 self._sample(sequence, stop, tally)
         if queued.layers is not None:
-            self._pass_hidden(queued, tally.dropped)
+            self._pass_hidden(queued, tally)
         return tally
 
-    def drop_gone(self, queued: QueuedSimStep) -> int:
-        """Drop the rows of a running step whose sequences ended or closed; returns how many rows it had."""
-        rows, numbers, sequences = queued.rows, queued.step.sequence, self._sequences.by_number
+    def drop_gone(self, queued: QueuedSimStep) -> None:
+        """Drop the rows of a step that begins whose sequences ended, were closed, or lack what a transfer was to bring.
+
+        A sequence that is closed later is computed to the end of the step, as a live engine does.
+        """
+        numbers, sequences = queued.step.sequence, self._sequences.by_number
         spoiled = self._spoiled_by(queued.step)
-        queued.rows = []
-        for row in rows:
-            sequence = sequences.get(numbers[row])
-            if sequence is not None and not sequence.ended and sequence.number not in spoiled:
-                queued.rows.append(row)
-                continue
-            queued.dropped.append(numbers[row])
-            if sequence is None and self._audit is not None:
-                self._audit.may_have_written(row_slots(queued.step)[row])
-        return len(rows)
+        gone = [
+            row
+            for row in queued.rows
+            if (sequence := sequences.get(numbers[row])) is None or sequence.ended or numbers[row] in spoiled
+        ]
+        if gone:
+            queued.rows = [row for row in queued.rows if row not in gone]
+            queued.dropped += [numbers[row] for row in gone]
 
     def _spoiled_by(self, step: RowColumns) -> list[int]:
         return [number for move in step.after if (number := self._spoiled(move)) is not None]
@@ -118,20 +115,29 @@ class RowComputer:
             layers = frozenset(queued.layers) if queued.layers is not None else None
             self._audit.computed(number, start, stop, slots[: stop - start], layers)
 
-    def _pass_hidden(self, queued: QueuedSimStep, dropped: list[int]) -> None:
+    def _pass_hidden(self, queued: QueuedSimStep, tally: IterationResult) -> None:
         """Hidden states of a step over some of the layers: those before it, and those that it leaves."""
         step = queued.step
         if not isinstance(step, Step):
             return
-        rows = frozenset(
-            (step.sequence[row], step.start[row], step.stop[row])
-            for row in queued.rows
-            if step.sequence[row] not in dropped
-        )
-        if step.hidden_in:
-            self.rooms.read(step.hidden_in, rows)
-        if step.hidden_out:
-            self.rooms.write(step.hidden_out, rows)
+        rows = frozenset((step.sequence[row], step.start[row], step.stop[row]) for row in queued.rows)
+        if step.hidden_in and step.layer_start:
+            self._rooms.read(step.hidden_in, rows)
+        if queued.layers is not None and queued.layers.stop < self._layers:
+            self._rooms.write(step.hidden_out, rows)
+        elif step.hidden_out:
+            for number, token in zip(tally.numbers, tally.tokens, strict=True):
+                self._rooms.tell(step.hidden_out, number, self._sequences.computing(number).length - 1, token)
+
+    def _learn(self, queued: QueuedSimStep) -> None:
+        """The first stage of a pipeline learns the tokens that the last one sampled."""
+        step = queued.step
+        if queued.layers is None or not isinstance(step, Step) or not step.hidden_in or step.layer_start:
+            return
+        for number in step.sequence:
+            sequence, found = self._sequences.by_number.get(number), self._rooms.learn(step.hidden_in, number)
+            if sequence is not None and found is not None and found[0] == sequence.length and not sequence.ended:
+                self._append(sequence, found[1])
 
     def _sample(self, sequence: SimulatedSequence, stop: int, tally: IterationResult) -> None:
         if stop != sequence.length:
@@ -142,22 +148,27 @@ class RowComputer:
             return
         voice = self._voice
         token = voice.next_token(sequence.state, sequence.seed, stop, self._vocabulary)
-        sequence.length = stop + 1
-        sequence.fails = token == self._sequences.failing_token
-        if self._audit is not None:
-            sequence.state = voice.advance(sequence.state, token)
-            self._audit.sampled(sequence.number, token)
-        finish = RUNNING
-        if sequence.stop_ids and token in sequence.stop_ids:
-            finish = FinishReason.STOP
-        elif stop + 1 >= sequence.tokens_max:
-            finish = FinishReason.LENGTH
-        if finish is not RUNNING:
-            sequence.ended = True
+        finish = self._append(sequence, token)
         tally.numbers.append(sequence.number)
         tally.tokens.append(token)
         tally.finishes.append(finish)
         tally.tops.append(sequence.logprobs)
+
+    def _append(self, sequence: SimulatedSequence, token: int) -> FinishReason:
+        """One more token is known; returns whether it was the last."""
+        sequence.length += 1
+        sequence.fails = token == self._sequences.failing_token
+        if self._audit is not None:
+            sequence.state = self._voice.advance(sequence.state, token)
+            self._audit.sampled(sequence.number, token)
+        finish = RUNNING
+        if sequence.stop_ids and token in sequence.stop_ids:
+            finish = FinishReason.STOP
+        elif sequence.length >= sequence.tokens_max:
+            finish = FinishReason.LENGTH
+        if finish is not RUNNING:
+            sequence.ended = True
+        return finish
 
 
 def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:

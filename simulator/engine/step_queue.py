@@ -115,6 +115,7 @@ def check_step(step: Step) -> None:
 def is_unsupported(step: Step) -> bool:
     """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
     with_others = step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or bool(step.peers)
+    with_others = with_others or bool(step.span_row) or step.serve is not None
     return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
 
 

@@ -83,6 +83,11 @@ class SimulatedStepRunner:
         """How many steps run or wait."""
         return len(self.queue) + (self.running is not None)
 
+    def is_unanswered(self, step: int) -> bool:
+        """Whether that step is queued or running."""
+        held = [*self.queue.steps, *([self.running.queued] if self.running is not None else [])]
+        return any(queued.step.step == step for queued in held)
+
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """Append a step to the queue.
 
@@ -91,7 +96,7 @@ class SimulatedStepRunner:
         """
         check_step(step)
         queued = QueuedSimStep(step, list(range(len(step.sequence))))
-        if step.layer_stop or not self._layers.is_whole:
+        if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None
         self.queue.append(queued)
@@ -117,11 +122,14 @@ class SimulatedStepRunner:
         queued = self.queue.take_ready()
         if queued is None:
             return []
+        if queued.is_resumed:
+            self.parked.free(queued.step.sequence)
         if queued.step.layout != self._layers.layout:
             refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
             return [Send(self._instance, refused), *self.begin(now_s)]
         if len(self.parked):
             self._refuse_parked(queued)
+        self._rows.drop_gone(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
@@ -146,6 +154,10 @@ class SimulatedStepRunner:
         if self._interrupts:
             return [*effects, *self._take_effect(now_s)]
         return [*effects, *self.begin(now_s)]
+
+    def is_computing(self, number: int) -> bool:
+        """Whether the running step has a row of the sequence."""
+        return self.running is not None and number in self.running.queued.sequences
 
     def progress(self, now_s: float) -> int:
         """Safepoints passed by now in steps that ended and in the running one."""
@@ -211,7 +223,7 @@ class SimulatedStepRunner:
     def _take_effect(self, now_s: float) -> list[Effect]:
         """Let all interrupts take effect: their answers in order, then those of the steps without a row."""
         running = self.running
-        rows = self._rows.drop_gone(running.queued) if running is not None else 0
+        rows = len(running.queued.rows) if running is not None else 0
         answers: list[Effect] = []
         for message in self._interrupts:
             leaving = LeavingRows(message, self._sequences, self.parked, self._audit)
@@ -243,6 +255,7 @@ class SimulatedStepRunner:
         """The running step is over: its answer."""
         running, self.running = self.running, None
         assert running is not None
+        self._sequences.step_ended()
         compute_s = now_s - running.began_s
         self.busy_s += compute_s
         idle_s, self._idle_since_s = running.began_s - self._idle_since_s, now_s

@@ -12,7 +12,7 @@ from dunlin.workload.loadgen.run_record import read_run
 from dunlin.workload.traffic.arrival_processes import arrivals_until, poisson_arrivals
 from simulator.study.recorded_cluster import recorded_cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

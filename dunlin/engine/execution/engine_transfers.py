@@ -7,17 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dunlin.effects import Address
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas
+from dunlin.engine.transfer.peer_link import PeerLink
+from dunlin.engine.transfer.room_pipe import PipeReader, PipeWriter
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits, TransferQueue
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import (
     CancelTransfer,
+    ClosePeerRoom,
     Forget,
     Interrupted,
     MapHost,
@@ -36,11 +40,15 @@ INTO_SLAB = (TransferKind.HOST_TO_SLAB, TransferKind.PEER_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class OwnMemory:
-    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing."""
+    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing.
+
+    `node` is the node's name in the cluster.
+    """
 
     slab: KvSlab
-    rooms: ActivationRooms = field(default_factory=ActivationRooms)
+    rooms: TransitRooms = field(default_factory=TransitRooms)
     access: PeerAccess | None = None
+    node: str = ""
 
 
 class EngineTransfers:
@@ -56,9 +64,10 @@ class EngineTransfers:
         self._sequences = sequences
         self._clock = clock
         self._access = own.access
+        self._rooms = own.rooms
         self._tier = HostMapping()
-        self._peers = PeerArenas()
-        planner = CopyPlanner(own.slab, own.rooms, self._tier, self._peers)
+        self.peers = PeerArenas(own.node)
+        planner = CopyPlanner(own.slab, own.rooms, self._tier, self.peers)
         self._queue = TransferQueue(planner, clock, limits)
         # Transfers that did not land, by ticket, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}
@@ -110,7 +119,7 @@ class EngineTransfers:
         """Map a peer's memory; transfers into what was mapped of it before fail."""
         events: list[Event] = self._drop(message)
         try:
-            self._peers.meet(message.peer, message.metadata)
+            self.peers.meet(message.peer, message.metadata)
         except TransferError as error:
             return [*events, Met(message.peer, str(error))]
         return [*events, Met(message.peer)]
@@ -122,6 +131,28 @@ class EngineTransfers:
             return events
         self._access.renew()
         return [*events, Met(message.peer, agent=self._access.agent)]
+
+    def on_layout_changed(self) -> list[Event]:
+        """The slab has other slots: transfers whose own ones are gone fail."""
+        return self._land_all(self._queue.layout_changed())
+
+    def on_close_room(self, message: ClosePeerRoom) -> list[Event]:
+        """Wait for the chunk that a peer is writing into the room; its instance has closed it."""
+        if self._access is not None:
+            self._access.close_room(message.handle)
+        return []
+
+    # --- steps with peers ---
+
+    def link(self, peer: Address, own_room: int, peer_room: int, exchange: int) -> PeerLink:
+        """The way between a step of this engine and one of a peer; opens the own room for the peer.
+
+        :raises TransferError: the peer was not met, or there is no such room.
+        """
+        arena = self.peers.of(peer)
+        writer = PipeWriter(arena.room_memory(peer_room), exchange, arena.alive)
+        reader = PipeReader(self._rooms.view(own_room, self._rooms.room_bytes), exchange)
+        return PeerLink(reader, writer, lambda: arena.is_met)
 
     # --- copying ---
 
@@ -165,7 +196,7 @@ class EngineTransfers:
         return [*self._land_all(ended), *events]
 
     def _drop(self, message: Meet | Forget) -> list[Event]:
-        self._peers.forget(message.peer)
+        self.peers.forget(message.peer)
         return self._land_all(self._queue.forget_peer(message.peer))
 
     def _land_all(self, ended: Sequence[EndedTransfer]) -> list[Event]:
@@ -174,7 +205,12 @@ class EngineTransfers:
     def _land(self, ended: EndedTransfer) -> TransferDone:
         """A region that came in is its sequence's from now on; one that did not stops the rows that wait for it."""
         transfer, done = ended.transfer, ended.done
-        if transfer.kind not in INTO_SLAB or transfer.payload is not Payload.KV:
+        if transfer.payload is not Payload.KV:
+            is_sent = transfer.kind is TransferKind.SLAB_TO_PEER
+            if is_sent == (done.status is TransferStatus.OK) and 1 <= transfer.room <= self._rooms.count:
+                self._rooms.clear(transfer.room)  # it is at the peer; or what came is not what was sent
+            return done
+        if transfer.kind not in INTO_SLAB:
             return done
         if done.status is TransferStatus.OK and transfer.sequence:
             done = self._adopt(transfer, done)  # without a sequence: a later `Open` names the slots

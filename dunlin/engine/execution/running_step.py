@@ -4,12 +4,17 @@ Rows may leave it between two pieces of the iteration. Knows no queue.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
 from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
-from dunlin.engine.execution.hidden_rooms import HiddenRooms
+from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import f32, i8, i32, i64
 
@@ -25,9 +30,10 @@ class RunningStep:
         number: int,
         rows: Sequence[StepRow],
         layers: range,
-        iteration: Iteration | None,
+        iteration: Iteration | ServingIteration | None,
         dropped: Sequence[int] = (),
         left: Sequence[int] = (),
+        exchange: StepExchange | None = None,
     ) -> None:
         self.number = number
         self.layers = layers
@@ -37,7 +43,8 @@ class RunningStep:
         self._iteration = iteration
         self._dropped = dropped
         self._left = list(left)
-        self._can_pause = any(not row.is_decode for row in rows)
+        self._exchange = exchange
+        self._can_pause = exchange is not None or any(not row.is_decode for row in rows)
 
     def __repr__(self) -> str:
         return f"[step: {self.number} | rows: {len(self._rows)} | {self._iteration}]"
@@ -46,6 +53,21 @@ class RunningStep:
     def rows(self) -> dict[int, StepRow]:
         """The rows that have not left, by number."""
         return self._rows
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether members of a group step together with it: its rows cannot be resumed alone."""
+        return self._exchange is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it computes attention for others."""
+        return self._exchange is not None and self._exchange.is_serving
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it can go on only when a peer has sent something."""
+        return self._iteration is not None and not self._iteration.done and self._iteration.is_waiting
 
     @property
     def layer(self) -> int:
@@ -68,7 +90,7 @@ class RunningStep:
         if self._can_pause:
             while not iteration.done:
                 iteration.advance()
-                if safepoint():
+                if safepoint() or iteration.is_waiting:
                     return
         while not iteration.done:
             layer = iteration.layer
@@ -78,21 +100,43 @@ class RunningStep:
 
     def leave(self, number: int) -> RowProgress:
         """Row `number` leaves; what its sequence had before the step stays valid."""
-        assert self._iteration is not None
+        assert isinstance(self._iteration, Iteration)
         progress = self._iteration.leave(number)
         self._left.append(self._rows.pop(number).sequence)
+        if not self._rows and self._exchange is not None and self._exchange.is_serving:
+            self._iteration = ServingIteration(self._exchange, range(self._iteration.layer, self.layers.stop))
         return progress
 
-    def finish(self, decoder: Decoder, rooms: HiddenRooms) -> SampledRows:
-        """Take in what the rows computed: KV, hidden states, tokens. Once it is done."""
-        if self._iteration is None or not self._rows:
+    def stop_serving(self) -> None:
+        """Compute nothing for others any more: all own rows leave, too."""
+        if self._exchange is not None:
+            self._exchange.stop_serving()
+
+    def give_up(self) -> None:
+        """It ends before its last layer: no peer need wait for it."""
+        if self._exchange is not None:
+            self._exchange.give_up()
+
+    def abandon(self) -> SampledRows:
+        """All rows leave, and nothing that they computed counts."""
+        self.give_up()
+        self._left += [row.sequence for row in self._rows.values()]
+        self._rows.clear()
+        return SampledRows()
+
+    def finish(self, decoder: Decoder, rooms: TransitRooms) -> SampledRows:
+        """Take in what the rows computed: KV, hidden states, tokens. Once it is done.
+
+        :raises TransferError: a room does not hold what it had place for when the step began.
+        """
+        if not isinstance(self._iteration, Iteration) or not self._rows:
             return SampledRows()
         hidden, end = self._iteration.hidden, 0
+        if self.layers.stop < len(decoder.kv):
+            self._leave_hidden(hidden, rooms)
         sampled, last = [], []
         for row in self._rows.values():
-            row.state.valid.set(self.layers, row.stop)
-            if row.hidden_out:
-                rooms.put(row.hidden_out, row.sequence, row.start, hidden[end : end + row.tokens].clone())
+            row.state.valid.set(self.layers, row.valid_stop)
             end += row.tokens
             if row.sample:
                 sampled.append(row)
@@ -100,7 +144,16 @@ class RunningStep:
         if not sampled:
             return SampledRows()
         draws = [SamplingInput(row.state.sampling, row.state.tokens, row.state.prompt_tokens) for row in sampled]
-        return apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
+        samples = apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
+        if sampled[0].hidden_out:
+            _leave_tokens(sampled, rooms)
+        return samples
+
+    def _leave_hidden(self, hidden: Tensor, rooms: TransitRooms) -> None:
+        rows = list(self._rows.values())
+        stops = list(accumulate(row.tokens for row in rows))
+        contents = [hidden[stop - row.tokens : stop] for row, stop in zip(rows, stops, strict=True)]
+        rooms.put(rows[0].hidden_out, [row.name for row in rows], contents)
 
     def answer(self, samples: SampledRows) -> StepDone:
         """The step's answer."""
@@ -125,3 +178,10 @@ class RunningStep:
             failed=i64(samples.failed),
             left=i64(self._left),
         )
+
+
+def _leave_tokens(sampled: Sequence[StepRow], rooms: TransitRooms) -> None:
+    """The last stage of a pipeline tells the first what it sampled."""
+    told = [(row.sequence, row.state.tokens) for row in sampled if len(row.state.tokens) > row.stop]
+    rows = [(sequence, range(len(tokens) - 1, len(tokens))) for sequence, tokens in told]
+    rooms.put(sampled[0].hidden_out, rows, [torch.tensor([tokens[-1]]) for _, tokens in told])

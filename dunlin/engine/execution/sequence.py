@@ -11,6 +11,9 @@ from dunlin.engine.attention.spans import Runs, SlotSpan
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 
+ELSEWHERE = -(1 << 62)
+"""The first slot of a run of tokens that lie at other engines; those of the run after it are negative, too."""
+
 
 class ValidKv:
     """How many tokens of a sequence have KV, layer by layer: one number while it is the same in all layers."""
@@ -41,12 +44,23 @@ class ValidKv:
         if self._by_layer is not None:
             self._by_layer = [min(each, tokens) for each in self._by_layer]
 
+    def limit_each(self, tokens: Sequence[int]) -> None:
+        """Layer i has KV of no more than `tokens[i]`."""
+        before = self._by_layer or [self._tokens] * len(self._layers)
+        by_layer = [min(pair) for pair in zip(before, tokens, strict=True)]
+        self._tokens = by_layer[0]
+        self._by_layer = None if min(by_layer) == max(by_layer) else by_layer
+
 
 class SlotMap:
-    """Position → slot of one sequence, without gaps. `runs` are another object whenever they change."""
+    """Position → slot of one sequence, without gaps. `runs` are another object whenever they change.
+
+    `is_split`: some of the tokens may lie elsewhere.
+    """
 
     def __init__(self) -> None:
         self.length = 0
+        self.is_split = False
         self.runs: Runs = (array("q"), array("q"))
 
     def assign(self, position: int, start: int, length: int) -> None:
@@ -56,6 +70,7 @@ class SlotMap:
         """
         if position > self.length:
             raise ValueError(f"position {position} is written, but slots are known up to {self.length} only")
+        self.is_split |= start < 0
         run_at, run_slot = self.runs
         kept = bisect_left(run_at, position)
         goes_on = kept > 0 and start == run_slot[kept - 1] + position - run_at[kept - 1]
@@ -73,9 +88,28 @@ class SlotMap:
         slots = self.slots(position, position + known)
         return next((at for at, slot in enumerate(slots) if slot != start + at), known)
 
+    def length_within(self, slots: int) -> int:
+        """How many of the first positions lie in slots below `slots`."""
+        run_at, run_slot = self.runs
+        stops = [*run_at[1:], self.length] if run_at else []
+        for at, first, stop in zip(run_at, run_slot, stops, strict=True):
+            if first + stop - at > slots:
+                return at + max(slots - first, 0)
+        return self.length
+
     def span(self, length: int) -> SlotSpan:
         """Where the first `length` tokens lie, as it is now."""
         return SlotSpan(range(length), *self.runs)
+
+    def here(self, start: int, stop: int) -> SlotSpan:
+        """Where tokens `[start, stop)` lie. :raises ValueError: some lie elsewhere."""
+        run_at, run_slot = self.runs
+        first, last = bisect_right(run_at, start) - 1, bisect_left(run_at, stop)
+        if stop > self.length or min(run_slot[first:last]) < 0:
+            raise ValueError(f"tokens {start} to {stop} do not all lie here")
+        at = array("q", [0, *(each - start for each in run_at[first + 1 : last])])
+        slots = array("q", [run_slot[first] + start - run_at[first], *run_slot[first + 1 : last]])
+        return SlotSpan(range(start, stop), at, slots)
 
     def slots(self, start: int, stop: int) -> Sequence[int]:
         """The slots of positions `[start, stop)`."""
@@ -109,7 +143,7 @@ class EngineSequence:
         self._stop_ids = frozenset(opened.stop_ids)
         self._tokens_max = min(opened.prompt_tokens + opened.max_tokens, max_positions)
         for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
-            self.slots.assign(self.slots.length, start, length)
+            self.slots.assign(self.slots.length, ELSEWHERE if start < 0 else start, length)
         self.valid.set(range(layers), self.slots.length)
 
     @property
@@ -129,6 +163,12 @@ class EngineSequence:
                 self.valid.limit(at + same)
             at += length
         self.valid.set(layers, min(self.valid.tokens(layers), position))
+
+    def keep_kv_within(self, slots: Sequence[int]) -> None:
+        """By layer there are so many slots now: KV beyond them, or in layers without any, is gone."""
+        known = {count: self.slots.length_within(count) for count in set(slots)}
+        if min(known.values()) < self.slots.length:
+            self.valid.limit_each([known[count] for count in slots])
 
     def fail(self) -> None:
         """End without a next token: its logits are not finite."""

@@ -10,12 +10,15 @@ from itertools import accumulate, chain
 
 import torch
 
-from dunlin.engine.attention.base import LocalRows
+from dunlin.engine.attention.base import Attention, BatchRow, LocalRows, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
+from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns
 from dunlin.engine.execution.sequence import EngineSequence
+from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
+from dunlin.engine.transfer.transit_rooms import RoomRow
 from dunlin.messages.engine import Step
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole
+from dunlin.messages.types import FinishReason, GroupKind, Keep
 
 
 class StepError(Exception):
@@ -24,17 +27,26 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What a step is checked against: the slots of the slab, the layers of the model, and the layout in force."""
+    """What a step is checked against: the slots of each layer held, the layers of the model, the layout in force, and
+    the layers held (None: all).
+    """
 
     slots: int
     layers: int
     layout: int = 0
+    held: tuple[int, ...] | None = None
+
+    @property
+    def stop(self) -> int:
+        """The layer after the last one held."""
+        return self.layers if self.held is None else self.held[-1] + 1
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """A row that runs: it computes tokens `[start, stop)` of its sequence, and a next one if it is to `sample`; its
-    hidden states go into the room `hidden_out` (0: into none).
+    hidden states, or the token that it samples, go into the room `hidden_out` (0: into none). `split`: where
+    other keys of it lie than those here.
     """
 
     sequence: int
@@ -43,20 +55,43 @@ class StepRow:
     stop: int
     sample: bool
     hidden_out: int = 0
+    stride: int = 1
+    split: RowSplit | None = None
+
+    @property
+    def positions(self) -> range:
+        return range(self.start, self.stop, self.stride)
 
     @property
     def tokens(self) -> int:
-        return self.stop - self.start
+        return len(range(self.start, self.stop, self.stride))
+
+    @property
+    def name(self) -> RoomRow:
+        """The row in transit rooms."""
+        return self.sequence, self.positions
 
     @property
     def is_decode(self) -> bool:
         """Whether it computes one token that was generated."""
         return self.stop - self.start == 1 and self.start >= self.state.prompt_tokens
 
+    @property
+    def valid_stop(self) -> int:
+        """The tokens that have KV after the step, here or elsewhere."""
+        return self.stop if self.split is None or self.split.stripe is None else self.split.covered.stop
 
-def step_layers(step: Step, layers: int) -> range:
-    """The layers that the step computes, in a model of so many."""
-    return range(step.layer_start, step.layer_stop or layers)
+    def issue(self, layers: range, extents: list[tuple[int, int]]) -> None:
+        """Let the sequence know the slots that the row writes, or keeps."""
+        if self.split is None or self.split.stripe is None:
+            self.state.issue(layers, self.start, extents)
+        else:
+            self.state.issue(layers, self.split.covered.start, list(self.split.extents()))
+
+
+def step_layers(step: Step, shape: EngineShape) -> range:
+    """The layers that the step computes."""
+    return range(step.layer_start, step.layer_stop or shape.stop)
 
 
 def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
@@ -64,45 +99,70 @@ def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
 
     :raises StepError: it asks for what this engine lacks, or contradicts itself.
     """
-    _refuse_unsupported(step)
-    _check_layers(step, shape)
+    check_layers(step, shape)
     rows = len(step.sequence)
-    columns = (step.start, step.stop, step.sample)
-    if not rows or any(len(column) != rows for column in columns):
+    columns = (step.start, step.stop, step.sample, step.stride or step.start)
+    if not (rows or step.serve is not None) or any(len(column) != rows for column in columns):
         raise StepError(f"columns of {[rows, *map(len, columns)]} rows")
     if len(set(step.sequence)) != rows:
         raise StepError("a sequence is named twice")
     extents = _extents_by_row(step, shape.slots)
+    _check_group(step, shape)
     for row in range(rows):
         if not 0 <= step.start[row] < step.stop[row]:
             raise StepError(f"row {row} computes tokens {step.start[row]} to {step.stop[row]}")
-        needed = step.stop[row] - step.start[row]
+        needed = len(row_positions(step, row))
         given = sum(length for _, length in extents[row])
         if given < needed:
             raise StepError(f"row {row} writes {needed} tokens into {given} slots")
     return extents
 
 
-def _refuse_unsupported(step: Step) -> None:
-    if step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or step.peers:
-        raise StepError(f"group {step.group.name}: only local steps")
-    if step.span_row or step.span_holder:
-        raise StepError("spans that lie elsewhere: only local steps")
-    if step.keep is not None or step.push is not None:
-        raise StepError("keep and push")
-    if any(stride != 1 for stride in step.stride):
-        raise StepError("a stride other than 1")
+def _check_group(step: Step, shape: EngineShape) -> None:
+    is_ring, has_peers = step.group is GroupKind.RING, step.group in WITH_PEERS
+    if not has_peers and (step.peers or step.span_row or step.serve is not None):
+        raise StepError(f"group {step.group.name}: spans that lie elsewhere are a ring's or masters'")
+    if has_peers and not step.peers:
+        raise StepError(f"group {step.group.name} without peers")
+    if step.push is not None:
+        raise StepError("push")
+    if wrong := check_columns(step):
+        raise StepError(wrong)
+    if step.serve is not None and is_ring:
+        raise StepError("a ring whose members answer for each other: its keys go round")
+    if step.keep is not None and not (is_ring and set(step.keep.row) <= set(step.span_row)):
+        raise StepError("keep of rows that are no stripes of a ring")
+    if step.keep is not None and not _is_kept_whole(step, step.keep, shape):
+        raise StepError("keep of a part of the step's layers, or in slots that are not there")
+    served = zip(step.serve.slot, step.serve.span_start, step.serve.span_stop, strict=True) if step.serve else ()
+    if any(slot < 0 or slot + stop - start > shape.slots for slot, start, stop in served):
+        raise StepError("served spans in slots that are not there")
+    striped = {row for row, stride in enumerate(step.stride) if stride != 1}
+    if min(step.stride, default=1) < 1 or not striped <= (set(step.span_row) if is_ring else set()):
+        raise StepError("a stride of a row that is no stripe of a ring")
 
 
-def _check_layers(step: Step, shape: EngineShape) -> None:
+def _is_kept_whole(step: Step, keep: Keep, shape: EngineShape) -> bool:
+    layers = step_layers(step, shape)
+    is_all = set(keep.layer_start) <= {layers.start} and set(keep.layer_stop) <= {layers.stop}
+    columns = zip(keep.slot, keep.start, keep.stop, strict=True)
+    return is_all and all(
+        slot >= 0 and start < stop and slot + stop - start <= shape.slots for slot, start, stop in columns
+    )
+
+
+def check_layers(step: Step, shape: EngineShape) -> None:
+    """:raises StepError: it was composed for another layout, or for layers that are not held."""
     if step.layout != shape.layout:
         raise StepError(f"composed for layout {step.layout}, layout {shape.layout} is in force")
-    layers = step_layers(step, shape.layers)
+    layers = step_layers(step, shape)
     if not 0 <= layers.start < layers.stop <= shape.layers:
         raise StepError(f"layers {layers.start} to {layers.stop} of a model of {shape.layers}")
-    if (layers.start > 0) != (step.hidden_in > 0):
+    if shape.held is not None and not set(layers) <= set(shape.held):
+        raise StepError(f"layers {layers.start} to {layers.stop} are not held, but {list(shape.held)}")
+    if layers.start > 0 and not step.hidden_in:
         raise StepError(f"it starts at layer {layers.start} with hidden states from room {step.hidden_in}")
-    if (layers.stop < shape.layers) != (step.hidden_out > 0):
+    if layers.stop < shape.layers and not step.hidden_out:
         raise StepError(f"it stops at layer {layers.stop} with hidden states to room {step.hidden_out}")
 
 
@@ -126,6 +186,9 @@ class RunnableRows:
     rows: list[StepRow]
     extents: list[list[tuple[int, int]]]
     dropped: list[int]
+    numbers: dict[int, int]
+    """The index in `rows` of those rows of the step that run, by their index in it."""
+    splits: dict[int, RowSplit]
 
 
 def runnable_rows(
@@ -135,13 +198,16 @@ def runnable_rows(
     sequences: Mapping[int, EngineSequence],
     spoiled: AbstractSet[int],
     layers: range,
+    samples: bool,
 ) -> RunnableRows:
     """The rows of a step but those that `left`, and those of sequences that ended, closed or are `spoiled`.
 
+    `samples`: the step's last layer is the model's.
+
     :raises StepError: a row names tokens that are not known, or leaves a gap.
     """
-    found = RunnableRows([], [], [])
-    samples = not step.hidden_out
+    splits = row_splits(step, extents) if step.span_row else {}
+    found = RunnableRows([], [], [], {}, splits)
     for at, sequence in enumerate(step.sequence):
         if sequence in left:
             continue
@@ -150,8 +216,13 @@ def runnable_rows(
             found.dropped.append(sequence)
             continue
         sample = samples and bool(step.sample[at])
-        row = StepRow(sequence, state, step.start[at], step.stop[at], sample, step.hidden_out)
+        start, stop, split = step.start[at], step.stop[at], splits.get(at)
+        stride = step.stride[at] if step.stride else 1
+        stop -= (stop - start - 1) % stride
+        row = StepRow(sequence, state, start, stop, sample, step.hidden_out, stride, split)
         _check_row(row, layers)
+        if splits:
+            found.numbers[at] = len(found.rows)
         found.rows.append(row)
         found.extents.append(extents[at])
     return found
@@ -163,12 +234,21 @@ def _check_row(row: StepRow, layers: range) -> None:
         raise StepError(f"{name}: tokens up to {row.stop} are named, {known} are known")
     if row.sample and row.stop != known:
         raise StepError(f"{name}: token {row.stop} is to be sampled, but {known} are known")
-    if row.start > held:
+    if row.split is not None:
+        if row.valid_stop > known:
+            raise StepError(f"{name}: stripes up to {row.valid_stop} are named, {known} tokens are known")
+        if wrong := wrong_split(row.split, row.positions, row.state.slots, held):
+            raise StepError(f"{name}: {wrong}")
+    elif row.state.slots.is_split and (wrong := wrong_split(RowSplit(()), row.positions, row.state.slots, held)):
+        raise StepError(f"{name}: {wrong}")
+    elif row.start > held:
         raise StepError(f"{name}: token {row.start} is computed, but the KV before it ends at {held}")
 
 
-def pack_rows(active: Sequence[StepRow]) -> DecoderBatch:
+def pack_rows(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
     """The batch of the rows; every row's last token is sampled or not as `StepRow.sample` says."""
+    if any(each.split is not None for each in active):
+        return _pack_split(active, backend)
     tokens = list(chain.from_iterable([each.state.tokens[each.start : each.stop] for each in active]))
     positions = list(chain.from_iterable([range(each.start, each.stop) for each in active]))
     slots = list(chain.from_iterable([each.state.slots.slots(each.start, each.stop) for each in active]))
@@ -176,6 +256,27 @@ def pack_rows(active: Sequence[StepRow]) -> DecoderBatch:
     runs = [each.state.slots.runs for each in active]
     rows = LocalRows([0, *stops[:-1]], stops, [each.stop for each in active], runs)
     last = [stop - 1 for stop, each in zip(stops, active, strict=True) if each.sample]
+    columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
+    return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
+
+
+def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
+    """The batch of rows of which some have keys elsewhere."""
+    tokens = list(chain.from_iterable(each.state.tokens[each.start : each.stop : each.stride] for each in active))
+    positions = list(chain.from_iterable(each.positions for each in active))
+    rows: list[BatchRow] = []
+    slots: list[int] = []
+    for each in active:
+        at, split, known = len(slots), each.split, each.state.slots
+        if split is None:
+            rows.append(local_row(at, at + each.tokens, known.span(each.stop)))
+        else:
+            rows.append(batch_row(split, each.positions, at, known, backend))
+        if split is None or split.stripe is None:
+            slots += known.slots(each.start, each.stop)
+        else:
+            slots += split.stripe.slots().tolist()
+    last = [row.stop - 1 for row, each in zip(rows, active, strict=True) if each.sample]
     columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
     return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
 

@@ -14,6 +14,7 @@ class QueuedStep:
 
     `sequences` are those whose rows are still in it, in order; `left` those whose rows left. `after` names the
     transfers that must have landed. `extents[i]` are the (start, length) of row i of the step.
+    `is_serving`: it computes attention for peers.
     """
 
     number: int
@@ -22,9 +23,11 @@ class QueuedStep:
     step: Step | None = None
     extents: list[list[tuple[int, int]]] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    is_serving: bool = False
 
     def forget(self, named: AbstractSet[int] | None) -> list[int]:
-        """Take the rows of the `named` sequences out (None: of all); returns their sequences."""
+        """Take the rows of the `named` sequences out (None: of all, and serve no peer); returns their sequences."""
+        self.is_serving = self.is_serving and named is not None
         leaving = [each for each in self.sequences if named is None or each in named]
         if leaving:
             self.sequences = [each for each in self.sequences if named is not None and each not in named]
@@ -60,8 +63,8 @@ class StepQueue:
         return None
 
     def pop_empty(self) -> list[QueuedStep]:
-        """The steps of which every row has left, in order."""
-        empty = [step for step in self._steps if not step.sequences]
+        """The steps of which every row has left, and which serve no peer, in order."""
+        empty = [step for step in self._steps if not step.sequences and not step.is_serving]
         if empty:
-            self._steps = deque(step for step in self._steps if step.sequences)
+            self._steps = deque(step for step in self._steps if step.sequences or step.is_serving)
         return empty

@@ -7,28 +7,38 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint, WorkCount
+from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
-from dunlin.engine.execution.hidden_rooms import HiddenRooms
+from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
+from dunlin.engine.execution.peer_spans import served_parts
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
+from dunlin.engine.execution.split_rows import split_rows
 from dunlin.engine.execution.step_batch import (
     EngineShape,
+    RunnableRows,
     SampledRows,
     StepError,
     StepRow,
+    check_layers,
     check_step,
     pack_rows,
     runnable_rows,
     step_layers,
 )
 from dunlin.engine.execution.step_queue import QueuedStep, StepQueue
+from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.peer_link import PeerLink
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Interrupt, Interrupted, Resume, Step, Unsupported
 from dunlin.messages.types import Verdict
 
@@ -36,10 +46,11 @@ Event = Any
 
 
 class StepRunner:
-    """Owns the queue, the running step, the parked rows and the rooms of hidden states.
+    """Owns the queue, the running step and the parked rows; `rooms` are the engine's.
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
-    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints.
+    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
+    `EngineRunner`'s.
     """
 
     def __init__(
@@ -52,11 +63,15 @@ class StepRunner:
         is_landing: Callable[[int], bool],
         spoiled: Callable[[Sequence[int]], AbstractSet[int]],
         beat: Callable[[], object],
+        rooms: TransitRooms,
+        link: Callable[[Address, int, int, int], PeerLink],
+        work_clock: Callable[[], float],
     ) -> None:
         self.last_step_s = 0.0
         self.count = WorkCount()
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
-        self.rooms = HiddenRooms(limits.room_bytes)
+        self.rooms = rooms
+        self._link = link
         self._decoder = decoder
         self._shape = shape
         self._clock = clock
@@ -67,7 +82,7 @@ class StepRunner:
         self._queue = StepQueue(is_landing)
         self._running: RunningStep | None = None
         self._interrupts: list[Interrupt] = []
-        self._sizes = PieceSizes(limits.response_s, clock, limits.piece_tokens)
+        self._sizes = _piece_sizes(decoder.numerics, limits, work_clock)
         self._idle_since_s = clock()
 
     def __len__(self) -> int:
@@ -80,9 +95,18 @@ class StepRunner:
         return self._running is not None
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the running step can go on only when a peer has sent something."""
+        return self._running is not None and not self._interrupts and self._running.is_waiting
+
+    @property
     def progress(self) -> tuple[int, int] | None:
         """(number, the layer after the last one finished) of the running step; None without one."""
         return None if self._running is None else (self._running.number, self._running.layer)
+
+    def change_shape(self, shape: EngineShape) -> None:
+        """Layers or slots changed; no step runs."""
+        self._shape = shape
 
     def is_unanswered(self, step: int) -> bool:
         """Whether that step is queued or running."""
@@ -99,7 +123,9 @@ class StepRunner:
             extents = check_step(message, self._shape)
         except StepError as error:
             return [Unsupported("Step", str(error), step=message.step)]
-        self._queue.append(QueuedStep(message.step, list(message.sequence), message.after, message, extents))
+        queued = QueuedStep(message.step, list(message.sequence), message.after, message, extents)
+        queued.is_serving = message.serve is not None
+        self._queue.append(queued)
         return []
 
     def on_resume(self, message: Resume) -> list[Event]:
@@ -159,7 +185,8 @@ class StepRunner:
         pending, self._interrupts = self._interrupts, []
         events: list[Event] = [self._interrupt(message) for message in pending]
         running = self._running
-        if running is not None and not running.rows:
+        if running is not None and not running.rows and not running.is_serving:
+            running.give_up()
             events.append(running.answer(SampledRows()))
             self._running = None
         for queued in self._queue.pop_empty():
@@ -167,8 +194,11 @@ class StepRunner:
         return events
 
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
-        running.run(safepoint, self._beat)
-        samples = running.finish(self._decoder, self.rooms) if running.done else None
+        try:
+            running.run(safepoint, self._beat)
+            samples = running.finish(self._decoder, self.rooms) if running.done else None
+        except TransferError:  # a peer is gone, computes something else, or wrote over the room
+            samples = running.abandon()
         ended_s = self._clock()
         running.compute_s += ended_s - started_s
         self._idle_since_s = ended_s
@@ -197,11 +227,13 @@ class StepRunner:
     def _leave_running(
         self, running: RunningStep, verdict: Verdict, named: AbstractSet[int] | None, gone: InterruptedRows
     ) -> None:
+        if named is None:
+            running.stop_serving()
         for number, row in list(running.rows.items()):
             if named is not None and row.sequence not in named:
                 continue
             progress = running.leave(number)
-            wanted = verdict is Verdict.SUSPEND and row.sequence in self._sequences
+            wanted = verdict is Verdict.SUSPEND and row.sequence in self._sequences and not running.has_peers
             parked = wanted and self.parked.park(ParkedRow(row, progress, running.layers))
             gone.add(row.sequence, running.number, progress.layer, progress.block, parked)
 
@@ -219,17 +251,39 @@ class StepRunner:
             raise
 
     def _begin_step(self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int]) -> RunningStep:
-        layers = step_layers(step, self._shape.layers)
-        found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers)
+        check_layers(step, self._shape)  # they may have changed since it was queued
+        layers = step_layers(step, self._shape)
+        samples = layers.stop == self._shape.layers
+        if step.hidden_in and layers.start == 0:
+            self._learn_tokens(step)
+        found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers, samples)
         for row in found.rows:
             if row.sequence in self.parked:
                 raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")
         self._check_rooms(found.rows)
-        hidden = self.rooms.take(step.hidden_in, found.rows) if step.hidden_in and found.rows else None
+        exchange = self._exchange(step, found)
+        hidden = self._take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
         for row, extents in zip(found.rows, found.extents, strict=True):
-            row.state.issue(layers, row.start, extents)
-        iteration = self._iterate(found.rows, layers, hidden=hidden) if found.rows else None
-        return RunningStep(queued.number, found.rows, layers, iteration, found.dropped, queued.left)
+            row.issue(layers, extents)
+        iteration = self._iterate(found.rows, layers, hidden, exchange=exchange) if found.rows else None
+        serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
+        return RunningStep(
+            queued.number, found.rows, layers, iteration or serving, found.dropped, queued.left, exchange
+        )
+
+    def _exchange(self, step: Step, found: RunnableRows) -> StepExchange | None:
+        """:raises StepError: a peer was not met, or a room is not there."""
+        if not step.peers:
+            return None
+        columns = zip(step.peers, step.own_room, step.peer_room, strict=True)
+        try:
+            links = [self._link(peer, own, theirs, step.exchange) for peer, own, theirs in columns]
+        except TransferError as error:
+            raise StepError(str(error)) from None
+        split = split_rows(step, found.splits, found.numbers, len(links))
+        parts = served_parts(step)
+        served = [[each for each in parts if each.master == peer] for peer in range(len(links))]
+        return StepExchange(self._decoder, links, split, served)
 
     def _begin_resumed(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
         gone = [each for each in queued.sequences if each not in self._sequences or each in spoiled]
@@ -246,15 +300,56 @@ class StepRunner:
         return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left)
 
     def _iterate(
-        self, rows: Sequence[StepRow], layers: range, hidden: Tensor | None = None, resumed: Sequence[RowProgress] = ()
+        self,
+        rows: Sequence[StepRow],
+        layers: range,
+        hidden: Tensor | None = None,
+        resumed: Sequence[RowProgress] = (),
+        exchange: StepExchange | None = None,
     ) -> Iteration:
         sizes = None if all(row.is_decode for row in rows) else self._sizes
-        return Iteration(self._decoder, pack_rows(rows), layers, sizes, hidden, resumed, self.count)
+        batch = pack_rows(rows, self._decoder.numerics.attention)
+        return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange)
+
+    def _learn_tokens(self, step: Step) -> None:
+        """Append the tokens that the last stage of a pipeline sampled, as far as they are not known.
+
+        :raises StepError: what lies in the room are no tokens.
+        """
+        try:
+            found = [row for row in self.rooms.rows(step.hidden_in) if row[0] in set(step.sequence)]
+            tokens = self.rooms.take(step.hidden_in, found, torch.int64, 1) if found else ()
+        except TransferError as error:
+            raise StepError(str(error)) from None
+        for (sequence, positions), token in zip(found, tokens, strict=True):
+            state = self._sequences.get(sequence)
+            if state is not None and not state.ended and positions.start == len(state.tokens):
+                state.append(int(token))
+
+    def _take_hidden(self, room: int, rows: Sequence[StepRow]) -> Tensor:
+        """:raises StepError: the room has not the rows' hidden states."""
+        try:
+            return self.rooms.take(
+                room, [row.name for row in rows], self._decoder.kv[0].dtype, self._decoder.config.hidden
+            )
+        except TransferError as error:
+            raise StepError(str(error)) from None
 
     def _check_rooms(self, rows: Sequence[StepRow]) -> None:
+        """:raises StepError: the room has no place for what the rows leave."""
         if rows and rows[0].hidden_out:
-            item_bytes = self._decoder.kv[0].element_size()
-            self.rooms.check(sum(row.tokens for row in rows) * self._decoder.config.hidden * item_bytes)
+            token_bytes = self._decoder.kv[0].element_size() * self._decoder.config.hidden
+            try:
+                self.rooms.check(rows[0].hidden_out, [row.tokens * token_bytes for row in rows])
+            except TransferError as error:
+                raise StepError(str(error)) from None
+
+
+def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:
+    columns = numerics.piece_columns
+    if columns is not None and limits.piece_columns is not None:
+        columns = limits.piece_columns
+    return PieceSizes(limits.response_s, clock, limits.piece_tokens or numerics.piece_rows, columns)
 
 
 def _check_kv(parked: ParkedRow) -> None:

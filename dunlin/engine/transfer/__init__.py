@@ -1,1 +1,1 @@
-"""Bytes between an engine's KV cache, its activation rooms, the host tier and the memory of other engines."""
+"""Bytes between an engine's KV cache, its transit rooms, the host tier and the memory of other engines."""

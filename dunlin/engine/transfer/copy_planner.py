@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes, HostMapping
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.region_copy import RegionCopy
 from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.kv.region_identity import region_identity
 from dunlin.messages.engine import Transfer
 from dunlin.messages.types import Payload, TransferKind
@@ -16,7 +16,7 @@ from dunlin.messages.types import Payload, TransferKind
 class CopyPlanner:
     """Knows the two sides of every kind of transfer: the own slab and rooms, and the host tier or a peer's memory."""
 
-    def __init__(self, slab: KvSlab, rooms: ActivationRooms, tier: HostMapping, peers: PeerArenas) -> None:
+    def __init__(self, slab: KvSlab, rooms: TransitRooms, tier: HostMapping, peers: PeerArenas) -> None:
         self._slab = slab
         self._rooms = rooms
         self._tier = tier
@@ -35,7 +35,7 @@ class CopyPlanner:
         if transfer.payload is Payload.KV:
             self._slab.check(transfer.region, transfer.extent_start, transfer.extent_length)
         else:
-            self._rooms.view(transfer.room, transfer.length_bytes)
+            self._rooms.view(transfer.room, self.size_bytes(transfer))
 
     def plan(self, transfer: Transfer) -> RegionCopy:
         """The copy that the transfer orders. :raises TransferError: it cannot be done."""
@@ -51,11 +51,15 @@ class CopyPlanner:
             return RegionCopy(identity, size, own)
         peer = self._peers.of(transfer.peer)
         other = self._at_peer(transfer, size)
-        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout))
+        room = transfer.peer_handle if transfer.payload is Payload.KV else 0
+        version = peer.version
+        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout, version, room))
 
     def size_bytes(self, transfer: Transfer) -> int:
-        """What the transfer copies, in bytes."""
-        return self._slab.size_bytes(transfer.region) if transfer.payload is Payload.KV else transfer.length_bytes
+        """What the transfer copies, in bytes. :raises TransferError: there is no such room."""
+        if transfer.payload is Payload.KV:
+            return self._slab.size_bytes(transfer.region)
+        return transfer.length_bytes or self._rooms.used_bytes(transfer.room)
 
     def _identity(self, transfer: Transfer) -> bytes:
         kind = self._slab.dtype if transfer.payload is Payload.KV else transfer.payload.name.lower()
@@ -64,7 +68,7 @@ class CopyPlanner:
     def _own(self, transfer: Transfer) -> Iterator[Bytes]:
         if transfer.payload is Payload.KV:
             return self._slab.pieces(transfer.region, transfer.extent_start, transfer.extent_length)
-        return iter((self._rooms.view(transfer.room, transfer.length_bytes),))
+        return iter((self._rooms.view(transfer.room, self.size_bytes(transfer)),))
 
     def _host(self, transfer: Transfer, size_bytes: int) -> Bytes:
         host = transfer.host
@@ -78,4 +82,4 @@ class CopyPlanner:
         if transfer.payload is not Payload.KV:
             return peer.room(transfer.peer_handle, size_bytes, layout)
         starts, lengths = transfer.peer_extent_start, transfer.peer_extent_length
-        return peer.slots(self._slab, transfer.region, starts, lengths, layout)
+        return peer.slots(self._slab.kind, transfer.region, starts, lengths, layout)

@@ -14,7 +14,7 @@ from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.region_copy import RegionCopy
 from dunlin.messages.engine import Transfer, TransferDone
-from dunlin.messages.types import TransferKind, TransferStatus
+from dunlin.messages.types import Payload, TransferKind, TransferStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,13 @@ class TransferQueue:
 
     def _written_bytes(self, pending: _Pending) -> int:
         """Bytes that are there and not copied."""
-        size = self._planner.size_bytes(pending.transfer)
+        if pending.layers is None:
+            return pending.copy.left_bytes if pending.copy is not None else 1
+        if pending.transfer.payload is not Payload.KV:
+            return 0  # a step leaves what it writes into a room at its end
         region = pending.transfer.region
-        if pending.layers is not None:
-            size = size // max(region.layer_stop - region.layer_start, 1) * pending.layers
-        return size - pending.moved_bytes
+        layer_bytes = self._planner.size_bytes(pending.transfer) // max(region.layer_stop - region.layer_start, 1)
+        return layer_bytes * pending.layers - pending.moved_bytes
 
     def _verdict(self, pending: _Pending, copy: RegionCopy) -> TransferStatus:
         transfer = pending.transfer

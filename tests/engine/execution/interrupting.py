@@ -4,21 +4,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Interrupt, Resume, StepDone
 from dunlin.messages.types import Verdict, i64
 from tests.engine.build import SteppingClock
 
-LIMITS = RunnerLimits(response_s=0.0, piece_tokens=16)
+LIMITS = RunnerLimits(response_s=0.0, piece_tokens=16, piece_columns=64)
 LAYERS = 3
 
 
-def poisoned_runner(loaded: LoadedModel, limits: RunnerLimits = LIMITS) -> EngineRunner:
+def poisoned_runner(
+    loaded: LoadedModel, limits: RunnerLimits = LIMITS, rooms: TransitRooms | None = None
+) -> EngineRunner:
     """A runner over KV in which no slot holds a number yet."""
     for layer in loaded.decoder.kv:
         layer[: loaded.slots].fill_(float("nan"))
-    return EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), limits)
+    slab = KvSlab(loaded.decoder.kv, [loaded.slots] * len(loaded.decoder.kv))
+    memory = OwnMemory(slab, rooms or TransitRooms())
+    return EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), limits, memory=memory)
 
 
 def poison(loaded: LoadedModel, start: int, stop: int) -> None:

@@ -10,7 +10,6 @@ from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.messages.engine import (
     Close,
-    Keep,
     Meet,
     Remap,
     Resume,
@@ -20,6 +19,7 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import (
     FinishReason,
     GroupKind,
+    Keep,
     RemapPhase,
     SamplingParams,
     TransferKind,
@@ -174,9 +174,9 @@ BAD_STEPS = {
     "tokens up to 11 are named, 10 are known": make_step(1, (1, 0, N + 1, 0)),
     "token 4 is to be sampled, but 10 are known": make_step(1, (1, 0, 4, 0)),
     "the KV before it ends at 0": make_step(1, (1, 3, N, 0)),
-    "only local steps": make_step(1, (1, 0, N, 0), group=GroupKind.RING),
-    "keep and push": make_step(1, (1, 0, N, 0), keep=Keep()),
-    "a stride other than 1": make_step(1, (1, 0, N, 0), stride=i64([2])),
+    "group RING without peers": make_step(1, (1, 0, N, 0), group=GroupKind.RING),
+    "keep of rows that are no stripes of a ring": make_step(1, (1, 0, N, 0), keep=Keep()),
+    "a stride of a row that is no stripe of a ring": make_step(1, (1, 0, N, 0), stride=i64([2])),
 }
 
 
@@ -242,7 +242,7 @@ def test_a_sequence_goes_on_in_another_runner_with_the_kv_that_lies_in_the_slab(
     ("start", "length", "detail"),
     [
         ([0, 8], [4], "extent columns of different lengths"),
-        ([-1], [4], "an extent of 4 slots from -1 in a slab of"),
+        ([-2], [4], "an extent of 4 slots from -2 in a slab of"),
         ([10**9], [4], "an extent of 4 slots from 1000000000 in a slab of"),
         ([0], [0], "an extent of 0 slots from 0 in a slab of"),
         ([0, 20], [N, 1], f"{N + 1} slots for {N} tokens"),

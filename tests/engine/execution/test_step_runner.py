@@ -9,6 +9,7 @@ from dunlin.engine.attention import deterministic, fused, paged
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Close, Discard, Interrupted, Step, StepDone, Unsupported
 from dunlin.messages.types import SamplingParams, Verdict, i64
 from tests.engine.attention.reference import backend_named
@@ -402,7 +403,7 @@ def test_kv_is_valid_up_to_where_a_discarded_row_began(loaded: LoadedModel) -> N
 
 
 def part(step: int, first: int, stop: int, *rows: tuple[int, int, int, int], **overrides: Any) -> Step:
-    rooms = {"hidden_in": 70 + first if first else 0, "hidden_out": 70 + stop if stop < LAYERS else 0}
+    rooms = {"hidden_in": 7 + first if first else 0, "hidden_out": 7 + stop if stop < LAYERS else 0}
     return make_step(step, *rows, layer_start=first, layer_stop=stop, **{**rooms, **overrides})
 
 
@@ -430,7 +431,7 @@ def test_a_step_in_parts_of_the_layers_is_as_good_as_a_whole_one(loaded: LoadedM
     assert found.tokens == expected.tokens
     if mode == "deterministic":
         assert found.logprobs == expected.logprobs
-    assert runner.steps.rooms.size_bytes == 0
+    assert runner.steps.rooms.rows(9) == []
     assert runner.steps.count.finished == BEFORE + LAYERS * (len(LONG) - CUT + 1) + SLACK
 
 
@@ -453,7 +454,7 @@ def test_kv_is_valid_layer_by_layer(loaded: LoadedModel) -> None:
         (part(5, 2, 2, CHUNK), "layers 2 to 2 of a model of 3"),
         (part(5, 1, 3, CHUNK, hidden_in=0), "it starts at layer 1 with hidden states from room 0"),
         (part(5, 0, 2, CHUNK, hidden_out=0), "it stops at layer 2 with hidden states to room 0"),
-        (part(5, 2, 3, CHUNK), "room 72 has no hidden states of tokens 24 to 60 of sequence 1"),
+        (part(5, 2, 3, CHUNK), "room 9 has nothing of tokens 24 to 60 of sequence 1"),
         (make_step(5, CHUNK, layout=3), "composed for layout 3, layout 0 is in force"),
         (make_step(5, CHUNK, span_row=make_step(0, CHUNK).extent_row), "spans that lie elsewhere"),
     ],
@@ -467,15 +468,16 @@ def test_a_part_that_cannot_be_run_is_refused(loaded: LoadedModel, step: Step, d
 
 
 def test_rooms_are_bounded(loaded: LoadedModel) -> None:
-    runner = poisoned_runner(loaded, replace(LIMITS, room_bytes=5 * 96 * 4 - 1))
+    record_bytes = 64 + 4 * 96 * 4
+    runner = poisoned_runner(loaded, rooms=TransitRooms(9, record_bytes + 8))
     run_to(runner, 0, *opens(), part(2, 0, 2, (3, 0, 5, 400), sample=[0]))
     (refused,) = drain(runner)
-    assert (refused.step, "bytes of hidden states" in refused.detail) == (2, True)
+    assert (refused.step, "in a transit room of" in refused.detail) == (2, True)
     runner.receive(part(3, 0, 2, (3, 0, 4, 400), sample=[0]))
     drain(runner)
-    assert runner.steps.rooms.size_bytes == 4 * 96 * 4
+    assert runner.steps.rooms.rows(9) == [(3, range(4))]
     runner.receive(Close(3))
-    assert runner.steps.rooms.size_bytes == 0
+    assert runner.steps.rooms.rows(9) == []
 
 
 def test_a_sequence_that_was_closed_while_it_ran_leaves_nothing_in_a_room(loaded: LoadedModel) -> None:
@@ -483,4 +485,4 @@ def test_a_sequence_that_was_closed_while_it_ran_leaves_nothing_in_a_room(loaded
     run_to(runner, 2, *opens(), part(2, 0, 2, (3, 0, 5, 400), sample=[0]))
     runner.receive(Close(3))
     drain(runner)
-    assert runner.steps.rooms.size_bytes == 0
+    assert runner.steps.rooms.rows(9) == []

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from dunlin.effects import Address
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits, TransferQueue
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import MapHost, Transfer
 from dunlin.messages.types import HostRegion, Region, TransferKind, i64
 from tests.engine.build import SteppingClock
@@ -48,7 +48,7 @@ class Engine:
         generator = torch.Generator().manual_seed(seed)
         self.kv = [torch.randn((SLOTS, 2, 1, 4), generator=generator) for _ in range(LAYERS)]
         self.slab = KvSlab(self.kv, [SLOTS] * LAYERS)
-        self.rooms = ActivationRooms(4, room_bytes)
+        self.rooms = TransitRooms(4, room_bytes)
         self.tier = HostMapping()
         self.peers = PeerArenas()
         self.access = PeerAccess(self.page_fd, self.rooms)

@@ -16,7 +16,7 @@ from tests.engine.transfer.engines import LAYER_BYTES, SLOT_BYTES, SLOTS, Engine
 def read(engine: Engine) -> ArenaGeometry:
     agent = cast(EngineAgent, decode("EngineAgent", engine.access.agent))
     page = PeerPageView(f"/proc/{agent.pid}/fd/{agent.page_fd}", agent.life)
-    return cast(ArenaGeometry, decode("ArenaGeometry", page.geometry()))
+    return cast(ArenaGeometry, decode("ArenaGeometry", page.geometry()[1]))
 
 
 def test_the_geometry_says_where_every_slot_lies() -> None:

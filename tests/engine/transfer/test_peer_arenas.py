@@ -114,11 +114,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "extent of 2 slots from 15 lies outside the slab of 16": {"peer_extent_start": i64([3, 15])},
     "the peer's extents are 2 slots for 3 tokens": {"peer_extent_start": i64([3]), "peer_extent_length": i64([2])},
     "layers 0 to 3 are not held here": {"region": Region(0, 3, 0, 3)},
-    "there is no activation room 5, only 1 to 4": {
+    "there is no transit room 5, only 1 to 4": {
         "payload": Payload.ACTIVATION, "room": 1, "peer_handle": 5, "length_bytes": 8,
     },
-    "there is no activation room 0, only 1 to 4": {"payload": Payload.ACTIVATION, "peer_handle": 1, "length_bytes": 8},
-    "65537 bytes in an activation room of 65536": {
+    "there is no transit room 0, only 1 to 4": {"payload": Payload.ACTIVATION, "peer_handle": 1, "length_bytes": 8},
+    "65537 bytes in a transit room of 65536": {
         "payload": Payload.ACTIVATION, "room": 1, "peer_handle": 1, "length_bytes": 65537,
     },
 }  # fmt: skip

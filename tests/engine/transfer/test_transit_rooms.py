@@ -15,8 +15,8 @@ from torch import Tensor
 from dunlin.engine.attention.base import BatchRow, PartialResult, Result, run_pass
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.attention.spans import RoomSpan, slot_run
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.types import Payload, Region, TransferKind, TransferStatus, i64
 from tests.engine.attention.reference import reference
 from tests.engine.transfer.engines import Engine, peer_transfer
@@ -27,13 +27,13 @@ ROOM = 3
 
 @pytest.mark.parametrize(("room", "length"), [(0, 1), (3, 1), (-1, 1), (1, 0), (1, 4097), (1, -5)])
 def test_there_is_nothing_outside_a_room(room: int, length: int) -> None:
-    rooms = ActivationRooms(2, 4096)
-    with pytest.raises(TransferError, match="activation room"):
+    rooms = TransitRooms(2, 4096)
+    with pytest.raises(TransferError, match="transit room"):
         rooms.view(room, length)
 
 
 def test_rooms_do_not_overlap() -> None:
-    rooms = ActivationRooms(2, 4096)
+    rooms = TransitRooms(2, 4096)
     rooms.view(1, 4096)[:] = 1
     rooms.view(2, 4096)[:] = 2
     assert (rooms.view(1, 4096).max(), rooms.view(2, 1)[0]) == (1, 2)

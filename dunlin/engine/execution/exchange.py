@@ -1,0 +1,301 @@
+"""What a step exchanges with steps of other engines in each layer, and the attention that it computes for them.
+
+Queries go to the holders of keys, which answer with partial results over them; or the stripes' K/V go from member to
+member. Everything about one peer and layer is one message each way, in the order of the steps' columns: either side
+knows its size, and nothing names rows. Knows no queue and no answer of a step.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from dunlin.engine.attention.base import AttentionPass, BatchRow, PartialResult
+from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.execution.peer_spans import KeptRegion, ServedPart, part_of, parts_of
+from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.host_tier import Bytes
+from dunlin.engine.transfer.peer_link import PeerLink, PeerPart
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRow:
+    """A row of this step with keys at one peer. `number` in the batch; None: it does not run, and what is sent of it is
+    nothing that counts. `stripe`: what this engine computes of a ring's row.
+    """
+
+    number: int | None
+    queries: range
+    spans: tuple[range, ...]
+    stripe: SlotSpan | None = None
+    kept: tuple[KeptRegion, ...] = ()
+
+
+@dataclass(slots=True)
+class _Served:
+    """A master's rows: the pass over the own keys, planned once for all layers."""
+
+    parts: Sequence[ServedPart]
+    backend_rows: list[BatchRow] = field(default_factory=list)
+    packed: list[int] = field(default_factory=list)
+    plain: list[SlotSpan] = field(default_factory=list)
+
+
+class StepExchange:
+    """Owns the links of one step; see `iteration.LayerExchange`. `split[i]`, `served[i]`: what goes over link i."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        links: Sequence[PeerLink],
+        split: Sequence[Sequence[SplitRow]],
+        served: Sequence[Sequence[ServedPart]],
+    ) -> None:
+        self.layer = -1
+        self._decoder = decoder
+        self._backend = decoder.numerics.attention
+        self._links = links
+        self._split = split
+        self._served = [self._plan_served(parts) for parts in served]
+        self._plans = [self._backend.plan(each.backend_rows) for each in self._served]
+        self._shape = (decoder.config.heads, decoder.config.head_dim)
+        backend = self._backend
+        self._parts = [
+            [(row, *parts_of(backend, row.spans, row.queries[-1] + 1)) for row in rows if row.stripe is None]
+            for rows in split
+        ]
+        self._gone: set[int] = set()
+        self._expected: set[tuple[int, PeerPart]] = set()
+        self._serving: deque[tuple[int, AttentionPass]] = deque()
+        self._attention: AttentionPass | None = None
+        self._at: Mapping[int, int] = {}
+        self.is_serving = any(each.parts for each in self._served)
+        for index, link in enumerate(links):
+            link.sizes = self._sizes(index)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of the layer is awaited, to be computed, or to be sent."""
+        return not self._expected and not self._serving and all(link.is_sent for link in self._links)
+
+    def begin(
+        self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
+    ) -> None:
+        """The own rows' queries, keys and values of the layer are there; `at`: rows by number, as packed now."""
+        self.layer, self._attention = layer, attention
+        numbers = list(at)
+        self._at = {number: place for place, number in enumerate(numbers)}
+        for index, (link, rows, served) in enumerate(zip(self._links, self._split, self._served, strict=True)):
+            if rows:
+                is_ring = rows[0].stripe is not None
+                part = PeerPart.KEYS if is_ring else PeerPart.QUERY
+                contents = (
+                    [self._stripe(row) for row in rows] if is_ring else [self._query(row, query, at) for row in rows]
+                )
+                link.send(layer, part, contents)
+                self._expected.add((index, PeerPart.KEYS if is_ring else PeerPart.ANSWER))
+            if served.parts and self.is_serving:
+                self._expected.add((index, PeerPart.QUERY))
+        for row in {row.number: row for row in chain.from_iterable(self._split) if row.stripe is not None}.values():
+            assert row.stripe is not None
+            self._keep(row, row.stripe.positions, row.stripe)
+
+    def advance(self) -> bool:
+        """Send, take in what has arrived, and compute a piece for a master; returns whether there was anything to do.
+
+        :raises TransferError: a peer is gone, or computes something else.
+        """
+        worked = False
+        for index, link in enumerate(self._links):
+            worked |= link.flush()
+            if link.is_given_up:
+                worked |= self._do_without(index)
+            for part, content in link.poll(self.layer):
+                self._take(index, part, content)
+                worked = True
+        if self._serving:
+            index, attention = self._serving[0]
+            if not attention.advance():
+                self._serving.popleft()
+                self._answer(index, attention)
+            worked = True
+        return worked
+
+    def leave(self, number: int) -> None:
+        """Row `number` has left: what still comes of it does not count."""
+        self._gone.add(number)
+
+    def stop_serving(self) -> None:
+        """Answer no master any more: the step is to end."""
+        self.is_serving = False
+
+    def give_up(self) -> None:
+        """The step ends before its last layer: its peers need not wait."""
+        for link in self._links:
+            link.give_up()
+
+    # --- what arrives ---
+
+    def _do_without(self, index: int) -> bool:
+        """The peer's step has ended; returns whether anything was awaited of it.
+
+        :raises TransferError: rows need it.
+        """
+        expected = {each for each in self._expected if each[0] == index}
+        rows = [row for row in self._split[index] if row.number in self._at and row.number not in self._gone]
+        if rows and expected - {(index, PeerPart.QUERY)}:
+            raise TransferError("the step of a peer has ended before this one")
+        self._expected -= expected
+        return bool(expected)
+
+    def _take(self, index: int, part: PeerPart, content: Bytes) -> None:
+        self._expected.discard((index, part))
+        if part is PeerPart.QUERY:
+            self._begin_serving(index, content)
+        elif part is PeerPart.ANSWER:
+            self._take_answer(index, content)
+        else:
+            self._take_stripes(index, content)
+
+    def _begin_serving(self, index: int, content: Bytes) -> None:
+        served = self._served[index]
+        query = torch.from_numpy(content).view(self._dtype).view(-1, *self._shape)[served.packed]
+        layer_kv = self._decoder.kv[self.layer]
+        self._serving.append((index, self._plans[index].start(query, layer_kv, dtype=torch.float32)))
+
+    def _answer(self, index: int, attention: AttentionPass) -> None:
+        served, layer_kv = self._served[index], self._decoder.kv[self.layer]
+        results = attention.result() if served.backend_rows else ()
+        plain = [span.gather(layer_kv, 0, len(span.positions)) for span in served.plain]
+        self._links[index].send(self.layer, PeerPart.ANSWER, [*results, *plain])
+
+    def _take_answer(self, index: int, content: Bytes) -> None:
+        heads, head_dim = self._shape
+        found = self._parts[index]
+        tokens = sum(len(row.queries) * len(results) for row, results, _ in found)
+        split = tokens * heads * head_dim * 4
+        whole = torch.from_numpy(content)
+        out = whole[:split].view(torch.float32).view(-1, heads, head_dim)
+        lse = whole[split : split + tokens * heads * 4].view(torch.float32).view(-1, heads)
+        at, room_at = 0, split + tokens * heads * 4
+        for row, results, rooms in found:
+            for part in results:
+                stop = at + len(row.queries)
+                self._add(row, PartialResult(part, out[at:stop], lse[at:stop]))
+                at = stop
+            for part in rooms:
+                room_at = self._take_room(row, part, whole, room_at)
+
+    def _take_stripes(self, index: int, content: Bytes) -> None:
+        whole, at = torch.from_numpy(content), 0
+        for row in self._split[index]:
+            for span in row.spans:
+                at = self._take_room(row, span, whole, at)
+
+    def _take_room(self, row: SplitRow, positions: range, whole: Tensor, at: int) -> int:
+        stop = at + len(positions) * self._token_bytes
+        room = RoomSpan(positions, whole[at:stop].view(self._dtype).view(-1, *self._decoder.kv[self.layer].shape[1:]))
+        self._keep(row, positions, room)
+        self._add(row, room)
+        return stop
+
+    def _add(self, row: SplitRow, part: RoomSpan | PartialResult) -> None:
+        if row.number is not None and row.number in self._at and row.number not in self._gone:
+            assert self._attention is not None
+            self._attention.add(self._at[row.number], part)
+
+    # --- what is sent ---
+
+    def _query(self, row: SplitRow, query: Tensor | None, at: Mapping[int, BatchRow]) -> Tensor:
+        if query is None or row.number is None or row.number not in at:
+            return torch.zeros(len(row.queries), *self._shape, dtype=self._dtype)
+        found = at[row.number]
+        return query[found.start : found.stop]
+
+    def _stripe(self, row: SplitRow) -> Tensor:
+        layer_kv, stripe = self._decoder.kv[self.layer], row.stripe
+        assert stripe is not None
+        if row.number is None:
+            return layer_kv.new_zeros(len(row.queries), *layer_kv.shape[1:])
+        return stripe.gather(layer_kv, 0, len(stripe.positions))
+
+    def _keep(self, row: SplitRow, positions: range, span: SlotSpan | RoomSpan) -> None:
+        """Write what is retained of the tokens at `positions` into its slots."""
+        layer_kv = self._decoder.kv[self.layer]
+        if row.number is None or row.number in self._gone:
+            return
+        for region in row.kept:
+            first, stop = count_below(positions, region.start), count_below(positions, region.stop)
+            if first < stop:
+                slots = range(region.slot - region.start + positions[first], layer_kv.shape[0], positions.step)
+                slots = slots[: stop - first]
+                layer_kv[slots.start : slots[-1] + 1 : slots.step] = span.gather(layer_kv, first, stop)
+
+    # --- sizes ---
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self._decoder.kv[0].dtype
+
+    @property
+    def _token_bytes(self) -> int:
+        """Of one token's K/V in a layer."""
+        return self._decoder.kv[0][0].numel() * self._decoder.kv[0].element_size()
+
+    def _sizes(self, index: int) -> dict[PeerPart, int]:
+        heads, head_dim = self._decoder.config.heads, self._decoder.config.head_dim
+        rows, parts = self._split[index], self._served[index].parts
+        sizes = {}
+        if parts:
+            sizes[PeerPart.QUERY] = sum(len(each.queries) for each in parts) * heads * head_dim * self._dtype.itemsize
+        if rows and rows[0].stripe is not None:
+            sizes[PeerPart.KEYS] = sum(map(len, chain.from_iterable(row.spans for row in rows))) * self._token_bytes
+        elif rows:
+            found, result_bytes = self._parts[index], heads * (head_dim + 1) * 4
+            keys = sum(map(len, chain.from_iterable(rooms for _, _, rooms in found)))
+            queries = sum(len(row.queries) * len(results) for row, results, _ in found)
+            sizes[PeerPart.ANSWER] = queries * result_bytes + keys * self._token_bytes
+        return sizes
+
+    def _plan_served(self, parts: Sequence[ServedPart]) -> _Served:
+        served, first = _Served(parts), 0
+        for part in parts:
+            tokens = len(part.queries)
+            for span in part.spans:
+                results, rooms = parts_of(self._backend, [span.positions], part.queries[-1] + 1)
+                for positions in results:
+                    at = len(served.packed)
+                    row = BatchRow(at, at + tokens, part.queries, (part_of(span, positions),))
+                    served.backend_rows.append(row)
+                    served.packed += range(first, first + tokens)
+                served.plain += [part_of(span, positions) for positions in rooms]
+            first += tokens
+        return served
+
+
+class ServingIteration:
+    """The layers of a step that has no rows of its own: it answers for others until none of them asks any more."""
+
+    def __init__(self, exchange: StepExchange, layers: range) -> None:
+        self.layer = layers.start
+        self.is_waiting = False
+        self._exchange = exchange
+        self._layer_stop = layers.stop
+
+    @property
+    def done(self) -> bool:
+        """Whether every layer was answered."""
+        return self.layer >= self._layer_stop
+
+    def advance(self) -> None:
+        """Take in, send, or compute a piece. :raises TransferError: as `StepExchange.advance`."""
+        if self._exchange.layer != self.layer:
+            self._exchange.begin(self.layer, None, None, {})
+        worked = self._exchange.advance()
+        if self._exchange.done:
+            self.layer += 1
+        self.is_waiting = not worked

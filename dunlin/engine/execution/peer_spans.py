@@ -1,0 +1,159 @@
+"""What a step says of keys that lie elsewhere: its columns, checked and made into spans by row.
+
+Knows no sequence, no link and no tensor.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.spans import SlotSpan, slot_run
+from dunlin.messages.engine import Step
+from dunlin.messages.types import GroupKind
+
+WITH_PEERS = (GroupKind.RING, GroupKind.MASTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSpan:
+    """Tokens of a row that lie at a peer, or that it computes."""
+
+    peer: int
+    positions: range
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRegion:
+    """Tokens `[start, stop)` that this engine retains in its slots from `slot` on."""
+
+    start: int
+    stop: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPart:
+    """A master's row of which this engine holds keys: its queries' positions, and where the spans lie."""
+
+    master: int
+    queries: range
+    spans: tuple[SlotSpan, ...]
+
+
+def parts_of(backend: Attention, spans: Iterable[range], length: int) -> tuple[list[range], list[range]]:
+    """How spans of a row whose keys end at `length` travel, for the holder and for the master: the keys of each partial
+    result, and those whose K/V is sent.
+    """
+    shares = [backend.share(span, length) for span in spans]
+    return list(chain.from_iterable(part for part, _ in shares)), list(chain.from_iterable(part for _, part in shares))
+
+
+def check_columns(step: Step) -> str:
+    """What contradicts itself in the step's columns of peers, spans and parts; empty if nothing does."""
+    serve, keep = step.serve, step.keep
+    groups: list[tuple[str, list[Sequence[int]]]] = [
+        ("peers", [range(len(step.peers)), step.own_room, step.peer_room]),
+        ("spans", [step.span_row, step.span_start, step.span_stop, step.span_holder]),
+        ("strides of spans", [step.span_stride or step.span_row, step.span_row]),
+    ]
+    if serve is not None:
+        groups.append(("served parts", [serve.sequence, serve.start, serve.stop, serve.stride, serve.master]))
+        groups.append(("served spans", [serve.span_part, serve.span_start, serve.span_stop, serve.slot]))
+    if keep is not None:
+        groups.append(("keep", [keep.row, keep.layer_start, keep.layer_stop, keep.start, keep.stop, keep.slot]))
+    uneven = [name for name, columns in groups if len(set(map(len, columns))) != 1]
+    return f"columns of different lengths: {', '.join(uneven)}" if uneven else _check_values(step)
+
+
+def _check_values(step: Step) -> str:
+    rows, peers = len(step.sequence), len(step.peers)
+    if peers and step.exchange <= 0:
+        return "peers without the number of an exchange"
+    if any(not 0 <= row < rows for row in step.span_row) or any(not 0 <= peer < peers for peer in step.span_holder):
+        return (
+            f"spans of rows {sorted(set(step.span_row))} of {rows} at peers {sorted(set(step.span_holder))} of {peers}"
+        )
+    if any(not 0 <= start < stop for start, stop in zip(step.span_start, step.span_stop, strict=True)):
+        return "an empty span"
+    if any(stride < 1 for stride in step.span_stride):
+        return "a stride of a span below 1"
+    serve = step.serve
+    if serve is None:
+        return ""
+    if any(not 0 <= master < peers for master in serve.master) or any(stride < 1 for stride in serve.stride):
+        return "served parts of no peer, or with a stride below 1"
+    if any(not 0 <= part < len(serve.master) for part in serve.span_part):
+        return "served spans of no part"
+    if any(not 0 <= start < stop for start, stop in zip(serve.span_start, serve.span_stop, strict=True)):
+        return "an empty served span"
+    if any(not 0 <= start < stop for start, stop in zip(serve.start, serve.stop, strict=True)):
+        return "a served part without queries"
+    return ""
+
+
+def spans_by_row(step: Step) -> dict[int, tuple[PeerSpan, ...]]:
+    """The spans that lie elsewhere, by row, in order of position; those of one peer that touch are one."""
+    strides = step.span_stride or [1] * len(step.span_row)
+    found: dict[int, list[PeerSpan]] = {}
+    columns = zip(step.span_start, step.span_stop, strides, step.span_holder, step.span_row, strict=True)
+    for start, stop, stride, peer, row in sorted(columns):
+        known, span = found.setdefault(row, []), range(start, stop, stride)
+        last = known[-1] if known else None
+        if last is not None and last.peer == peer and _touch(last.positions, span):
+            known[-1] = PeerSpan(peer, range(last.positions.start, stop))
+        else:
+            known.append(PeerSpan(peer, span))
+    return {row: tuple(spans) for row, spans in found.items()}
+
+
+def kept_by_row(step: Step) -> dict[int, list[KeptRegion]]:
+    """The regions that the step retains, by row, in order of position."""
+    found: dict[int, list[KeptRegion]] = {}
+    if step.keep is not None:
+        columns = zip(step.keep.start, step.keep.stop, step.keep.slot, step.keep.row, strict=True)
+        for start, stop, slot, row in sorted(columns):
+            found.setdefault(row, []).append(KeptRegion(start, stop, slot))
+    return found
+
+
+def served_parts(step: Step) -> list[ServedPart]:
+    """The parts that the step answers for, in their order. Spans that touch are one, as for the master."""
+    serve = step.serve
+    if serve is None:
+        return []
+    pieces: list[list[tuple[range, int]]] = [[] for _ in serve.master]
+    columns = zip(serve.span_start, serve.span_stop, serve.slot, serve.span_part, strict=True)
+    for start, stop, slot, part in sorted(columns):
+        pieces[part].append((range(start, stop), slot))
+    queries = zip(serve.start, serve.stop, serve.stride, strict=True)
+    return [
+        ServedPart(master, range(*each), _joined(own))
+        for master, each, own in zip(serve.master, queries, pieces, strict=True)
+    ]
+
+
+def _joined(pieces: Sequence[tuple[range, int]]) -> tuple[SlotSpan, ...]:
+    spans: list[SlotSpan] = []
+    for positions, slot in pieces:
+        last = spans[-1] if spans else None
+        if last is None or not _touch(last.positions, positions):
+            spans.append(slot_run(positions, slot))
+            continue
+        last.run_at.append(len(last.positions))
+        last.run_slot.append(slot)
+        spans[-1] = SlotSpan(range(last.positions.start, positions.stop), last.run_at, last.run_slot)
+    return tuple(spans)
+
+
+def part_of(span: SlotSpan, positions: range) -> SlotSpan:
+    """The part of a span without stride at `positions`, which lie in it."""
+    first = positions.start - span.positions.start
+    slots = span.slots()[first : first + len(positions)].tolist()
+    starts = [at for at in range(len(slots)) if not at or slots[at] != slots[at - 1] + 1]
+    runs = type(span.run_at)("q", starts), type(span.run_slot)("q", [slots[at] for at in starts])
+    return SlotSpan(positions, *runs)
+
+
+def _touch(first: range, second: range) -> bool:
+    return first.step == second.step == 1 and first.stop == second.start

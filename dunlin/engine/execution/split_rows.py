@@ -1,0 +1,125 @@
+"""Rows whose keys do not all lie here: what a step says of them, checked against their sequences, and as batch rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from dunlin.engine.attention.base import Attention, BatchRow
+from dunlin.engine.attention.spans import KeySpan, SlotSpan, slot_span
+from dunlin.engine.execution.exchange import SplitRow
+from dunlin.engine.execution.peer_spans import KeptRegion, PeerSpan, kept_by_row, parts_of, spans_by_row
+from dunlin.engine.execution.sequence import ELSEWHERE, SlotMap
+from dunlin.messages.engine import Step
+from dunlin.messages.types import GroupKind
+
+Extents = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSplit:
+    """Where the keys of a row lie beside here: `spans` at peers, in order of position. A ring's row computes a
+    `stripe`, and `kept` is what stays of it and of the others.
+    """
+
+    spans: tuple[PeerSpan, ...]
+    stripe: SlotSpan | None = None
+    kept: tuple[KeptRegion, ...] = ()
+
+    @property
+    def covered(self) -> range:
+        """The tokens of all stripes together."""
+        assert self.stripe is not None
+        stripes = [self.stripe.positions, *(span.positions for span in self.spans)]
+        return range(min(each.start for each in stripes), max(each[-1] + 1 for each in stripes))
+
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """The slots of `covered` after the step, (start, length) in order."""
+        at, covered = self.covered.start, self.covered
+        for region in self.kept:
+            if at < region.start:
+                yield ELSEWHERE, region.start - at
+            yield region.slot, region.stop - region.start
+            at = region.stop
+        if at < covered.stop:
+            yield ELSEWHERE, covered.stop - at
+
+
+def row_splits(step: Step, extents: Sequence[Extents]) -> dict[int, RowSplit]:
+    """The rows of a step with keys elsewhere, by their index."""
+    kept, is_ring = kept_by_row(step), step.group is GroupKind.RING
+    found = {}
+    for row, spans in spans_by_row(step).items():
+        positions = row_positions(step, row)
+        slots = list(chain.from_iterable(range(start, start + length) for start, length in extents[row]))
+        stripe = slot_span(positions, slots[: len(positions)]) if is_ring else None
+        found[row] = RowSplit(spans, stripe, tuple(kept.get(row, ())))
+    return found
+
+
+def row_positions(step: Step, row: int) -> range:
+    """The tokens that a row of a step computes."""
+    return range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
+
+
+def wrong_split(split: RowSplit, positions: range, slots: SlotMap, layers_held: int) -> str:
+    """Why the row cannot be computed with its keys where they are; empty if it can. `layers_held`: tokens with KV."""
+    try:
+        if split.stripe is None:
+            if positions.start > layers_held:
+                return f"token {positions.start} is computed, but the KV before it ends at {layers_held}"
+            list(_own_spans(split, positions, slots))
+            return ""
+        covered = split.covered
+        if covered.start > layers_held:
+            return f"the stripes begin at token {covered.start}, but the KV before them ends at {layers_held}"
+        if covered.start:
+            slots.here(0, covered.start)
+    except ValueError as error:
+        return str(error)
+    stripes = [positions, *(span.positions for span in split.spans)]
+    mask = bytearray(len(covered))
+    for each in stripes:
+        mask[each.start - covered.start : each[-1] + 1 - covered.start : each.step] = b"\1" * len(each)
+    if not all(mask) or sum(map(len, stripes)) != len(covered):
+        return f"stripes {stripes} do not make up the tokens {covered.start} to {covered.stop}"
+    ends = [covered.start, *(region.stop for region in split.kept)]
+    starts = [*(region.start for region in split.kept), covered.stop]
+    if any(start < end for end, start in zip(ends, starts, strict=True)):
+        return "regions to keep that overlap, or lie outside the stripes"
+    return ""
+
+
+def batch_row(split: RowSplit, positions: range, start: int, slots: SlotMap, backend: Attention) -> BatchRow:
+    """The row as attention sees it, with packed tokens from `start` on."""
+    stop, spans = start + len(positions), [span.positions for span in split.spans]
+    if split.stripe is not None:
+        first = split.covered.start
+        before: tuple[KeySpan, ...] = (slots.here(0, first),) if first else ()
+        return BatchRow(start, stop, positions, (*before, split.stripe), tuple(spans))
+    own = tuple(_own_spans(split, range(positions.stop, positions.stop), slots))
+    return BatchRow(start, stop, positions, own, tuple(chain(*parts_of(backend, spans, positions.stop))))
+
+
+def split_rows(
+    step: Step, splits: Mapping[int, RowSplit], numbers: Mapping[int, int], peers: int
+) -> list[list[SplitRow]]:
+    """By peer, the rows with keys there, in order of the step; `numbers`: those that run, by index in the step."""
+    found: list[list[SplitRow]] = [[] for _ in range(peers)]
+    for row, split in sorted(splits.items()):
+        for peer in {span.peer: None for span in split.spans}:
+            spans = tuple(span.positions for span in split.spans if span.peer == peer)
+            found[peer].append(SplitRow(numbers.get(row), row_positions(step, row), spans, split.stripe, split.kept))
+    return found
+
+
+def _own_spans(split: RowSplit, positions: range, slots: SlotMap) -> Iterator[SlotSpan]:
+    """The keys before `positions` that lie here. :raises ValueError: spans overlap, or keys are nowhere."""
+    at = 0
+    for span in split.spans:
+        if span.positions.step != 1 or span.positions.start < at or span.positions.stop > positions.start:
+            raise ValueError(f"spans {[each.positions for each in split.spans]} before token {positions.start}")
+        if at < span.positions.start:
+            yield slots.here(at, span.positions.start)
+        at = span.positions.stop
+    if at < positions.start:
+        yield slots.here(at, positions.start)

@@ -1,0 +1,116 @@
+"""What goes between this engine and one peer while a step of both runs: messages, layer by layer, in order.
+
+What is to be sent waits here until the peer's room has place for it; of what the peer sent only what belongs to the
+layer that is computed is taken out, so either side is bounded by one layer.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.host_tier import Bytes
+from dunlin.engine.transfer.room_pipe import PipeReader, PipeWriter
+
+
+class PeerPart(IntEnum):
+    """QUERY: queries to be answered. ANSWER: partial results, and K/V of blocks held in part. KEYS: a stripe's K/V."""
+
+    QUERY = 0
+    ANSWER = 1
+    KEYS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    part: PeerPart
+    content: Bytes
+
+
+class PeerLink:
+    """Owns the two pipes of a step with one peer. `sizes`: bytes of each part that the peer will send in a layer;
+    `is_met()`: the peer has not been forgotten.
+    """
+
+    def __init__(self, reader: PipeReader, writer: PipeWriter, is_met: Callable[[], bool]) -> None:
+        self.sizes: dict[PeerPart, int] = {}
+        self._reader = reader
+        self._writer = writer
+        self._is_met = is_met
+        self._outbox: deque[Bytes] = deque()
+        self._header = np.empty(24, dtype=np.uint8)
+        self._header_bytes = 0
+        self._arriving: _Arriving | None = None
+        self._content_bytes = 0
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return not self._outbox
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the peer's step has ended, and nothing more comes of it."""
+        return self._reader.is_given_up
+
+    def give_up(self) -> None:
+        """Tell the peer that nothing more comes."""
+        self._outbox.clear()
+        try:
+            self._writer.give_up()
+        except TransferError:  # it is gone itself
+            pass
+
+    def send(self, layer: int, part: PeerPart, contents: Sequence[Tensor]) -> None:
+        """Queue a message of a layer."""
+        flat = [each.contiguous().view(torch.uint8).numpy().reshape(-1) for each in contents if each.numel()]
+        header = np.array([layer, part, sum(map(len, flat))], dtype=np.int64).view(np.uint8)
+        self._outbox.extend((header, *flat))
+
+    def flush(self) -> bool:
+        """Write what the peer's room has place for; returns whether that was anything.
+
+        :raises TransferError: the peer is gone.
+        """
+        if not self._is_met():
+            raise TransferError("the peer is gone")
+        worked = False
+        while self._outbox and (count := self._writer.write(self._outbox[0])):
+            worked = True
+            rest = self._outbox.popleft()[count:]
+            if len(rest):
+                self._outbox.appendleft(rest)
+        return worked
+
+    def poll(self, layer: int) -> Iterator[tuple[PeerPart, Bytes]]:
+        """The messages of the layer that have arrived whole.
+
+        :raises TransferError: the peer computes something else than this engine's step says.
+        """
+        while True:
+            self._header_bytes += self._reader.read_into(self._header[self._header_bytes :])
+            if self._header_bytes < len(self._header):
+                return
+            if self._arriving is None:
+                found, part, size = map(int, self._header.view(np.int64))
+                if found > layer:
+                    return
+                self._begin(layer, found, part, size)
+            arriving = self._arriving
+            assert arriving is not None
+            self._content_bytes += self._reader.read_into(arriving.content[self._content_bytes :])
+            if self._content_bytes < len(arriving.content):
+                return
+            self._header_bytes = self._content_bytes = 0
+            self._arriving = None
+            yield arriving.part, arriving.content
+
+    def _begin(self, layer: int, found: int, part: int, size: int) -> None:
+        if found != layer or part not in set(PeerPart) or self.sizes.get(PeerPart(part)) != size:
+            raise TransferError(f"part {part} of {size} bytes for layer {found}, where layer {layer} has {self.sizes}")
+        self._arriving = _Arriving(PeerPart(part), np.empty(size, dtype=np.uint8))
