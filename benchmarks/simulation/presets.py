@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo"), (("instance.sche
 
 @dataclass(frozen=True, slots=True)
 class PresetRun:
-    """One simulation: `stage` says what it is for."""
+    """One simulation: `stage` says what it is for, `overhead` the engine's (empty: by the preset's own engine)."""
 
     stage: str
     workload: str
@@ -106,6 +106,7 @@ class PresetRun:
     rate: float
     seed: int
     seconds: float
+    overhead: str = ""
 
 
 class Results:
@@ -197,6 +198,7 @@ class PresetBench:
         return _settings(best)
 
     def _run(self, workload: Workload, run: PresetRun) -> dict[str, Any]:
+        run = replace(run, overhead=self._options.overhead)
         known = self._results.find(run)
         if known is not None:
             return known
@@ -219,6 +221,7 @@ def _case(workload: Workload, run: PresetRun) -> Case:
         workload.shape,
         seed=run.seed,
         tier_bytes=HOST_BYTES,
+        overhead=run.overhead,
         settings=run.settings,
     )
 
@@ -241,6 +244,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the reported part")
     parser.add_argument("--seconds", type=float, default=300.0, help="no more than so much of the reported part")
     parser.add_argument("--defaults", action="store_true", help="tune no preset")
+    parser.add_argument("--overhead", default="", help="of every preset's engine alike, as `dunlin sim` takes it")
     parser.add_argument("--out", type=Path, help="where `show` puts pictures")
     arguments = parser.parse_args()
     results = Results(arguments.results)

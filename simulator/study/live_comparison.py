@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.cost.models import EngineTiming
-from dunlin.policies.presets import DEFAULT_PRESET
 from dunlin.workload.loadgen.run_record import RecordedRun
 from dunlin.workload.loadgen.stats import RequestRecord, RunReport, summarize
 from dunlin.workload.traffic.prompts import make_jobs
@@ -15,16 +14,13 @@ from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
 from simulator.engine.timing import UnsteadyTiming
+from simulator.study.recorded_cluster import RunError, recorded_cluster
 from simulator.study.run import SimSpec, simulate
 
 MEASURES = ("ttft_s", "tpot_s")
 QUANTILES = ("p50", "p99")
 ENGINE_HOP_S = 5e-5
 """Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
-
-
-class RunError(ValueError):
-    """A record lacks what a simulation needs; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +41,34 @@ class Difference:
 
 
 def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> list[RequestRecord]:
-    """Simulate the run's requests at their times, with as many instances under the same preset.
+    """Simulate the run's requests at their times on the same cluster: processes, nodes, memory and settings.
 
     `start` (0 to 1): where in the record of the machine's variation the steps begin.
 
     Raises:
-        RunError: the record does not say what cluster it was.
+        RunError: the record does not say what cluster it was, or it was one that cannot be modelled.
         ContractBroken: see `simulate`.
     """
-    info, asked = run.facts.get("info"), run.facts.get("asked")
-    if not isinstance(info, dict) or not isinstance(asked, dict):
-        raise RunError("the record does not say what cluster and workload it was: record it with `dunlin replay`")
-    launched = run.facts.get("launched") or {}
-    ready = engine_ready_of(
-        timing,
-        max_positions=int(info["max_positions"]),
-        vocabulary=int(info["vocabulary"]),
-    )
+    asked = run.facts.get("asked")
+    if not isinstance(asked, dict):
+        raise RunError("the record does not say what workload it was: record it with `dunlin replay --record`")
+    said = recorded_cluster(run.facts)
+    ready = engine_ready_of(timing, slots=said.slots, max_positions=said.max_positions, vocabulary=said.vocabulary)
     host = timing.host
     slowness = 1.0 / (1.0 - host.instance.idle_share) if host is not None and host.shares_core else 1.0
     cluster = ClusterSpec(
-        instances=int(launched.get("instances", 1)),
-        preset=str(launched.get("preset") or DEFAULT_PRESET),
+        instances=said.instances,
+        dispatchers=said.dispatchers,
+        managers=said.managers,
+        nodes=said.nodes,
+        preset=said.preset,
+        tier_bytes=said.tier_bytes,
         engine=SimulatedEngineSettings(
             ready=ready, timing=UnsteadyTiming(timing, slowness, start), progress_s=0.25, audit=False
         ),
         network=NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s),
         host=host,
+        **said.settings,  # type: ignore[arg-type]
     )
     arrivals = list(run.arrivals)
     jobs = make_jobs(arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), float(asked["speed"]))

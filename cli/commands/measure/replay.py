@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.common.cluster import client_keywords, find_endpoint, sdk_errors_as_cli
 from cli.common.errors import FAILED, OK, USAGE, CliError
@@ -113,11 +113,26 @@ def _record(arguments: argparse.Namespace, run: "RecordedRun", cluster: dict[str
 
     asked = {name: getattr(arguments, name) for name in ("workload", "duration", "speed", "seed", "door", "slo")}
     launched = None if arguments.endpoint else find_cluster(arguments.data_dir)
-    facts = {"version": __version__, "asked": asked, "launched": launched, **cluster}
+    settings = None if launched is None else _settings(Path(launched.data_dir))
+    facts = {"version": __version__, "asked": asked, "launched": launched, "settings": settings, **cluster}
     try:
         write_run(arguments.record, replace(run, facts=to_json_value(facts)))
     except OSError as error:
         raise CliError(f"{arguments.record}: cannot be written ({error.strerror})", USAGE) from None
+
+
+def _settings(data_dir: Path) -> dict[str, Any]:
+    """The settings of the cluster that `dunlin up` started there, but for those of files, doors and sockets."""
+    from cli.launch.local_cluster import SETTINGS_FILE
+    from dunlin.config.errors import ConfigError
+    from dunlin.config.sources import from_file
+    from services.settings import is_simulated
+
+    try:
+        given = from_file(data_dir / SETTINGS_FILE)
+    except ConfigError as error:
+        raise CliError(str(error), USAGE) from None
+    return {one.name: one.value for one in given if is_simulated(one.name) or one.name.startswith("instance.engine.")}
 
 
 async def _watched(load: "LoadGenerator", total: int, last_s: float) -> "list[RequestRecord]":

@@ -35,13 +35,14 @@ def run_against(arguments: argparse.Namespace) -> int:
 
     # By name: the command line can be installed without the simulator.
     against = import_module("simulator.study.live_comparison")
+    recorded = import_module("simulator.study.recorded_cluster")
     try:
         run = read_run(arguments.against)
         model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
         store = str(_store(arguments.profile))
         timing = load_timing(store, model)
         simulated = against.resimulate(run, timing)
-    except (TraceError, StoreError, ShapeError, against.RunError, OSError) as error:
+    except (TraceError, StoreError, ShapeError, recorded.RunError, OSError) as error:
         raise CliError(str(error), USAGE) from None
     found = against.differences(run.records, simulated)
     print(render(found))

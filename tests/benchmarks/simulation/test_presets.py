@@ -14,7 +14,7 @@ from dunlin.workload.loadgen.stats import RequestRecord
 from simulator.study.report import PresetFigures, figures
 from simulator.study.report import SimulationOutcome as Simulated
 
-OPTIONS = argparse.Namespace(only=["conv"], seed=0, seconds=300.0, defaults=False)
+OPTIONS = argparse.Namespace(only=["conv"], seed=0, seconds=300.0, defaults=False, overhead="")
 
 
 def found(share: float) -> PresetFigures:
@@ -66,8 +66,9 @@ def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
 
 def test_without_tuning_all_have_the_same_but_for_whole_prompts(bench: tuple[PresetBench, list[Any]]) -> None:
     _, made = bench
-    options = argparse.Namespace(only=["code"], seed=0, seconds=120.0, defaults=True)
+    options = argparse.Namespace(only=["code"], seed=0, seconds=120.0, defaults=True, overhead="0")
     PresetBench(Path("t"), bench[0]._results, options).matrix()
+    assert {case.overhead for case in made} == {"0"}
     settings = {case.preset: dict(case.settings) for case in made}
     assert settings["chunked"] == settings["llumnix"] == {}
     assert settings["vllm"] == settings["fifo"] == {"instance.scheduler.budget_tokens": 2048}

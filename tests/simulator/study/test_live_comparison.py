@@ -10,15 +10,13 @@ from dunlin.cost.models import EngineTiming, PiecewiseCurve, ProfileQuality, Ste
 from dunlin.cost.store import ProfileKey, ProfileStore
 from dunlin.workload.loadgen.run_record import RecordedRun, write_run
 from dunlin.workload.traffic.trace import Arrival
-from simulator.study.live_comparison import Difference, RunError, differences, resimulate
+from simulator.study.live_comparison import Difference, differences, resimulate
+from simulator.study.recorded_cluster import RunError
+from tests.simulator.study.recorded_facts import recorded_facts
 
 STEP = StepModel(tokens=PiecewiseCurve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
 TIMING = EngineTiming(STEP, TransferModels(TransferModel(1e-3, 1e9)), 1.0, 4096, 256)
-FACTS = {
-    "info": {"max_positions": 2048, "vocabulary": 1000},
-    "asked": {"seed": 0, "speed": 1.0},
-    "launched": {"instances": 1, "preset": "chunked", "model": "builtin:tiny"},
-}
+FACTS = recorded_facts()
 
 
 def live_run() -> RecordedRun:
