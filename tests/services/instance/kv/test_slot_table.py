@@ -359,3 +359,12 @@ class SlotMachine(RuleBasedStateMachine):
 
 TestSlotMachine = SlotMachine.TestCase
 TestSlotMachine.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_slots_for_positions_that_have_some_are_refused_and_nothing_is_taken() -> None:
+    table = SlotTable(16)
+    assert table.allocate("a", 4, at=4)
+    with pytest.raises(ValueError, match="are added"):
+        table.allocate("a", 6, at=0)
+    assert (table.free, table.held("a"), table.residency("a").spans) == (12, 4, [(4, 8)])
+    table.check_integrity()
