@@ -82,7 +82,7 @@ def states(direct: Direct) -> list[SequenceState]:
 
 def test_one_that_does_not_fit_is_not_overtaken_by_one_that_would() -> None:
     direct = ready_core({"slots": 64})
-    direct.give(D, make_place(1, tokens=40, max_tokens=20))
+    direct.give(D, make_place(1, tokens=30, max_tokens=2))
     direct.give(D, make_place(2, tokens=40, max_tokens=20))
     direct.give(D, make_place(3, tokens=3, max_tokens=2))
     assert states(direct) == [SequenceState.RUNNING, SequenceState.WAITING, SequenceState.WAITING]
