@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from dunlin.membership import election
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.election import Election
 from dunlin.membership.lease_keeper import Clock, boot_clock_s
 from dunlin.messages.membership import Deposed, Elected
 from tests.membership.helpers import QUICK, client_of, private_etcd, until
 from tests.membership.relay import relay_to
+from tests.membership.scripted_etcd import REVISION, ScriptedEtcd, ScriptedWatch
 
 pytestmark = pytest.mark.cluster
 
@@ -219,5 +221,26 @@ def test_after_etcd_was_away_no_wait_for_the_leases_of_managers_that_live(tmp_pa
                 await two.election.stop()
                 await until(lambda: one.leads)
                 assert len((await client.get_prefix("/el/g/")).items) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_candidacy_that_was_deposed_does_not_lead_again_when_its_lease_turns_out_to_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(election, "PrefixWatch", ScriptedWatch)
+
+    async def scenario() -> None:
+        slept_s, etcd = 0.0, ScriptedEtcd()
+        async with standing(etcd, "/el/f", "one", lambda: boot_clock_s() + slept_s, ttl_s=600) as one:
+            await until(lambda: etcd.leases == 1)
+            etcd.show("/el/f")
+            await until(lambda: one.leads)
+            slept_s = 3600.0
+            assert one.election.epoch() is None
+            slept_s = 0.0  # a sign of life was on its way
+            etcd.show("/el/f")  # its key stands, and the watch says so before the candidacy has ended
+            await until(lambda: etcd.leases == 2)
+            assert one.told[1:] == [(one.told[1][0], Deposed(REVISION))]
 
     asyncio.run(scenario())

@@ -262,3 +262,13 @@ def test_whatever_happens_the_core_believes_in_the_registered_and_the_doubted(
         play.carry_out(play.confirmation.due_probes(play.now_s))
     assert play.confirmation.in_doubt == []
     assert sorted(play.believed) == sorted(one.address for one in play.registered.values())
+
+
+def test_half_of_all_are_no_majority() -> None:
+    confirmation = confirming("a", "b", "c", "d", "e", "f")
+    probes = lose(confirmation, "a", "b", "c")
+    assert not confirmation.is_frozen
+    lose(confirmation, "d")
+    assert confirmation.is_frozen
+    confirmation.apply(1.0, MemberUp(member("d")))
+    assert judge_all(confirmation, probes[:1], ProbeVerdict.GONE, 1.0) == [DOWN_A]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.membership.client import EtcdClient
-from dunlin.membership.errors import EtcdUnavailable
+from dunlin.membership.errors import EtcdError, EtcdUnavailable
 from dunlin.membership.registration import Registration, RegistrationState
 from dunlin.membership.values import KeyValue
 from tests.membership.helpers import QUICK, client_of, private_etcd, until
@@ -210,5 +210,51 @@ def test_a_process_that_slept_through_its_lease_returns_with_the_same_incarnatio
         finally:
             child.kill()
             await child.wait()
+
+    asyncio.run(scenario())
+
+
+class BlindClient(EtcdClient):
+    """Cannot read a key by itself: that a lease is lost is heard from the lease alone."""
+
+    async def get(self, key: str) -> KeyValue | None:
+        raise EtcdUnavailable("no reads")
+
+
+def test_an_older_process_that_writes_its_record_again_finds_the_name_taken(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        blind = BlindClient([etcd_endpoint])
+        async with client_of(etcd_endpoint) as client, registered(blind, "/reg/again") as older:
+            await client.revoke((await stored(client, "/reg/again")).lease_id)
+            async with registered(client, "/reg/again", ttl_s=600) as younger:
+                await until(lambda: older.registration.state is SUPERSEDED)
+                assert DEGRADED in older.states
+                assert (await stored(client, "/reg/again")).value == value_for(younger.registration.incarnation)
+        await blind.close()
+
+    asyncio.run(scenario())
+
+
+class OvertakenClient(EtcdClient):
+    """Another process of the same name registers between this one's first write and its second."""
+
+    def __init__(self, endpoint: str, other: EtcdClient) -> None:
+        super().__init__([endpoint])
+        self._other = other
+
+    async def put(self, key: str, value: bytes, lease_id: int = 0) -> int:
+        revision = await super().put(key, value, lease_id)
+        await self._other.put(key, b"the other")
+        return revision
+
+
+def test_of_two_that_register_at_once_the_later_writer_has_the_name(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client:
+            overtaken = OvertakenClient(etcd_endpoint, client)
+            with pytest.raises(EtcdError, match="another one of that name"):
+                await Registered(overtaken, "/reg/both").registration.start()
+            assert (await stored(client, "/reg/both")).value == b"the other"
+            await overtaken.close()
 
     asyncio.run(scenario())

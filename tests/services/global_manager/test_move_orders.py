@@ -199,3 +199,25 @@ def test_a_draining_instance_takes_no_part_in_rebalancing() -> None:
         rebalance__policy="llumnix",
     )
     assert of(Evacuate, leader.look()) == []
+
+
+def test_no_more_migrations_are_under_way_than_the_limit() -> None:
+    full = [member(Address("instance", f"full-{each}", 20 + each), free_slots=0, running=9) for each in range(3)]
+    free = [member(Address("instance", f"free-{each}", 30 + each)) for each in range(3)]
+    leader = Leader(*full, *free, rebalance__policy="llumnix", rebalance__max_migrations=2)
+    first = of(Evacuate, leader.look(1.0))
+    assert len(first) == 2
+    assert of(Evacuate, leader.look(1.5)) == []
+    (source, evacuation), _ = first
+    leader.core.receive(2.0, source, EvacuateDone(EPOCH, evacuation.ticket, moved=1))
+    assert len(of(Evacuate, leader.look(2.1))) == 1
+
+
+def test_the_answer_to_an_order_of_an_older_term_ends_no_order_of_this_one() -> None:
+    leader = Leader(member(I0, free_slots=40, running=3, draining=True), member(I1))
+    ((_, evacuation),) = of(Evacuate, leader.look(1.0))
+    leader.core.receive(2.0, I0, EvacuateDone(EPOCH - 1, evacuation.ticket, moved=2))
+    assert leader.core.stale_total == 1
+    assert of(Evacuate, leader.core.receive(2.1, I0, Joined())) == [(I0, evacuation)], "it is still open"
+    assert leader.core.move_orders is not None
+    assert leader.core.move_orders.moved_total == 0

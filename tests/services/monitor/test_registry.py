@@ -100,3 +100,15 @@ def test_a_status_line_has_the_registration_and_the_report(report: Report, field
     assert kept == {field}
     assert registry.node_of(I0) == "node-a"
     assert registry.node_of(RESTARTED) == ""
+
+
+def test_a_report_outlives_the_registration_of_a_process_with_a_stream() -> None:
+    registry, report = Registry(ME), InstanceReport(running=3)
+    registry.register(member(I0))
+    registry.stream_opened(I0)
+    registry.record_report(1.0, I0, report)
+    registry.deregister(I0)
+    assert registry.report_of(I0) is report
+    assert registry.status(1.5, I0, suspect=False).silent_s == 0.5
+    registry.stream_closed(I0)
+    assert registry.report_of(I0) is None

@@ -295,3 +295,18 @@ def test_an_older_monitor_is_believed_once_the_newer_one_is_gone() -> None:
     bench.give(newer, Gone("killed"))
     bench.give(MONITOR, suspicion)
     assert bench.core.report().replaced_total == 1
+
+
+def test_a_token_of_an_older_attempt_at_the_same_instance_is_not_the_requests() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    bench.give(A, Returned(1, 1))
+    bench.give(A, Accepted(1, 2, 1))
+    bench.give(A, rows((1, 2, 4, 71)))
+    bench.give(A, rows((1, 1, 5, 99)))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    assert list(request.tokens) == [5, 6, 7, 70, 71]
+    bench.give(A, rows((1, 2, 5, 72)))
+    assert list(request.tokens)[-1] == 72

@@ -1,5 +1,6 @@
 """Live migration in the core: the target's acceptance or refusal, and the return to the source."""
 
+from dunlin.effects import Address
 from dunlin.messages.dispatch import Accepted, Cancel, Place, Ready, Refusal, Refused
 from tests.services.dispatcher.factories import A, B, Bench, client, member, only, rows, target
 
@@ -41,3 +42,10 @@ def test_a_source_that_refuses_it_is_no_migration_source_any_more() -> None:
     sent = bench.view(member(A, draining=True), member(B), base_version=2)
     assert (target(sent, Place), only(sent, Place).attempt) == ([B], 4)
     assert bench.core.journal.by_reader(client("c")) is request
+
+
+def test_a_request_whose_target_is_gone_returns_to_its_source() -> None:
+    bench = moving()
+    sent = bench.give(A, Ready(1, 1, Address("instance", "gone", 99), handle=7, tokens=4))
+    assert (target(sent, Place), only(sent, Place).attempt) == ([A], 2)
+    assert target(bench.give(A, Accepted(1, 2, 1)), Cancel) == []

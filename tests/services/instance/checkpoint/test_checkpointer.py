@@ -197,3 +197,19 @@ def test_a_kvstore_that_goes_takes_what_was_kept() -> None:
     bench.run_until_quiet()
     bench.check_empty()
     assert attempt.tokens == attempt.expected
+
+
+def test_nothing_is_kept_that_a_step_has_not_answered() -> None:
+    bench = make_bench(engine={"slots": 4096, "token_s": 0.01}, scheduler__budget_tokens=128)
+    bench.place(tokens=600, max_tokens=8)
+    assert bench.world.run(lambda: bool(bench.sent(ReserveRegion)), for_s=10)
+    (sequence,) = bench.core.sequences.by_arrival()
+    assert bench.sent(ReserveRegion)[0].region.stop == sequence.valid == 128 < sequence.issued
+
+
+def test_of_sequences_with_as_much_to_copy_the_oldest_is_copied_first() -> None:
+    bench = make_bench()
+    for request in (1, 2, 3):
+        bench.place(request, tokens=40, max_tokens=60)
+    assert bench.world.run(lambda: len(bench.sent(ReserveRegion)) == 2, for_s=10)
+    assert [ask.request for ask in bench.sent(ReserveRegion)] == [1, 2], "2 and 3 are computed in one step"

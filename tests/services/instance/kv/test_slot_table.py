@@ -359,3 +359,25 @@ class SlotMachine(RuleBasedStateMachine):
 
 TestSlotMachine = SlotMachine.TestCase
 TestSlotMachine.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def test_slots_for_positions_that_have_some_are_refused_and_nothing_is_taken() -> None:
+    table = SlotTable(8)
+    assert table.allocate("b", 2)
+    assert table.allocate("a", 2, at=2)
+    assert table.allocate("c", 2)
+    table.release("b")  # so that the first two positions get an extent of their own
+    with pytest.raises(ValueError, match="are added"):
+        table.allocate("a", 4, at=0)
+    assert (table.free, table.held("a"), table.residency("a").spans) == (4, 2, [(2, 4)])
+    table.check_integrity()
+
+
+@pytest.mark.parametrize(("given", "left"), [(4, None), (6, SlotUse.RESERVED)])
+def test_a_donor_is_forgotten_with_its_last_slot(given: int, left: SlotUse | None) -> None:
+    table = SlotTable(16)
+    assert table.allocate("a", 4)
+    assert table.allocate("donor", given, SlotUse.RESERVED)
+    table.replace("a", 0, 4, "donor")
+    assert (table.use("donor"), table.held("donor")) == (left, given - 4)
+    table.check_integrity()

@@ -8,6 +8,7 @@ from dunlin.messages.engine import Transfer, TransferDone
 from dunlin.messages.group import Fill, Filled, Reserve, Reserved
 from dunlin.messages.pool import FindRegions, RegionsFound, ReleaseRegion, TierReady
 from dunlin.messages.types import HostRegion, KeptRegion, Region, TransferStatus
+from services.instance.kv.residency import SlotUse
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, D, Direct, make_place, of, only, ready_core
 
@@ -97,3 +98,10 @@ def test_what_lies_in_a_kvstore_that_was_replaced_is_not_read_in_its_successors_
     assert of(Transfer, sends) == []
     answer = only(Filled, sends)
     assert (answer.tokens, "kvstore/kv@4" in answer.detail) == (32, True)
+
+
+def test_an_attempt_that_is_not_newer_than_the_rooms_own_does_not_get_it() -> None:
+    direct = filled()
+    direct.give(D, make_place(tokens=40, attempt=1, handle=1))
+    assert direct.core.slot_table.count(SlotUse.RESERVED) == 40
+    assert direct.core.sequences.by_arrival()[0].valid == 0

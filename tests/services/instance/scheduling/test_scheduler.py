@@ -17,7 +17,7 @@ from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.table import SequenceState, SequenceTable
-from tests.services.instance.bench import ENGINE, D, done, make_place, ready_core
+from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, ready_core
 
 DISPATCHER = Address("dispatcher", "d", 1)
 
@@ -74,3 +74,27 @@ def test_policies_see_the_class_and_what_may_be_preempted_for_a_request() -> Non
         (RequestClass.BATCH, False, False),
         (RequestClass.INTERACTIVE, True, False),
     ]
+
+
+def states(direct: Direct) -> list[SequenceState]:
+    return [sequence.state for sequence in direct.core.sequences.by_arrival()]
+
+
+def test_one_that_does_not_fit_is_not_overtaken_by_one_that_would() -> None:
+    direct = ready_core({"slots": 64})
+    direct.give(D, make_place(1, tokens=30, max_tokens=2))
+    direct.give(D, make_place(2, tokens=40, max_tokens=20))
+    direct.give(D, make_place(3, tokens=3, max_tokens=2))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.WAITING, SequenceState.WAITING]
+
+
+def test_where_slots_ahead_are_too_many_a_sequence_gets_those_that_its_row_needs() -> None:
+    direct = ready_core({"slots": 33}, scheduler__allocate_ahead_tokens=2)
+    for request in (1, 2):
+        direct.give(D, make_place(request, tokens=12, max_tokens=8))
+    step = 0
+    while direct.core.slot_table.free > 0 and step < 9:
+        step += 1
+        direct.give(ENGINE, done(step, (1, 5), (2, 5)))
+        assert states(direct) == [SequenceState.RUNNING] * 2, "none was preempted while a slot was free"
+    assert direct.core.slot_table.free == 0

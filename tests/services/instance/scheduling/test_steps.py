@@ -13,8 +13,10 @@ from tests.services.instance.bench import (
     Bench,
     D,
     done,
+    figures,
     make_place,
     of,
+    only,
     ready_core,
 )
 
@@ -77,3 +79,12 @@ def test_a_step_says_why_only_when_its_composition_changed() -> None:
     changed = [len(step.sequence) for step in bench.engine.steps if step.why is not None]
     assert changed == [1, 2, 1]
     assert len(bench.engine.steps) > 25
+
+
+def test_the_reason_counts_the_rows_that_decode() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(1, tokens=10))
+    direct.give(D, make_place(2, tokens=10))
+    step = only(Step, direct.give(ENGINE, done(1, (1, 5))))
+    counted = figures(step.why)
+    assert (counted["rows"], counted["decode_rows"], counted["tokens"]) == (2, 1, 11)
