@@ -182,7 +182,7 @@ BUGS = (
         "a sequence that ends gives its slots back while outstanding steps still write them",
         ("I6", "I8", "core"),
         (swap(SequenceLifecycle.stop, _stop_in_use),),
-        seed=100049,
+        seed=24,
     ),
     Bug(
         "preempted-while-in-use",
@@ -196,7 +196,7 @@ BUGS = (
         "a prefix that a running sequence uses is given away",
         ("I6", "I8"),
         (swap(PrefixCache._is_evictable, lambda original, self, block: block.is_cached and block.children == 0),),
-        seed=100039,
+        seed=40,
     ),
     Bug(
         "prefix-shared-by-tenants",

@@ -2,7 +2,9 @@
 
 import pytest
 
+from services.instance.engine.client import EngineClient
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.engine.errors import ContractBroken
 from tests.simulator.campaign.campaign_bench import Campaign, fault
 
 
@@ -82,3 +84,14 @@ def test_late_answers_of_a_killed_engine_reach_its_instance_and_change_nothing()
     campaign.run(60.0)
     assert core.report().stale_total > 0
     assert client.tokens == client.expected
+
+
+def test_late_answers_are_noticed_by_an_instance_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor's engine is told of the sequences once more."""
+    monkeypatch.setattr(EngineClient, "is_stale", lambda self, engine: False)
+    campaign = Campaign(instances=1, engine={"restart_s": 0.5})
+    campaign.client()
+    campaign.run(0.1)
+    assert campaign.faults.inject(fault("late_answers")) is not None
+    with pytest.raises(ContractBroken, match="sequence 1 is open already"):
+        campaign.run(60.0)
