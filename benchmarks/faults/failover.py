@@ -1,10 +1,12 @@
 """Kill and stop instances and engines in mid-sequence, under load: nobody may notice more than a pause.
 
     python -m benchmarks.faults.failover --kills 30 --stops 10
+    python -m benchmarks.faults.failover --kills 200 --stops 0 --interrupts restless --prompt-tokens 400
 
 Each victim holds a sequence between its first and last token (printed). Every text is compared with an undisturbed run
 in deterministic mode. A fault counts as noticed when a dispatcher hands the sequence out again, or it
-goes on in the next engine.
+goes on in the next engine. With `--interrupts` rows leave running steps all the time, by that policy, and the
+interrupts that met the requests are counted.
 """
 
 import asyncio
@@ -25,10 +27,13 @@ from benchmarks.harness.session import CampaignSession
 from benchmarks.harness.verified_load import VerifiedLoad, make_jobs
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, MemberStatus
+from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.workload.loadgen.stats import RequestRecord, percentiles
 
 KILL_LIMIT_S = 0.5
 STOP_LIMIT_S = 3.5
+ASKED_REQUESTS = 100
+"""Of the newest requests it is asked how often their rows were interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class FailoverPlan:
     distinct_prompts: int = 12
     prompt_tokens: int = 48
     output_tokens: int = 192
+    interrupts: str = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,7 @@ async def run(plan: FailoverPlan, cluster: ClusterProcess) -> BenchmarkResult:
         campaign = InstanceFailoverCampaign(session, plan)
         await campaign.run()
         dispatcher = await session.dispatcher()
+        left = [await session.row_commands(record.request) for record in campaign.load.records[-ASKED_REQUESTS:]]
     outcome.failures = campaign.load.failures + campaign.broken
     outcome.figures["requests finished"] = campaign.load.finished
     outcome.figures["requests failed or with another text"] = len(campaign.load.failures)
@@ -178,6 +185,9 @@ async def run(plan: FailoverPlan, cluster: ClusterProcess) -> BenchmarkResult:
     pauses = percentiles(longest_pause_s(fault.record.token_s) for fault in campaign.faults)
     outcome.figures["longest pause of a stream that a fault met, p50 / max (s)"] = (pauses.p50, pauses.max)
     outcome.figures["faults"] = len(campaign.faults)
+    interrupts, resumed = sum(each.interrupts for each in left), sum(each.resumes for each in left)
+    outcome.figures[f"interrupts / resumes of rows of the last {len(left)} requests"] = (interrupts, resumed)
+    outcome.expect((interrupts > 0) == (plan.interrupts != "never"), f"{interrupts} interrupts by {plan.interrupts}")
     outcome.expect(dispatcher.failed_total == 0, f"the dispatcher counts {dispatcher.failed_total} failed requests")
     return outcome
 
@@ -192,7 +202,8 @@ def _latencies(outcome: BenchmarkResult, done: list[InjectedFault], kind: str, l
 
 def cluster_flags(plan: FailoverPlan) -> tuple[str, ...]:
     """What `dunlin up` needs for this campaign."""
-    return ("--instances", str(plan.instances), "--deterministic")
+    policy = f"instance.interrupts.policy={plan.interrupts}"
+    return ("--instances", str(plan.instances), "--deterministic", "--set", policy)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -200,8 +211,16 @@ def main(argv: list[str] | None = None) -> int:
     arguments = report.parser(__doc__ or "")
     arguments.add_argument("--kills", type=int, default=30)
     arguments.add_argument("--stops", type=int, default=10)
+    arguments.add_argument("--prompt-tokens", type=int, default=FailoverPlan().prompt_tokens, metavar="N")
+    arguments.add_argument("--interrupts", choices=sorted(INTERRUPT_POLICIES), default=FailoverPlan().interrupts)
     given = arguments.parse_args(argv)
-    plan = FailoverPlan(kills=given.kills, stops=given.stops, instances=given.instances)
+    plan = FailoverPlan(
+        kills=given.kills,
+        stops=given.stops,
+        instances=given.instances,
+        prompt_tokens=given.prompt_tokens,
+        interrupts=given.interrupts,
+    )
     with ClusterProcess(*cluster_flags(plan)) as cluster:
         outcome = asyncio.run(run(plan, cluster))
     for kind in ("kill", "stop"):

@@ -1,9 +1,11 @@
-"""Reading recorded decisions: which instance holds a request, when it was dispatched again or went on. Pure."""
+"""Reading recorded decisions: which instance holds a request, when it was dispatched again or went on, and how often
+its rows left a step. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.messages.dispatch import Continued, Place
+from dunlin.messages.engine import Interrupt, Resume
 from dunlin.messages.fleet import Reason
 
 
@@ -15,6 +17,23 @@ class DispatchedAttempt:
     instance: str
     at_s: float
     done: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCommands:
+    """How many `Interrupt` and `Resume` commands with a reason named a request's rows."""
+
+    interrupts: int
+    resumes: int
+
+
+def row_commands(records: Sequence[tuple[Reason, object]]) -> RowCommands:
+    """The commands about a request's rows, from its recorded messages."""
+    messages = [message for _, message in records]
+    return RowCommands(
+        sum(isinstance(message, Interrupt) for message in messages),
+        sum(isinstance(message, Resume) for message in messages),
+    )
 
 
 def resumed_at(records: Sequence[tuple[Reason, object]], since_s: float) -> DispatchedAttempt | None:

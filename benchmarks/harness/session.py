@@ -4,7 +4,13 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 
 import dunlin
-from benchmarks.harness.decisions import DispatchedAttempt, dispatched_attempts, resumed_at
+from benchmarks.harness.decisions import (
+    DispatchedAttempt,
+    RowCommands,
+    dispatched_attempts,
+    resumed_at,
+    row_commands,
+)
 from cli.launch.cluster_process import ClusterProcess
 from cli.launch.cluster_state import read_state
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
@@ -54,6 +60,10 @@ class CampaignSession:
     async def resumed_at(self, request: str, since_s: float) -> DispatchedAttempt | None:
         """Whether, after `since_s` on the wall clock, it went on in the next engine of the same instance."""
         return resumed_at(await self._records(request), since_s)
+
+    async def row_commands(self, request: str) -> RowCommands:
+        """How often its rows were interrupted and resumed, as far as the monitor has heard and remembers."""
+        return row_commands(await self._records(request))
 
     async def _records(self, request: str) -> list[tuple[Reason, object]]:
         reasons = (await self.client.explain(request)).reasons

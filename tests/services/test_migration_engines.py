@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,7 @@ class Trial:
         self.until(lambda: self.engine.passed == at or self.long.valid > first)
         return self.long.valid == first
 
-    def interrupt(self, verdict: Verdict) -> Interrupted:
+    def interrupt(self, verdict: Verdict) -> Any:
         """The long row leaves its step, and the core hears of it."""
         for effect in self.core.steps.interrupt([self.long], verdict):
             assert isinstance(effect, Send)

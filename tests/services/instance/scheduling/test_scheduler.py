@@ -85,6 +85,7 @@ def test_one_that_does_not_fit_is_not_overtaken_by_one_that_would() -> None:
     direct.give(D, make_place(1, tokens=30, max_tokens=2))
     direct.give(D, make_place(2, tokens=40, max_tokens=20))
     direct.give(D, make_place(3, tokens=3, max_tokens=2))
+    direct.give(ENGINE, done(1, (1, 5)))
     assert states(direct) == [SequenceState.RUNNING, SequenceState.WAITING, SequenceState.WAITING]
 
 
