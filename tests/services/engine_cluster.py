@@ -14,9 +14,9 @@ from dunlin.engine.decoder.numerics import deterministic_numerics
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineReady, Interrupted, MapHost, StepDone, Unsupported
 from dunlin.messages.types import i32
 from services.instance.core import InstanceCore
@@ -132,7 +132,7 @@ class EngineCluster(ScriptedCluster):
     def _make_engine_supervisor(self, core: InstanceCore) -> Any:
         memory = next(self._memories)
         memory.forget_kv()
-        rooms = ActivationRooms()
+        rooms = TransitRooms()
         own, agent = OwnMemory(slab_of(memory.model.arena, memory.model.decoder.kv), rooms), b""
         if self._peers:
             access = PeerAccess(os.memfd_create("page"), rooms)
