@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from typing import Any
-
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import EngineExited, Transfer, TransferDone, Unsupported
 from dunlin.messages.types import Region, TransferKind, TransferStatus, i64
