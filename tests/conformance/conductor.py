@@ -210,9 +210,7 @@ class Conductor:
 
     def save(self, pick: int) -> Transfer | None:
         """The valid KV of a prompt into a room of the host tier."""
-        whole = [
-            each for each in self.sequences.values() if not each.is_half and min(each.valid, len(each.tokens)) > 1
-        ]
+        whole = [each for each in self.sequences.values() if not each.is_half and min(each.valid, len(each.tokens)) > 1]
         if not whole:
             return None
         each = whole[pick % len(whole)]

@@ -246,9 +246,13 @@ FORBIDDEN: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_stages_in_one_engine_are_answered_alike(loaded: LoadedModel, tier: Path) -> None:
+def test_stages_in_one_engine_are_answered_alike(directory: Path, tier: Path) -> None:
     """Two sequences, one decoding; a row that leaves between the stages is missing in the second."""
-    runner, twin = RunnerSide(loaded, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
+    with loaded_from(directory) as loaded:
+        run_stages(RunnerSide(loaded, directory, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES))
+
+
+def run_stages(runner: RunnerSide, twin: TwinSide) -> None:
     lower: dict[str, Any] = {"layer_stop": 2, "hidden_in": 5, "hidden_out": 4, "sample": [0, 0]}
     upper: dict[str, Any] = {"layer_start": 2, "hidden_in": 4, "hidden_out": 5}
     commands = [
@@ -267,9 +271,9 @@ def test_stages_in_one_engine_are_answered_alike(loaded: LoadedModel, tier: Path
         twin.tell(message)
         if number < len(commands) - 1:
             for at, event in enumerate(runner.events):
-                assert comparable(twin.next_event(event, at)) == comparable(event)
+                assert comparable(twin.next_event(at)) == comparable(event)
     assert isinstance(runner.events[-1], Unsupported)
-    assert twin.next_event(runner.events[-1], len(runner.events) - 1) is None
+    assert twin.next_event(len(runner.events) - 1) is None
     assert "has no hidden states" in twin.broken
 
 

@@ -25,7 +25,7 @@ class Writing:
         if connected:
             self.campaign.world.connect(self.source, self.target)
         engines = [Address("engine", one.name) for one in (self.source, self.target)]
-        slots = {"peer": engines[1], "peer_extent_start": i64([4]), "peer_extent_length": i64([4])}
+        slots: dict[str, Any] = {"peer": engines[1], "peer_extent_start": i64([4]), "peer_extent_length": i64([4])}
         region = Region(0, 2, 0, 4)
         copy = Transfer(5, TransferKind.SLAB_TO_PEER, 1, region, i64([0]), i64([4]), **slots)
         self.before(self.source, engines[0], copy)
