@@ -4,12 +4,13 @@ As the real ones: nothing happens at the receiver's engine until its own PEER_TO
 with the sender's checksum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Forget, Meet, Met, Transfer, TransferDone, Unsupported
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
+from simulator.engine.group_steps import GroupMeetings, PeersDue
 from simulator.engine.host_memory import checksum_of
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
@@ -43,10 +44,11 @@ class PeerNetwork:
     `wake(engine, due)` gives an engine its timer.
     """
 
-    def __init__(self, links: PeerLinks, wake: Callable[[Address, PeerCopyDue], None]) -> None:
+    def __init__(self, links: PeerLinks, wake: Callable[[Address, PeerCopyDue | PeersDue], None]) -> None:
         self.links = links
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
+        self.meetings = GroupMeetings()
 
 
 @dataclass(slots=True)
@@ -96,6 +98,11 @@ class PeerTransfers:
     def failed_sequence(self, ticket: int) -> int | None:
         """The sequence whose KV this transfer failed to bring; None: it did not fail."""
         return self._failed.get(ticket)
+
+    @property
+    def met(self) -> Container[Address]:
+        """The peers whose memory is mapped."""
+        return self._met
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
         """Map a peer's memory, in its life of now; transfers into that of an earlier one fail first."""
