@@ -62,7 +62,7 @@ print("alone:", *names)
 def load(root: Path, *names: str, forbidden: tuple[str, ...] = FORBIDDEN) -> subprocess.CompletedProcess[str]:
     """Import `names` from `root` in a fresh interpreter in which `forbidden` cannot be imported."""
     command = [sys.executable, "-I", "-c", GUARD, str(root), " ".join(forbidden), *names]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", [*CORES, *PROMISED])

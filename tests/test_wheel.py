@@ -83,7 +83,6 @@ def test_the_wheel_asks_for_the_sdk_alone(wheel: Path) -> None:
     assert "dunlin = cli.main:main" in scripts
 
 
-@pytest.mark.timeout(600)
 def test_a_bare_install_imports_nothing_heavy(wheel: Path, tmp_path: Path) -> None:
     fetched = pip(
         sys.executable, "download", "--dest", str(tmp_path / "wheels"), "--no-deps", "grpcio", "msgspec", "protobuf"

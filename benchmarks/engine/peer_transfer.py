@@ -56,7 +56,7 @@ class SlabProcess:
     """A slab in a memory file, and its transfers."""
 
     def __init__(self) -> None:
-        self.fd, page_fd = os.memfd_create("dunlin-bench-arena"), os.memfd_create("dunlin-bench-page")
+        self.fd, self.page_fd = os.memfd_create("dunlin-bench-arena"), os.memfd_create("dunlin-bench-page")
         layer_bytes = SLOTS * SLOT_BYTES
         os.ftruncate(self.fd, SHAPE.layers * layer_bytes)
         self.memory = np.frombuffer(mmap.mmap(self.fd, SHAPE.layers * layer_bytes), dtype=np.uint8)
@@ -65,7 +65,7 @@ class SlabProcess:
         kv = list(flat.view(SHAPE.layers, SLOTS, 2, SHAPE.kv_heads, SHAPE.head_dim))
         self.slab = KvSlab(kv, [SLOTS] * SHAPE.layers)
         self.peers = PeerArenas()
-        self.access = PeerAccess(page_fd)
+        self.access = PeerAccess(self.page_fd)
         runs = {layer: [(layer * layer_bytes, layer_bytes)] for layer in range(SHAPE.layers)}
         self.access.publish(self.fd, self.slab, runs)
         planner = CopyPlanner(self.slab, TransitRooms(1), HostMapping(), self.peers)

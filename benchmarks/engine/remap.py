@@ -1,8 +1,8 @@
 """What a change of layers costs an engine: `python -m benchmarks.engine.remap [--rounds 3] [--layers 8] [--json]`.
 
-One engine, in this process, one thread, bf16. Half of its layers go and come back, from host memory and from disk in
-turns, while decode steps of sixteen rows run between pieces of work. A stall is what one call of `advance` takes: by
-how much a step may be late. Beside it, in the same run: the same phases done at once, a copy and a hash of the same
+One engine, in this process, one thread, bf16. Half of its layers go and come back, from shared memory and from disk in
+turns, by the messages that an instance sends, while decode steps of sixteen rows are always queued. A stall is what a
+turn of the engine takes beside its step: by how much a step may be late. Beside it, in the same run: the same phases done at once, a copy and a hash of the same
 bytes, and pages touched for the first time. Times are the thread's own, so that a busy machine changes them little; the
 longest stall by the clock stands beside them.
 """
@@ -17,7 +17,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +25,19 @@ import xxhash
 
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
-from dunlin.engine.attention.base import local_row
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.decoder import DecoderBatch
-from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
-from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, WeightSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapOrder
-from dunlin.messages.types import RemapPhase
+from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.execution.engine_layers import LayerMemory
+from dunlin.engine.execution.engine_transfers import OwnMemory
+from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.transfer.arena_slots import slab_of
+from dunlin.messages.engine import Close, LayerSource, Open, Remap, RemapDone, Step, StepDone
+from dunlin.messages.types import RemapPhase, SamplingParams, i8, i32, i64
 
 STALL_MS_AT_MOST = 10.0
-ROWS, CONTEXT, STEP_EVERY = 16, 128, 4
+ROWS, CONTEXT = 16, 128
 AWAY = (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV)
 BACK = (RemapPhase.PREPARE, RemapPhase.LOAD, RemapPhase.COMMIT)
 
@@ -56,48 +56,78 @@ class RemapPlan:
 
 
 class RemapBench:
-    """One engine; owns the times of its phases, in milliseconds."""
+    """One engine, commanded by messages; owns the times of its phases, in milliseconds.
 
-    def __init__(self, loaded: LoadedModel, directory: Path) -> None:
+    A stall is what a turn of the engine takes beside its step: by how much that step, or the next one, is late.
+    """
+
+    def __init__(self, loaded: LoadedModel, directory: Path, first_layout: int = 0) -> None:
         self.loaded = loaded
-        self.remapper = LayerRemapper(loaded.arena, loaded.weights, CheckpointSource(directory))
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv))
+        layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(directory))
+        clock = time.thread_time
+        self.runner = EngineRunner(loaded.decoder, loaded.slots, clock, memory=memory, layers=layers)
         self.pieces_ms: dict[str, list[float]] = defaultdict(list)
         self.longest_ms: dict[str, float] = defaultdict(float)
         self.whole_ms: dict[str, list[float]] = defaultdict(list)
         self.steps_ms: list[float] = []
-        self._layout = 0
+        self.layout = first_layout
+        self._steps = 0
 
     def change(
-        self, phases: tuple[RemapPhase, ...], layers: int, name: str, source: WeightSource | None, steps: bool
+        self, phases: tuple[RemapPhase, ...], layers: int, name: str, sources: tuple[LayerSource, ...], steps: bool
     ) -> list[int]:
         """Carry a change out; the slots after each phase."""
         slots = []
-        self._layout += 1
+        self.layout += 1
+        self._open()
         for phase in phases:
-            order = RemapOrder(self._layout, phase, tuple(range(layers)))
-            label, from_source = f"{phase.name} {name}".strip(), source if phase is RemapPhase.LOAD else None
+            from_sources = sources if phase is RemapPhase.LOAD else ()
+            message = Remap(self.layout, phase, i32(range(layers)), sources=from_sources)
+            label = f"{phase.name} {name}".strip()
             before = len(self.pieces_ms[label])
-            self._piece(label, partial(self.remapper.begin, order, from_source))
-            while self.remapper.busy:
-                self._piece(label, self.remapper.advance)
-                if steps and len(self.pieces_ms[label]) % STEP_EVERY == 0:
-                    self.step()
+            events = self.runner.receive(message)
+            while self.runner.busy:
+                if steps:
+                    events += self.runner.receive(self._step())
+                events += self._turn(label)
+            (done,) = [event for event in events if isinstance(event, RemapDone)]
             self.whole_ms[label].append(math.fsum(self.pieces_ms[label][before:]))
-            slots.append(self.remapper.slots)
+            slots.append(done.slots)
         return slots
 
-    def _piece(self, label: str, work: Callable[[], object]) -> None:
+    def _turn(self, label: str) -> list[object]:
         began_s = time.perf_counter()
-        self.pieces_ms[label].append(_timed(work) * 1e3)
-        self.longest_ms[label] = max(self.longest_ms[label], (time.perf_counter() - began_s) * 1e3)
+        events: list[object] = []
+        took_s = _timed(lambda: events.extend(self.runner.work(lambda: False)))
+        by_clock_s = time.perf_counter() - began_s
+        step_s = math.fsum(event.compute_s for event in events if isinstance(event, StepDone))
+        self.steps_ms += [step_s * 1e3] if step_s else []
+        self.pieces_ms[label].append((took_s - step_s) * 1e3)
+        self.longest_ms[label] = max(self.longest_ms[label], (by_clock_s - step_s) * 1e3)
+        return events
 
-    def step(self) -> None:
-        """One decode step over the layers held."""
-        places = torch.arange(ROWS) * CONTEXT + CONTEXT - 1
-        rows = [local_row(row, row + 1, row * CONTEXT, CONTEXT) for row in range(ROWS)]
-        tokens = torch.arange(ROWS)
-        batch = DecoderBatch(tokens, tokens * 0 + CONTEXT - 1, places, rows, tokens)
-        self.steps_ms.append(_timed(lambda: forward(self.loaded.decoder, batch)) * 1e3)
+    def _open(self) -> None:
+        """Sixteen sequences whose KV is taken for valid in the layers that are here."""
+        tokens = i32(range(CONTEXT))
+        for row in range(1, ROWS + 1):
+            self.runner.receive(Close(row))
+            extents = i64([(row - 1) * CONTEXT]), i64([CONTEXT])
+            self.runner.receive(Open(row, tokens, CONTEXT - 1, 8, SamplingParams(), i32(), *extents))
+
+    def _step(self) -> Step:
+        """A decode step of all sequences over the first layers held: their last token again."""
+        self._steps += 1
+        rows, held = range(ROWS), self.loaded.arena.record.held
+        last, one = i64([CONTEXT - 1] * ROWS), i64([1] * ROWS)
+        slots = i64([row * CONTEXT + CONTEXT - 1 for row in rows])
+        stop = i64([CONTEXT] * ROWS)
+        is_whole = len(held) == len(self.loaded.decoder.kv)
+        return Step(
+            self._steps, i64(range(1, ROWS + 1)), last, stop, i8([0] * ROWS), i32(rows), slots, one,
+            layer_stop=0 if is_whole else len(held), hidden_out=0 if is_whole else 1,
+            layout=self.loaded.arena.record.layout,
+        )  # fmt: skip
 
 
 @torch.inference_mode()
@@ -109,23 +139,28 @@ def measure(plan: RemapPlan, outcome: BenchmarkResult) -> None:
         fd = os.memfd_create("dunlin-bench-arena")
         loaded = load_model(directory, "bfloat16", plan.kv_mib << 20, numerics.fast_numerics(), fd)
         bench = RemapBench(loaded, directory)
-        host = {layer: loaded.arena.layer_room(layer).content.clone() for layer in range(plan.layers // 2, plan.layers)}
+        half = range(plan.layers // 2, plan.layers)
+        host = [loaded.arena.layer_room(layer).content.numpy().tobytes() for layer in half]
+        shared = os.memfd_create("dunlin-bench-weights")
+        os.write(shared, b"".join(host))
         for layer in loaded.decoder.kv:
             layer[: loaded.slots] = 0.0
-        sources: dict[str, WeightSource | None] = {"from host": HostSource(host), "from disk": None}
+        path, size = f"/proc/self/fd/{shared}", len(host[0])
+        from_host = tuple(LayerSource(layer, path=path, offset_bytes=at * size) for at, layer in enumerate(half))
+        sources: dict[str, tuple[LayerSource, ...]] = {"from host": from_host, "from disk": ()}
         slots: list[int] = [loaded.slots]
         for turn in range(plan.rounds):
-            for name, source in sources.items():
+            for name, named in sources.items():
                 say(f"round {turn + 1}: {name}")
-                away = bench.change(AWAY, plan.layers // 2, "", None, steps=True)
-                back = bench.change(BACK, plan.layers, name, source, steps=True)
+                away = bench.change(AWAY, plan.layers // 2, "", (), steps=True)
+                back = bench.change(BACK, plan.layers, name, named, steps=True)
                 slots = [slots[0], away[1], away[2], back[2]]
         pieces = dict(bench.pieces_ms)
-        at_once = RemapBench(loaded, directory)
-        at_once._layout = bench._layout
-        at_once.change(AWAY, plan.layers // 2, "", None, steps=False)
-        at_once.change(BACK, plan.layers, "from host", sources["from host"], steps=False)
-        _report(plan, outcome, bench, pieces, at_once, slots, sum(len(each) for each in host.values()))
+        at_once = RemapBench(loaded, directory, bench.layout)
+        at_once.change(AWAY, plan.layers // 2, "", (), steps=False)
+        at_once.change(BACK, plan.layers, "from host", from_host, steps=False)
+        _report(plan, outcome, bench, pieces, at_once, slots, sum(len(each) for each in host))
+        os.close(shared)
         loaded.arena.close()
         os.close(fd)
 

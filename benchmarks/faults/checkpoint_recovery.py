@@ -69,7 +69,7 @@ class CheckpointRecoveryCampaign:
         goal = self.load.finished + 1
         async with self.load.running():
             record = await self._far()
-            name = (await self.session.dispatched_attempts(record.request))[-1].instance
+            name = await self._holder(record)
             victim = next(member for member in instances(before) if member.address.name == name)
             held, at_s = len(record.tokens), self.load.now_s()
             for pid in self._doomed(before, victim):
@@ -94,6 +94,13 @@ class CheckpointRecoveryCampaign:
                     return record
             await asyncio.sleep(0.005)
         raise RuntimeError("no sequence got far enough within two minutes")
+
+    async def _holder(self, record: RequestRecord) -> str:
+        """The instance that runs it, once the monitor has heard of that."""
+        while True:
+            if attempts := await self.session.dispatched_attempts(record.request):
+                return attempts[-1].instance
+            await asyncio.sleep(0.005)
 
     async def _whole(self) -> FleetStatus:
         return await wait_until(

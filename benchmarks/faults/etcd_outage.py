@@ -82,7 +82,7 @@ class SingleEtcd:
         """Start it, on what an earlier run left, and wait until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while not http_answers(f"http://{self.endpoint}/health"):
             if time.monotonic() > deadline_s or self._process.poll() is not None:
                 raise RuntimeError(f"etcd did not start: {self._log.read_text()[-2000:]}")

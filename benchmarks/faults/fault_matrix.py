@@ -53,6 +53,7 @@ class FaultMatrixPlan:
     dispatchers: int = 2
     managers: int = 2
     width: int = 6
+    decode_tokens: int = 160
 
     def flags(self) -> tuple[str, ...]:
         """For `dunlin up`."""
@@ -82,7 +83,7 @@ class FaultMatrixCampaign:
     def __init__(self, session: CampaignSession, cluster: ClusterProcess, plan: FaultMatrixPlan) -> None:
         self.cells: list[FaultCell] = []
         self.broken: list[str] = []
-        self.load = PhaseLoad(session.door, session.vocabulary, plan.width)
+        self.load = PhaseLoad(session.door, session.vocabulary, plan.width, plan.decode_tokens)
         self._session = session
         self._cluster = cluster
         self._plan = plan

@@ -68,8 +68,12 @@ def namespace_link() -> Iterator[NamespaceLink]:
 
 
 @contextmanager
-def two_nodes(transport: str = "auto") -> Iterator[ClusterProcess]:
+def two_nodes(transport: str = "auto", between_nodes: str = "sockets") -> Iterator[ClusterProcess]:
     """A deterministic cluster of two instances, one on each node, ready to take requests.
+
+    Args:
+        transport: `kvstore.exchange.transport`.
+        between_nodes: `instance.peer_transfers.between_nodes`.
 
     Raises:
         NoNamespaces: as `namespace_link`.
@@ -84,9 +88,10 @@ def two_nodes(transport: str = "auto") -> Iterator[ClusterProcess]:
             asyncio.run(etcd.start())
             endpoint = etcd.endpoints[0]
             flags = ("--instances", "1", "--deterministic", "--host", between.near, "--transport", transport)
-            near = ClusterProcess(*flags, "--etcd", endpoint, data_dir=folder)
+            engines = ("--set", f"instance.peer_transfers.between_nodes={between_nodes}")
+            near = ClusterProcess(*flags, *engines, "--etcd", endpoint, data_dir=folder)
             with near:
-                far += _start_far(between, near.data_dir, endpoint, transport)
+                far += _start_far(between, near.data_dir, endpoint, transport, engines)
                 _await(near, instances=2)
                 yield near
         finally:
@@ -95,9 +100,11 @@ def two_nodes(transport: str = "auto") -> Iterator[ClusterProcess]:
         shutil.rmtree(folder, ignore_errors=True)  # after a failure the logs stay
 
 
-def _start_far(between: NamespaceLink, data_dir: Path, etcd: str, transport: str) -> list[subprocess.Popen[bytes]]:
+def _start_far(
+    between: NamespaceLink, data_dir: Path, etcd: str, transport: str, engines: Sequence[str]
+) -> list[subprocess.Popen[bytes]]:
     common = ("--node", "far", "--listen", f"{between.far}:0", "--etcd", etcd, "--data-dir", str(data_dir))
-    instance = ("--deterministic", "--threads", "1", "--name", "instance-far")
+    instance = ("--deterministic", "--threads", "1", "--name", "instance-far", *engines)
     return [
         _start(between, data_dir, "kvstore", *common, "--name", "kvstore-far", "--transport", transport),
         _start(between, data_dir, "instance", *common, *instance),

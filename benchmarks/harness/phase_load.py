@@ -18,19 +18,23 @@ from dunlin.workload.traffic.prompts import Job
 
 
 class LoadKind(Enum):
-    """(prompt tokens, tokens to generate)."""
+    """By the tokens of the prompt."""
 
-    DECODE = (48, 160)
-    PREFILL = (1500, 24)
+    DECODE = 48
+    PREFILL = 1500
+
+
+PREFILL_OUTPUT_TOKENS = 24
 
 
 class PhaseLoad:
     """Owns the texts that are known and the verdict on what was sung."""
 
-    def __init__(self, door: LoadTarget, vocabulary: int, width: int, seed: int = 1) -> None:
+    def __init__(self, door: LoadTarget, vocabulary: int, width: int, decode_tokens: int, seed: int = 1) -> None:
         draw = random.Random(seed)
+        lengths = {LoadKind.DECODE: decode_tokens, LoadKind.PREFILL: PREFILL_OUTPUT_TOKENS}
         self._door = door
-        self._jobs = {song: [_job(song, i, vocabulary, draw) for i in range(width)] for song in LoadKind}
+        self._jobs = {song: [_job(song, lengths[song], i, vocabulary, draw) for i in range(width)] for song in LoadKind}
         self._known: dict[tuple[LoadKind, int], list[int]] = {}
         self._first_s: dict[LoadKind, float] = {}
         self._start_s = time.monotonic()
@@ -100,7 +104,6 @@ def gap_s(record: RequestRecord, at_s: float, undisturbed_s: float) -> float | N
     return max(later - earlier for earlier, later in pairwise(record.token_s) if later > at_s)
 
 
-def _job(song: LoadKind, index: int, vocabulary: int, draw: random.Random) -> Job:
-    prompt_tokens, output_tokens = song.value
-    prompt: Sequence[int] = draw.choices(range(vocabulary), k=prompt_tokens)
+def _job(song: LoadKind, output_tokens: int, index: int, vocabulary: int, draw: random.Random) -> Job:
+    prompt: Sequence[int] = draw.choices(range(vocabulary), k=song.value)
     return Job(0.0, i32(prompt), output_tokens, seed=index if index % 2 else None)

@@ -46,7 +46,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_gone(pids: list[int], limit_s: float = 10.0) -> list[int]:
+def wait_gone(pids: list[int], limit_s: float = 60.0) -> list[int]:
     """Wait until none of `pids` is left; those that still are."""
     deadline_s = time.monotonic() + limit_s
     while (left := [pid for pid in pids if not gone(pid)]) and time.monotonic() < deadline_s:

@@ -22,6 +22,7 @@ from cli.profiling.fitting.validation import (
     fit_strategies,
     step_errors,
     strategy_errors,
+    unseen_iterations,
     whole_iterations,
 )
 
@@ -39,6 +40,7 @@ def main() -> int:
             if options.write:
                 _write(name, device.as_json())
         found["a800, whole iterations"] = whole_iterations(options.tables)
+        found["a800, 8 GPUs, whole iterations that no fit saw"] = unseen_iterations(options.tables)
         if options.write:
             strategies = fit_strategies(options.tables)
             _write(f"{strategies.name}.strategies", strategies.as_json())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,9 @@ from typing import Any
 
 
 def to_json_value(value: Any) -> Any:
-    """`value` in JSON's types: records as objects, enums by lower-case name, columns as lists, bytes as hex."""
+    """`value` in JSON's types: records as objects, enums by lower-case name, columns as lists, bytes as hex,
+    infinity (a time that never came) as null.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):  # a named tuple
@@ -23,11 +26,11 @@ def to_json_value(value: Any) -> Any:
         return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, (array, list, tuple)):
         return [to_json_value(item) for item in value]
-    return value
+    return None if value == math.inf else value
 
 
 def as_json(value: Any, indent: int | None = 2) -> str:
-    """`value` as JSON, in one line without `indent`. NaN and infinity are refused (ValueError): they are no JSON."""
+    """`value` as JSON, in one line without `indent`. NaN is refused (ValueError): it is no JSON."""
     return json.dumps(to_json_value(value), indent=indent, allow_nan=False)
 
 

@@ -88,7 +88,7 @@ class ClusterProcess:
         """The log of one process."""
         return (self.data_dir / "logs" / f"{name}.log").read_text(errors="replace")
 
-    def stop(self, limit_s: float = 40.0) -> int:
+    def stop(self, limit_s: float = 120.0) -> int:
         """SIGTERM, wait, SIGKILL at last; the exit code. Again: nothing happens."""
         code = 0
         if self._process is not None:

@@ -1,7 +1,9 @@
 """The cost model of one model shape on one device under tensor parallelism, composed of the device's operations.
 
 A layer is four matrix products, one attention, two all-reduces and what only moves bytes; a step is all layers and the
-output head over one position per row. Knows shapes and devices; the result is pure (`models`).
+output head over one position per row. No operation takes less than the device's peaks allow, and beyond what was
+measured the work decides: `Surface.at` goes on in proportion, decode attention at its last measured bandwidth. Knows
+shapes and devices; the result is pure (`models`).
 """
 
 from collections.abc import Callable
@@ -16,6 +18,8 @@ USABLE = 0.9
 """The part of a device's memory that weights and KV may fill; the rest is for activations and the runtime."""
 _HEAD_DIM = 128
 """Head size of the measured attention kernels; others are priced by their bytes and products."""
+_SPLIT_GROUP = 2.0
+"""Query heads per kv head of the decode kernel that splits KV on every device."""
 _TOKENS = tuple(sorted({1.0, *(float(2**e * part // 8) for e in range(17) for part in range(8, 16))}))
 _QUERIES, _KEYS = 21, 21
 
@@ -31,18 +35,26 @@ class StepComposer:
         self._device, self._shape, self._tp = device, shape, tp
         self._heads = shape.heads / tp
         self._kv_heads = max(1.0, shape.kv_heads / tp)
+        self._group = self._heads / self._kv_heads
 
     def linear_s(self, tokens: float) -> float:
         """The four matrix products of one layer."""
-        shape, gemm = self._shape, self._device.gemm
+        shape = self._shape
         queries = self._heads * shape.head_dim
         ffn = shape.ffn / self._tp
         return (
-            gemm.at(tokens, queries + 2 * self._kv_heads * shape.head_dim, shape.hidden)
-            + gemm.at(tokens, shape.hidden, queries)
-            + gemm.at(tokens, 2 * ffn, shape.hidden)
-            + gemm.at(tokens, shape.hidden, ffn)
+            self._product_s(tokens, queries + 2 * self._kv_heads * shape.head_dim, shape.hidden)
+            + self._product_s(tokens, shape.hidden, queries)
+            + self._product_s(tokens, 2 * ffn, shape.hidden)
+            + self._product_s(tokens, shape.hidden, ffn)
         )
+
+    def _product_s(self, tokens: float, width: float, depth: float) -> float:
+        weights = width * depth
+        least_s = max(
+            2 * tokens * weights / self._device.flops, weights * self._shape.dtype_bytes / self._device.bytes_per_s
+        )
+        return max(least_s, self._device.gemm.at(tokens, width, depth))
 
     def streaming_s(self, tokens: float) -> float:
         """Operations of one layer that only move bytes: norms, positions, KV to the slab, activation and two sums."""
@@ -59,7 +71,7 @@ class StepComposer:
         )
 
     def _row_wise_s(self, name: str, tokens: float, row_bytes: float) -> float:
-        """Rows narrower than any measured go on as the surface does, but no kernel is over sooner than the shortest."""
+        """No kernel is over sooner than the shortest."""
         streams = self._device.streams
         return max(streams[name].at(tokens, row_bytes), streams["add"].at(3 * row_bytes))
 
@@ -75,53 +87,80 @@ class StepComposer:
         More keys than half the queries means a chunk after a prefix, which no table has: it is priced as its share of
         the prefill of one sequence whose queries attend to as many.
         """
-        surface = self._device.prefill
+        shape, surface = self._shape, self._device.prefill
         if 2 * keys <= queries:
-            return self._attention(surface, queries, keys)
-        whole = self._attention(surface, 2 * keys, keys)
-        return max(self._attention(surface, queries, queries / 2), whole * queries / (2 * keys))
+            seconds = self._attention(surface, queries, keys, self._group)
+        else:
+            whole = self._attention(surface, 2 * keys, keys, self._group)
+            alone = self._attention(surface, queries, queries / 2, self._group)
+            seconds = max(alone, whole * queries / (2 * keys))
+        return max(seconds, 4 * queries * keys * self._heads * shape.head_dim / self._device.attention_flops)
 
     def decode_attention_s(self, rows: float, keys: float) -> float:
-        """One layer's attention of `rows` single queries, each over `keys` on average."""
-        return self._attention(self._device.decode, rows, keys)
+        """One layer's attention of `rows` single queries, each over `keys` on average.
 
-    def _attention(self, surface: Surface, queries: float, keys: float) -> float:
+        An engine splits a long row's KV over the multiprocessors. The kernel for two query heads per kv head was
+        measured to do so at every length on every device; that for one does not on the A100. Fewer query heads on the
+        same KV take no longer than two, and more no less: it is the same bytes.
+        """
+        seconds, pair_s = self.decode_kernel_s(rows, keys), self.decode_kernel_s(rows, keys, _SPLIT_GROUP)
+        return max(seconds, pair_s) if self._group >= _SPLIT_GROUP else min(seconds, pair_s)
+
+    def decode_kernel_s(self, rows: float, keys: float, group: float | None = None) -> float:
+        """As `decode_attention_s`, by the kernel that was measured with `group` query heads per kv head (the shape's).
+
+        Beyond the longest measured context a key costs what it did between the last two knots. Nowhere is KV read
+        faster than the best bandwidth that was measured.
+        """
+        shape, surface = self._shape, self._device.decode
+        group = group or self._group
+        before, last = (2.0**knot for knot in surface.knots[1][-2:])
+        seconds = self._attention(surface, rows, min(keys, last), group)
+        row_bytes = 2 * self._kv_heads * shape.head_dim * shape.dtype_bytes
+        if keys > last:
+            key_s = (seconds - self._attention(surface, rows, before, group)) / (last - before)
+            seconds += (keys - last) * max(key_s, rows * row_bytes / self._device.kv_bytes_per_s)
+        least_s = 4 * rows * keys * self._heads * shape.head_dim / self._device.flops
+        return max(seconds, least_s, rows * keys * row_bytes / self._device.kv_bytes_per_s)
+
+    def _attention(self, surface: Surface, queries: float, keys: float, group: float) -> float:
         shape = self._shape
-        # Below the shortest measured length a kernel takes no less: its time there is start-up.
-        keys = max(keys, 2.0 ** surface.knots[1][0])
-        most = 2.0 ** surface.knots[3][-1]
+        most = surface.last_knot("kv_heads")
         kv_heads = self._kv_heads * shape.head_dim / _HEAD_DIM
         # More kv heads than measured are as many more rows: heads know nothing of each other.
         queries *= max(1.0, kv_heads / most)
-        group = self._heads / self._kv_heads
-        return surface.at(max(queries, 2.0 ** surface.knots[0][0]), keys, group, min(kv_heads, most))
+        return surface.at(queries, keys, group, min(kv_heads, most))
 
     def head_s(self, rows: float) -> float:
         """The output head over `rows` positions, and drawing from what it gives."""
         shape = self._shape
         logits = shape.vocabulary / self._tp
-        return self._device.gemm.at(rows, logits, shape.hidden) + self._device.streams["add"].at(
+        return self._product_s(rows, logits, shape.hidden) + self._device.streams["add"].at(
             # float32 logits are written, read for the normalisation and read for the draw
             rows * logits * 4 * 3
         )
 
-    def step_model(self) -> ComposedModel:
-        """The whole step, tabulated for speed."""
-        layers = self._shape.layers
-        tokens = [layers * (self.linear_s(x) + self.streaming_s(x) + self.all_reduce_s(x)) for x in _TOKENS]
-        heads = [self.head_s(x) for x in _TOKENS if x <= 4096]
+    def step_model(self, layers: range | None = None) -> ComposedModel:
+        """A step of all layers and the head, or of a range of layers (a pipeline's stage), tabulated for speed.
+
+        The head belongs to the last layer, and what a step takes in any case to each range. Raises ShapeError on a
+        range that is empty or outside the model.
+        """
+        every = range(self._shape.layers)
+        part = every if layers is None else layers
+        if not part or part.step != 1 or part[0] not in every or part[-1] not in every:
+            raise ShapeError(f"{self._shape.name} has layers {every.start} to {every.stop - 1}, not {layers}")
+        count = len(part)
+        tokens = [count * (self.linear_s(x) + self.streaming_s(x) + self.all_reduce_s(x)) for x in _TOKENS]
+        has_head = part.stop == every.stop
+        heads = [self.head_s(x) if has_head else 0.0 for x in _TOKENS if x <= 4096]
         return ComposedModel(
             tokens=PiecewiseCurve(_TOKENS, monotone_curve(tokens)),
             rows=PiecewiseCurve(_TOKENS[: len(heads)], monotone_curve(heads)),
-            prefill=self._sheet(self.prefill_attention_s),
-            decode=self._sheet(self.decode_attention_s),
+            prefill=_sheet(count, self.prefill_attention_s),
+            decode=_sheet(count, self.decode_attention_s),
             fixed_s=self._device.step_fixed_s,
         )
-
-    def _sheet(self, attention_s: Callable[[float, float], float]) -> CountSheet:
-        layers = self._shape.layers
-        rows = [[layers * attention_s(2.0**i, 2.0**j) for j in range(_KEYS)] for i in range(_QUERIES)]
-        return CountSheet(monotone_sheet(rows))
 
     def timing(self) -> EngineTiming:
         """All timings that a simulated engine needs. Raises ShapeError where the weights leave no room for KV."""
@@ -143,6 +182,11 @@ class StepComposer:
         to_host = TransferModel(host.fixed_s, self._tp * host.bytes_per_s)
         to_peer = TransferModel(peer.fixed_s, self._tp * peer.bytes_per_s)
         return TransferModels(to_peer, {TransferKind.SLAB_TO_HOST: to_host, TransferKind.HOST_TO_SLAB: to_host})
+
+
+def _sheet(layers: int, attention_s: Callable[[float, float], float]) -> CountSheet:
+    rows = [[layers * attention_s(2.0**i, 2.0**j) for j in range(_KEYS)] for i in range(_QUERIES)]
+    return CountSheet(monotone_sheet(rows))
 
 
 def monotone_curve(values: list[float]) -> tuple[float, ...]:

@@ -44,12 +44,18 @@ class Device:
     `gemm` over (m, n, k). `prefill` over (queries, mean keys of a query, query heads per kv head, kv heads), `decode`
     over (rows, mean context, query heads per kv head, kv heads), both for one layer with heads of 128. `all_reduce`
     over bytes, per number of GPUs. `streams` by operation: `norm`, `rope` and `activation` over (tokens, bytes of a
-    row), `add` over bytes.
+    row), `add` over bytes. `flops` and `bytes_per_s` are the data sheet's peaks, which no operation exceeds;
+    `attention_flops` and `kv_bytes_per_s` the best rates at which prefill attention was measured to compute, and decode
+    attention to read KV.
     """
 
     name: str
     title: str
     memory_bytes: int
+    flops: float
+    bytes_per_s: float
+    attention_flops: float
+    kv_bytes_per_s: float
     gemm: Surface
     prefill: Surface
     decode: Surface

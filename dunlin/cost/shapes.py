@@ -57,8 +57,10 @@ class ModelShape:
             )
 
 
-def _shape(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocabulary: int) -> ModelShape:
-    return ModelShape(name, layers, hidden, heads, kv_heads, ffn, vocabulary)
+def _shape(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocabulary: int, head_dim: int = 128
+) -> ModelShape:
+    return ModelShape(name, layers, hidden, heads, kv_heads, ffn, vocabulary, head_dim)
 
 
 _KNOWN = (
@@ -70,6 +72,8 @@ _KNOWN = (
     _shape("lwm-text-1m-7b", 32, 4096, 32, 32, 11008, 32000),
     _shape("codellama-34b", 48, 8192, 64, 8, 22016, 32000),
     _shape("mistral-7b", 32, 4096, 32, 8, 14336, 32000),
+    _shape("phi-3-mini", 32, 3072, 32, 32, 8192, 32064, 96),
+    _shape("phi-3-medium", 40, 5120, 40, 10, 17920, 32064),
     _shape("yi-34b", 60, 7168, 56, 8, 20480, 64000),
     _shape("internlm-20b", 60, 5120, 40, 40, 13824, 103168),
     _shape("qwen-72b", 80, 8192, 64, 64, 24576, 152064),

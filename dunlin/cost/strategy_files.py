@@ -43,17 +43,3 @@ def find_strategies(name: str) -> Strategies:
     if name.lower() not in known_strategies():
         raise DeviceError(f"no strategies are called {name!r}; known: {', '.join(known_strategies())}")
     return parse_strategies(json.loads(files("dunlin.cost").joinpath("devices", name.lower() + _SUFFIX).read_text()))
-
-
-def parse_overhead(text: str) -> EngineOverhead:
-    """An engine's overhead: by the name of strategies that ship, or in milliseconds, of a step and what a prefill adds,
-    as `1.4` or `1.4,5.8`. Raises ValueError.
-    """
-    if text.lower() in known_strategies():
-        return find_strategies(text).overhead
-    try:
-        times = [float(part) / 1e3 for part in text.split(",")]
-        return EngineOverhead(*times)
-    except (ValueError, TypeError):
-        known = ", ".join(known_strategies())
-        raise ValueError(f"{text!r} is no overhead: give MS, MS,MS (not negative) or a name ({known})") from None

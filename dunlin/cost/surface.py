@@ -1,7 +1,8 @@
 """A smooth function of a few counts, kept as the logarithms of its values on a coarse grid of logarithms.
 
-Between grid points the logarithm is interpolated linearly along each axis; beyond the grid it goes straight on, so a
-time that grew with the square of a length keeps growing so. Pure: fitting is `fit`'s.
+Between grid points the logarithm is interpolated linearly along each axis. Beyond the grid physics decides and not the
+last slope: a kernel that reaches a certain part of the hardware's peak at the edge reaches the same part of it with
+more work, and takes no less than at the edge with less. Pure: fitting is `fit`'s.
 """
 
 from bisect import bisect_right
@@ -28,20 +29,30 @@ class Surface:
                 raise ValueError(f"the knots of axis {name!r} must rise strictly")
 
     def at(self, *coordinates: float) -> float:
-        """The value at positive coordinates. Raises ValueError on another number of them, or one that is not > 0."""
+        """The value at positive coordinates: beyond the grid in proportion to each coordinate, below it the edge's.
+
+        Raises ValueError on another number of coordinates, or one that is not > 0.
+        """
         if len(coordinates) != len(self.axes) or min(coordinates) <= 0:
             raise ValueError(f"needs positive {', '.join(self.axes)}: {coordinates}")
         cells = [(0, 1.0)]
+        total = 0.0
         for axis, coordinate in zip(self.knots, coordinates, strict=True):
+            x = log2(coordinate)
+            if x > axis[-1]:
+                total += x - axis[-1]
             cells = [
                 (index * len(axis) + knot, weight * part)
                 for index, weight in cells
-                for knot, part in linear_weights(axis, log2(coordinate))
+                for knot, part in linear_weights(axis, min(max(x, axis[0]), axis[-1]))
             ]
-        total = 0.0
         for index, weight in cells:
             total += weight * self.values[index]
         return float(2.0**total)
+
+    def last_knot(self, axis: str) -> float:
+        """The greatest coordinate of the grid along that axis. Raises ValueError on an unknown axis."""
+        return float(2.0 ** self.knots[self.axes.index(axis)][-1])
 
     def as_json(self) -> dict[str, Any]:
         """The surface as JSON, which `from_json` reads back; values to five digits (0.0007 % of a time)."""

@@ -233,10 +233,10 @@ class Transfer:
 
     The extents name the own slots in order of position. `sequence` 0 is no sequence: a later `Open` names slots that
     were filled ahead of it. `host` for host-tier kinds (its checksum is compared after the copy of HOST_TO_SLAB).
-    `peer` and `peer_handle` for peer kinds: the receiver's room, whose slots are `peer_extent_*` where the sender
-    writes straight into the receiver's arena. `chain` names the tokens up to the region's end and is part of what the
-    checksum speaks of. `step_bytes` bounds the bytes copied between two safepoints of a step (0: the engine's own
-    bound).
+    `peer` and `peer_handle` for peer kinds: the receiver's open room (0: KV goes into no room, and stays in the node),
+    whose slots are `peer_extent_*` where the sender writes straight into the receiver's arena. `chain` names the tokens
+    up to the region's end and is part of what the checksum speaks of. `step_bytes` bounds the bytes copied between two
+    safepoints of a step (0: the engine's own bound).
 
     SLAB_TO_PEER writes, PEER_TO_SLAB is the receiver's own look at what was written: it hashes the named slots, and
     answers OK only where they match `checksum`, which the sender's `TransferDone` said. The payloads ACTIVATION and
@@ -311,12 +311,30 @@ class Forget:
     peer: Address = number(1)
 
 
+@message(command=14)
+class OpenPeerRoom:
+    """Peers that name the room `handle` may write these own slots, in order of position: from now on, whatever the
+    engine is computing. A handle is never used twice.
+    """
+
+    handle: int = number(1)
+    extent_start: I64 = number(2, default_factory=i64)
+    extent_length: I64 = number(3, default_factory=i64)
+
+
+@message(command=15)
+class ClosePeerRoom:
+    """No peer writes into the room once any later command runs; transfers into it fail. Not answered."""
+
+    handle: int = number(1)
+
+
 @message(event=9)
 class Met:
     """The answer to `Meet`; `detail` says why the peer cannot be reached, empty if it can.
 
-    With an `agent` the answer to `Forget`: what peers need from now on to reach this engine's memory. What they were
-    told before is void.
+    With an `agent`: what peers need from now on to reach this engine's memory. Answers `Forget`, after which what they
+    were told before is void, or is said unasked.
     """
 
     peer: Address = number(1)
@@ -325,56 +343,27 @@ class Met:
 
 
 @message()
-class EngineAgent:
-    """What `EngineReady.agent` holds, encoded: where a peer on the same node finds this engine's memory.
-
-    `node` names the running kernel. The descriptor `page_fd` of process `pid` opens the peer page, in which `life`
-    says that this very engine still serves, and an `ArenaGeometry` where its KV lies.
-    """
-
-    node: str = number(1)
-    pid: int = number(2)
-    page_fd: int = number(3)
-    life: int = number(4)
-
-
-@message()
-class ArenaGeometry:
-    """Where the slots of an engine lie in the file `arena_fd` of its process, in one layout.
-
-    Columns by layer that has slots: `layer`, `slots`. Columns by run of file bytes, in the order in which they follow
-    one another in a layer's KV: `run_layer`, `run_offset`, `run_length`. Room i of the file `room_fd`, counted from 1,
-    lies at `(i - 1) * room_bytes`. The inodes tell the files from others that have got the same numbers since.
-    """
-
-    layout: int = number(1)
-    arena_fd: int = number(2)
-    arena_inode: int = number(3)
-    arena_bytes: int = number(4)
-    kv_dtype: str = number(5)
-    slot_bytes: int = number(6)
-    layer: I32 = number(7, default_factory=i32)
-    slots: I64 = number(8, default_factory=i64)
-    run_layer: I32 = number(9, default_factory=i32)
-    run_offset: I64 = number(10, default_factory=i64)
-    run_length: I64 = number(11, default_factory=i64)
-    room_fd: int = number(12, default=-1)
-    room_inode: int = number(13, default=0)
-    rooms: int = number(14, default=0)
-    room_bytes: int = number(15, default=0)
-
-
-@message()
 class LayerSource:
-    """Where the weights of a layer are loaded from: a peer that holds them, else the checkpoint on disk."""
+    """Where LOAD reads the weights of a layer: from a `peer` that was met and holds it, or from the file `path` (host
+    memory that another process shares: the layer's weights lie at `offset_bytes`). Neither: the checkpoint on disk.
+    """
 
     layer: int = number(1)
     peer: Address | None = number(2, default=None)
+    path: str = number(3, default="")
+    offset_bytes: int = number(4, default=0)
 
 
 @message(command=11, about=Subject.SENDER)
 class Remap:
-    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results."""
+    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results.
+
+    Fewer layers: PREPARE, DROP_WEIGHTS, RELEASE_KV; more: PREPARE, LOAD, COMMIT. Layers and slots change between two
+    steps: with the answers of DROP_WEIGHTS and COMMIT `layout` is in force, and steps and transfers that name another
+    one are refused. KV stays, but for slots beyond a smaller capacity (PREPARE of more layers) and for the layers that
+    RELEASE_KV gives up. ABORT ends the change where it stands: a phase that has not answered is answered with
+    `Unsupported` first. `sources` name where LOAD reads; a layer that none names comes from the checkpoint.
+    """
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
@@ -385,7 +374,9 @@ class Remap:
 
 @message(event=5)
 class RemapDone:
-    """A phase of `Remap` ended; `slots` is the capacity now, `quantum` the slots that one granule adds."""
+    """A phase of `Remap` ended: the `layers` held and the `slots` of each of them from now on; `quantum` is the slots
+    that one granule adds to a layer.
+    """
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
@@ -416,6 +407,8 @@ class EngineReady:
     agent: bytes = number(12, default=b"")
     arena: int = number(13, default=0)
     """Names this use of the engine's memory: KV lies where it lay as long as it is the same."""
+    model_layers: int = number(14, default=0)
+    """Layers of the model, held or not; 0: `layers` are all."""
 
 
 @message(event=7)

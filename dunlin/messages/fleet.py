@@ -18,7 +18,8 @@ class InstanceReport:
     that no sequence uses and are given away when a sequence needs room. `safepoints` counts safepoints passed by the
     engine, `outstanding_steps` the steps sent and not answered. `draining`: it takes nothing new. `leaving` sequences
     are on their way to another instance, `arriving` ones on their way here; `head_waiting_tokens` is what the first of
-    those waiting needs. Counters (`…_total`) only grow.
+    those waiting needs. `parked` of the running ones have a row that left its step and has not come back.
+    `layers_held` of the model's `model_layers` are held, in this `layout`. Counters (`…_total`) only grow.
     """
 
     ready: bool = number(1, default=False)
@@ -72,6 +73,10 @@ class InstanceReport:
     cached_slots: int = number(70, default=0)
     prefix_hit_tokens_total: int = number(71, default=0)
     prefix_query_tokens_total: int = number(72, default=0)
+    layout: int = number(73, default=0)
+    layers_held: int = number(74, default=0)
+    model_layers: int = number(75, default=0)
+    parked: int = number(76, default=0)
 
 
 @message(command=3)

@@ -1,6 +1,6 @@
-"""Global manager ↔ instance: which group an instance is in, which sequences move away; and what tools ask a manager.
+"""Global manager ↔ instance: an instance's group, its layers, which sequences move away; and what tools ask a manager.
 
-Orders are ordered by (epoch, plan version), moves by (epoch, ticket); older ones change nothing.
+Orders are ordered by (epoch, plan version), moves and changes of layers by (epoch, ticket); older ones change nothing.
 """
 
 from enum import IntEnum
@@ -121,6 +121,33 @@ class DrainDone:
     ticket: int = number(2)
     draining: bool = number(3)
     detail: str = number(4, default="")
+
+
+@message(command=7, about=Subject.RECEIVER)
+class RemapLayers:
+    """Hold the layers `layers` and no others; empty: all of them. The weights of the others become token slots.
+
+    Sequences stay, with the KV of all layers, but no step is composed while a layer is missing. An instance that is in
+    no group which computes with the layers that it has restores the others by itself after
+    `instance.remap.restore_after_s`. A newer order takes the place of one that is not done.
+    """
+
+    epoch: int = number(1)
+    ticket: int = number(2)
+    layers: I32 = number(3, default_factory=i32)
+    why: Why | None = number(4, default=None)
+
+
+@message(event=6)
+class RemapLayersDone:
+    """The instance holds `layers`, in this layout, with so many slots; `detail` says why not what was ordered."""
+
+    epoch: int = number(1)
+    ticket: int = number(2)
+    layout: int = number(3, default=0)
+    layers: I32 = number(4, default_factory=i32)
+    slots: int = number(5, default=0)
+    detail: str = number(6, default="")
 
 
 class DrainOutcome(IntEnum):

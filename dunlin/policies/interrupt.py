@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
+from dunlin.policies.chance import chance
 
-_MASK = (1 << 64) - 1
 _SUSPENDED_PREFILL, _DISCARDED_PREFILL = 0.4, 0.1
 _SUSPENDED_DECODE, _DISCARDED_DECODE = 0.08, 0.04
 """Shares of the rows of steps that leave, each time that a step was sent since they were looked at."""
@@ -66,15 +66,15 @@ def restless(candidates: Sequence[InterruptCandidate], last_step: int) -> Interr
     """
     suspend, discard, resume = list[int](), list[int](), list[int]()
     for index, row in enumerate(candidates):
-        chance = _chance(row.sequence, row.step, last_step, row.is_parked)
+        drawn = chance(row.sequence, row.step, last_step, row.is_parked)
         chosen, share, discarded = suspend, _SUSPENDED_DECODE, _DISCARDED_DECODE
         if row.is_parked:
             chosen, share, discarded = resume, _RESUMED, _FORGOTTEN
         elif row.is_prefill:
             share, discarded = _SUSPENDED_PREFILL, _DISCARDED_PREFILL
-        if chance < share:
+        if drawn < share:
             chosen.append(index)
-        elif chance < share + discarded:
+        elif drawn < share + discarded:
             discard.append(index)
     if not (suspend or discard or resume):
         return None
@@ -82,17 +82,6 @@ def restless(candidates: Sequence[InterruptCandidate], last_step: int) -> Interr
     figures = tuple(Figure(name, len(rows)) for name, rows in counts)
     why = Why("restless", "at random", figures, (RejectedOption("never", "campaigns want rows to leave"),))
     return InterruptChoice(why, tuple(suspend), tuple(discard), tuple(resume))
-
-
-def _chance(*numbers: int) -> float:
-    """A number from 0 to 1 that `numbers` determine and that looks like chance (splitmix64)."""
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed + number + 0x9E3779B97F4A7C15) & _MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        mixed ^= mixed >> 31
-    return mixed / (_MASK + 1)
 
 
 INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {"never": never, "restless": restless}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.policies.chance import chance
 from dunlin.policies.dispatch import rejection_text
 
 START_GAP = 0.25
@@ -18,6 +19,8 @@ reason to move back."""
 BUSY_LOAD = 0.5
 """Below this load an instance gives nothing away: moving work between idle instances gains nothing."""
 MAX_ALTERNATIVES = 3
+_GIVEN = 0.6
+"""Share of the times that `restless` looks at an instance with work at which it gives some away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,25 @@ def llumnix(candidates: Sequence[RebalanceCandidate], most: int, gap: float = ST
         while len(moves) < most and (move := propose(candidates, taken)) is not None:
             moves.append(move)
             taken |= {move.source, move.target}
+    return moves
+
+
+def restless(candidates: Sequence[RebalanceCandidate], most: int, gap: float = START_GAP) -> list[RebalanceMove]:
+    """Some instances give some of their work to some others, at random: for campaigns and fault runs."""
+    moves: list[RebalanceMove] = []
+    taken: set[int] = set()
+    for source, one in enumerate(candidates):
+        numbers = (source, one.free_slots, one.demand_slots, one.running)
+        takers = sorted(_takers(candidates, taken | {source}))
+        is_chosen = one.may_give and one.running and source not in taken and chance(*numbers) < _GIVEN
+        if not is_chosen or not takers or len(moves) >= most:
+            continue
+        target = takers[int(chance(*numbers, 1) * len(takers))]
+        slots = 1 + int(chance(*numbers, 2) * (one.capacity_slots - one.free_slots))
+        rejected = (RejectedOption("none", "campaigns want work to move"),)
+        why = Why("restless", f"from {one.name} to {candidates[target].name}", (Figure("slots", slots),), rejected)
+        moves.append(RebalanceMove(source, target, slots, why))
+        taken |= {source, target}
     return moves
 
 
@@ -158,4 +180,4 @@ def _rejected(candidates: Sequence[RebalanceCandidate], order: Sequence[int]) ->
     )
 
 
-REBALANCE_POLICIES: dict[str, RebalancePolicy] = {"none": none, "llumnix": llumnix}
+REBALANCE_POLICIES: dict[str, RebalancePolicy] = {"none": none, "llumnix": llumnix, "restless": restless}

@@ -31,7 +31,7 @@ from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
-from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, Undrain
+from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, RemapLayers, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.subjects import RequestKey, parse_request, references_of
 from dunlin.messages.types import Figure, FinishReason, GroupKind, GroupRole, Why
@@ -308,6 +308,12 @@ def _handoff(message: Handoff, record: DecisionRecord) -> str:
     names = [room.address.name for room in message.rooms]
     order = f"to hand off to {' or '.join(names)}" if names else "to hand nothing off"
     return f"{record.sender.name} told {record.to.name} {order}"
+
+
+@words.register
+def _remap_layers(message: RemapLayers, record: DecisionRecord) -> str:
+    layers = f"layers {', '.join(map(str, message.layers))}" if len(message.layers) else "all layers"
+    return f"{record.sender.name} told {record.to.name} to hold {layers}"
 
 
 @words.register

@@ -30,6 +30,8 @@ MEANINGS = {
     "held_slots": "token slots that the sequence fills",
     "held_tokens": "first tokens of the prompt whose KV the instance holds already",
     "largest_free_bytes": "bytes of the largest free piece of the host tier",
+    "layers": "layers that the engine is to hold",
+    "layers_held": "layers whose weights the engine holds",
     "left_out_before": "refusals of the same kind before this one that were left out of the record",
     "length": "tokens of the sequence, prompt and generated",
     "limit": "tokens that a sequence may have here at most",

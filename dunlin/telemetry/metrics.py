@@ -38,6 +38,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "moving_slots": "token slots whose content is being copied",
         "quarantined_slots": "token slots that a silent process may still write",
         "running": "sequences in the running batch",
+        "parked": "running sequences whose row left its step and has not been resumed",
         "waiting": "sequences that wait for slots or their turn",
         "waiting_tokens": "tokens of the waiting sequences",
         "outstanding_steps": "steps sent to the engine and not answered",
@@ -73,6 +74,9 @@ FIELDS: dict[str, dict[str, str]] = {
         "cached_slots": "owned token slots of cached prefixes that no sequence uses; evicted at need",
         "prefix_hit_tokens_total": "prompt tokens found in the prefix cache",
         "prefix_query_tokens_total": "prompt tokens looked up there",
+        "layout": "version of the layers held",
+        "layers_held": "layers whose weights the engine holds",
+        "model_layers": "layers of the model",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",

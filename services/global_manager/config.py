@@ -44,7 +44,7 @@ class RebalanceConfig:
 
     policy: str = setting(
         "none",
-        "Which running work moves: `none`, or as `llumnix` does.",
+        "Which running work moves: `none`, as `llumnix` does, or `restless`: some at random, to find what breaks.",
         choices=tuple(REBALANCE_POLICIES),
         why="placement by load suffices for most traffic",
     )

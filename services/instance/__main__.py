@@ -1,8 +1,10 @@
 """Starts an instance: `python -m services.instance --help`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dunlin.config.common import ClusterConfig
@@ -10,13 +12,14 @@ from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
 from dunlin.engine.process.options import ENGINE_MODULE
+from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
 from dunlin.runtime.arguments import CommandParser
-from dunlin.wire.service.options import add_service_flags, service_options
+from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
-from services.instance.process_config import InstanceProcessConfig
+from services.instance.process_config import InstanceProcessConfig, PeerTransfersConfig
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
 
@@ -80,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         model = settings["cluster.model"]
         config = settings.configure("instance", InstanceProcessConfig, node=options.node, model=model)
         engine = engine_settings(config, options.data_dir, arguments.engine_module)
+        engine = replace(engine, node=options.node, helper=helper_options(config.peer_transfers, options))
     except ConfigError as error:
         flags.error(str(error))
     except ModelError as error:
@@ -103,6 +107,24 @@ def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str =
         kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + (1 << 16))
     engine = config.engine
     return EngineLaunchSettings(model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module)
+
+
+def helper_options(config: PeerTransfersConfig, options: ServiceOptions) -> HelperOptions | None:
+    """What the transfer helper is told; None: there is none."""
+    if config.between_nodes == "off":
+        return None
+    listen, advertise = (each.rpartition(":")[0] for each in (options.listen, options.endpoint(0)))
+    return HelperOptions(
+        name=options.name,
+        parent_pid=os.getpid(),
+        socket_fd=-1,
+        listen=listen or "127.0.0.1",
+        advertise=advertise,
+        port=config.port,
+        backend=config.between_nodes,
+        tls_dir=options.tls_dir,
+        stall_s=config.stall_timeout_s,
+    )
 
 
 if __name__ == "__main__":

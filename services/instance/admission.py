@@ -8,6 +8,7 @@ from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.checkpoint.claims import RegionClaims
 from services.instance.config import SchedulerConfig
 from services.instance.engine.client import EngineClient
+from services.instance.engine.layer_changes import LayerChanges
 from services.instance.migration.migrate_in import IncomingMigration
 from services.instance.migration.router import MigrationRouter
 from services.instance.scheduling.group_orders import GroupOrders
@@ -29,6 +30,7 @@ class AttemptAdmission:
         claims: RegionClaims,
         engine_client: EngineClient,
         group_orders: GroupOrders,
+        layer_changes: LayerChanges,
     ) -> None:
         self.stale_total = 0
         self._config = config
@@ -39,6 +41,7 @@ class AttemptAdmission:
         self._claims = claims
         self._engine_client = engine_client
         self._group_orders = group_orders
+        self._layer_changes = layer_changes
 
     @handles
     def admit(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
@@ -53,6 +56,9 @@ class AttemptAdmission:
         effects = self._lifecycle.stop(older) if older is not None else []
         if ready is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_READY)]
+        if not self._layer_changes.is_whole:
+            held = Figure("layers_held", len(ready.layers))
+            return [*effects, _refuse(sender, place, Refusal.NOT_READY, held, because="layers are missing")]
         if self._group_orders.current is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
         if self._migration.draining:
@@ -106,8 +112,9 @@ class AttemptAdmission:
         figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", migration.filled))
         why = Why("migration", f"go on from handle {migration.handle}", figures)
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))
+        closed = self._migration.migrate_in.close_room(migration)
         arrived = self._lifecycle.start_migrated(sequence, migration, migration.filled)
-        return [accepted, *arrived, *self._claims.claim_after_migration(sequence, migration.claimed)]
+        return [accepted, *closed, *arrived, *self._claims.claim_after_migration(sequence, migration.claimed)]
 
     def _enqueue(self, sender: Address, place: Place) -> list[Effect]:
         before = self._sequences.waiting_tokens()

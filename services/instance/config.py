@@ -284,6 +284,23 @@ class RecoveryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RemapConfig:
+    """Layers that were dropped to make room for KV (KunServe's parameter drop)."""
+
+    restore_after_s: float = setting(
+        2.0,
+        "An instance that lacks layers, and is in no group that computes with those it has, restores them by itself "
+        "after so long.",
+        unit="seconds",
+        above=0,
+        why="the group's order follows within a second, and a stream that stands longer is noticed",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionConfig:
     """Requests and answers of a dispatcher that went away, kept for the one that adopts them."""
 
@@ -352,5 +369,6 @@ class InstanceConfig:
     kv_handoff: KvHandoffConfig = section(KvHandoffConfig)
     engine_watch: EngineWatchConfig = section(EngineWatchConfig)
     recovery: RecoveryConfig = section(RecoveryConfig)
+    remap: RemapConfig = section(RemapConfig)
     retention: RetentionConfig = section(RetentionConfig)
     reports: InstanceReportsConfig = section(InstanceReportsConfig)

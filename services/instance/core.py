@@ -25,6 +25,7 @@ from services.instance.checkpoint.checkpointer import Checkpointer
 from services.instance.checkpoint.claims import RegionClaims
 from services.instance.config import InstanceConfig
 from services.instance.engine.client import EngineClient
+from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.recovery import EngineRecovery
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
@@ -73,10 +74,20 @@ class InstanceCore:
         finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         parts = (self.sequences, self.lifecycle, self.steps, self.host_cache)
         self.recovery = recovery = EngineRecovery(self.engine, config.recovery, config.kv_cache, *parts)
-        self._engine_client = engine_client = EngineClient(
-            self.engine, config.engine_watch, *parts, finished_answers, recovery
-        )
         self._group_orders = group_orders = GroupOrders(address)
+        self.layer_changes = layer_changes = LayerChanges(
+            self.engine,
+            config.remap,
+            self.sequences,
+            self.lifecycle,
+            self.steps,
+            lambda: group_orders.epoch,
+            lambda: len(self.migration.migrate_in),
+            self._on_layers_changed,
+        )
+        self._engine_client = engine_client = EngineClient(
+            self.engine, config.engine_watch, *parts, finished_answers, recovery, layer_changes
+        )
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
         moving = (config.migration, config.kv_handoff, scheduler)
         self.migration = MigrationRouter(*moving, *shared, engine_client, group_orders, handoff_policy)
@@ -90,7 +101,15 @@ class InstanceCore:
             self._restore,
         )
         admission = AttemptAdmission(
-            scheduler, self.sequences, self.lifecycle, self.steps, self.migration, claims, engine_client, group_orders
+            scheduler,
+            self.sequences,
+            self.lifecycle,
+            self.steps,
+            self.migration,
+            claims,
+            engine_client,
+            group_orders,
+            layer_changes,
         )
         self._scheduler = Scheduler(
             self.engine,
@@ -106,7 +125,15 @@ class InstanceCore:
         self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
         self._absent: dict[Address, int] = {}
         self._absences = 0
-        self._fenced = (self, engine_client, group_orders, admission, self._host_cache_events, *self.migration.parts)
+        self._fenced = (
+            self,
+            engine_client,
+            layer_changes,
+            group_orders,
+            admission,
+            self._host_cache_events,
+            *self.migration.parts,
+        )
         adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
         self._handlers = handlers_of(
             self,
@@ -114,6 +141,7 @@ class InstanceCore:
             adoption,
             self._host_cache_events,
             engine_client,
+            layer_changes,
             recovery,
             *self.migration.parts,
             self.migration.peer_copies,
@@ -148,8 +176,9 @@ class InstanceCore:
         if isinstance(message, self._unchanging):
             return effects
         effects += self.migration.advance()
+        effects += self.layer_changes.advance()
         if self._engine_client.ready is not None:
-            effects += self._scheduler.schedule()
+            effects += self._scheduler.schedule() if self.layer_changes.may_compute else []
             if self.checkpointer.is_on:
                 effects += self.checkpointer.schedule_copy(now_s)
         return effects + self._heartbeat.changed(now_s)
@@ -187,6 +216,7 @@ class InstanceCore:
     @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
         self.migration.on_engine_ready(ready)
+        self._composer.on_layers_changed(ready.layout)
         return [*self._engine_client.on_engine_ready(ready), *self._heartbeat.report_now(now_s)]
 
     @handles
@@ -210,7 +240,13 @@ class InstanceCore:
         ]
 
     def _restore(self) -> list[Effect]:
-        return self._scheduler.admit_restorable() if self._engine_client.ready is not None else []
+        return self._scheduler.admit_restorable() if self.layer_changes.may_compute else []
+
+    def _on_layers_changed(self, ready: EngineReady) -> None:
+        self._engine_client.on_layers_changed(ready)
+        self.host_cache.on_layers_changed(ready)
+        self.migration.on_layers_changed(ready)
+        self._composer.on_layers_changed(ready.layout)
 
     @handles
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Settings of an instance's process beside those of its core: what each of its engine processes is told."""
+"""Settings of an instance's process beside those of its core: what its engine processes and their helper are told."""
 
 from dataclasses import dataclass
 
@@ -42,7 +42,40 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerTransfersConfig:
+    """KV and activations straight from this engine into the memory of engines on other nodes, and back."""
+
+    between_nodes: str = setting(
+        "sockets",
+        "How they go. `sockets`: TCP from a helper process beside one engine to that of the other, with --tls-dir "
+        "under mutual TLS; `off`: KV goes by the host tiers, which it also does where the other side has no helper.",
+        choices=("sockets", "off"),
+        why="one copy instead of three, and no room in the host tiers",
+    )
+    port: int = setting(
+        0,
+        "The port of the --listen address where the helper answers those of other nodes; 0: any free one. Instances of "
+        "one node need different ones.",
+        unit="port",
+        least=0,
+        most=65535,
+        why="instances tell each other their ports; say one where a firewall stands between nodes",
+    )
+    stall_timeout_s: float = setting(
+        5.0,
+        "A connection that takes or brings nothing for so long in the midst of a copy is given up.",
+        unit="seconds",
+        above=0,
+        why="longer than a network's hiccup, as kvstore.exchange.stall_timeout_s",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceProcessConfig(InstanceConfig):
     """All settings of an instance."""
 
     engine: EngineConfig = section(EngineConfig)
+    peer_transfers: PeerTransfersConfig = section(PeerTransfersConfig)

@@ -3,10 +3,12 @@
 from typing import Any
 
 from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.types import i32
 from services.instance.engine.client import EngineClient
 from services.instance.engine.recovery import EngineRecovery
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.residency import SlotUse
+from services.instance.kv.whole_regions import all_layers
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import SequenceTable
@@ -25,9 +27,10 @@ def build_report(
 ) -> InstanceReport:
     """The whole report; `more` are fields of other parts. Built in one call: a large fleet sends many reports."""
     slots, ready = lifecycle.slot_table, engine.ready
+    layers = all_layers(ready) if ready else ()
     return InstanceReport(
-        ready=ready is not None,
-        capacity_slots=slots.capacity,
+        ready=ready is not None and ready.layers == i32(layers),
+        capacity_slots=slots.capacity - slots.withheld,
         free_slots=slots.free,
         owned_slots=slots.count(SlotUse.OWNED),
         reserved_slots=slots.count(SlotUse.RESERVED),
@@ -35,6 +38,7 @@ def build_report(
         quarantined_slots=slots.count(SlotUse.QUARANTINED),
         max_positions=ready.max_positions if ready else 0,
         running=len(sequences) - sequences.waiting_count,
+        parked=sequences.parked_count,
         waiting=sequences.waiting_count,
         waiting_tokens=sequences.waiting_tokens(),
         head_waiting_tokens=sequences.head_waiting_tokens(),
@@ -62,5 +66,8 @@ def build_report(
         claimed_tokens_total=lifecycle.claimed_tokens_total,
         revived_tokens_total=recovery.revived_tokens_total,
         poisoned_total=recovery.poisoned_total,
+        layout=ready.layout if ready else 0,
+        layers_held=len(ready.layers) if ready else 0,
+        model_layers=len(layers),
         **more,
     )

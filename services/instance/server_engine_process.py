@@ -12,12 +12,15 @@ from typing import cast
 from dunlin.effects import Address, Message
 from dunlin.engine.process.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
 from dunlin.engine.process.progress_page import ProgressPage
+from dunlin.engine.remote.options import HelperOptions
+from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.messages.engine import EngineExited, EngineFailed, EngineReady, EngineStarted, Interrupt, StopEngine
 from dunlin.messages.types import Header
 from dunlin.runtime.child_exit import wait_for_exit
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.codec import CodecError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
+from services.instance.server_engine_peers import EnginePeers
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +36,15 @@ class EngineProcess(asyncio.Protocol):
     `is_prepared`: it stands by and waits.
     """
 
-    def __init__(self, host: CoreHost, engine: Address, process: "subprocess.Popen[bytes]", page: ProgressPage) -> None:
+    def __init__(
+        self,
+        host: CoreHost,
+        engine: Address,
+        process: "subprocess.Popen[bytes]",
+        page: ProgressPage,
+        rooms: PeerRoomTable,
+        helper: HelperOptions | None = None,
+    ) -> None:
         self.failure: str | None = None
         self.is_prepared = False
         loop = asyncio.get_running_loop()
@@ -45,6 +56,8 @@ class EngineProcess(asyncio.Protocol):
         self._process = process
         self._page = page
         self._header = Header(host.address)
+        self._sender = engine
+        self.peers = EnginePeers(engine, self._header, rooms, helper, self._deliver)
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._is_active = False
@@ -100,6 +113,8 @@ class EngineProcess(asyncio.Protocol):
             return False
         if self._transport.get_write_buffer_size() > FRAME_BYTES_MAX:
             return False
+        if self.peers.takes(message):
+            return True
         if isinstance(message, Interrupt):  # the page first: the engine looks for the message as soon as it sees this
             self._page.call(message.ticket)
         self._transport.write(frame(ENGINE_COMMAND.encode(self._header, message)))
@@ -131,8 +146,13 @@ class EngineProcess(asyncio.Protocol):
             self.ready.set_result(self._loop.time())
         elif isinstance(message, EngineFailed):
             self.failure = message.reason
+        self._sender = self._engine._replace(incarnation=header.sender.incarnation)
+        self._deliver(message)
+        self.peers.on_engine_event(message)
+
+    def _deliver(self, message: Message) -> None:
         if self._is_active:
-            self._host.deliver(self._engine._replace(incarnation=header.sender.incarnation), message)
+            self._host.deliver(self._sender, message)
 
     def _end(self, reason: str) -> None:
         if self._transport is not None:

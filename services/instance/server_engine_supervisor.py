@@ -16,6 +16,8 @@ from pathlib import Path
 from dunlin.effects import Address
 from dunlin.engine.process.options import ENGINE_MODULE, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
+from dunlin.engine.remote.options import HelperOptions
+from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.messages.engine import EngineExited, EngineProgress
 from dunlin.runtime.core_host import CoreHost
 from services.instance.server_engine_process import EngineProcess
@@ -37,7 +39,8 @@ class EngineLaunchSettings:
     """Settings of every engine process of this instance. `dtype` is `float32` or `bfloat16`.
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
-    `module` is what `python -m` runs.
+    `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
+    nodes than `node`; None: there is none.
     """
 
     model: Path
@@ -47,6 +50,8 @@ class EngineLaunchSettings:
     threads: int = 1
     standby: bool = False
     module: str = ENGINE_MODULE
+    node: str = ""
+    helper: HelperOptions | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ class EngineProcessSupervisor:
         self._arena_fd = os.memfd_create("dunlin-arena")
         self._progress_fd = os.memfd_create("dunlin-progress")
         self._page = ProgressPage(self._progress_fd)
+        self._rooms = PeerRoomTable(self._progress_fd)
         self._incarnation = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._standby: EngineProcess | None = None
@@ -114,11 +120,14 @@ class EngineProcessSupervisor:
         child, stood_by = await self._next()
         began_s = loop.time()
         child.activate(stood_by)
-        following = asyncio.create_task(self._start_standby(child))
+        beside = [asyncio.create_task(work) for work in (self._start_standby(child), child.peers.run())]
+        beside[1].add_done_callback(self._host.crash_on_error)
         try:
             reason = await child.lost
         finally:
-            following.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         lived_s = loop.time() - child.ready.result() if child.was_ready else 0.0
         if child.was_ready:
             self._measure(child.ready.result() - began_s, stood_by)
@@ -127,6 +136,7 @@ class EngineProcessSupervisor:
         if exited is not None:
             self._host.deliver(self._engine, exited)
         self._host.detach(self._engine, f"{child.failure} ({how})" if child.failure else how, child)
+        child.peers.close()
         _log.info("engine %d: %s, %s", child.pid, reason, how)
         self._processes = [process for process in self._processes if process.poll() is None]
         return child, lived_s
@@ -160,7 +170,7 @@ class EngineProcessSupervisor:
         with theirs:
             process = self._spawn(theirs, standby)
         self._processes.append(process)
-        child = EngineProcess(self._host, self._engine, process, self._page)
+        child = EngineProcess(self._host, self._engine, process, self._page, self._rooms, self._settings.helper)
         await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
         return child
 
@@ -179,6 +189,7 @@ class EngineProcessSupervisor:
             dtype=settings.dtype,
             deterministic=settings.deterministic,
             threads=settings.threads,
+            node=settings.node,
             standby=standby,
         )
         command, environment = options.command(settings.module), options.environment(os.environ)

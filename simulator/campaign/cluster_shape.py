@@ -1,5 +1,6 @@
 """From a plan's shape to the specification of a cluster."""
 
+from dunlin.messages.types import i32
 from simulator.campaign.plans import ClusterShape
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
@@ -7,6 +8,18 @@ from simulator.engine.model import engine_settings
 
 CHECKPOINT_TOKENS = 16
 """Short, so that requests of a few dozen tokens are checkpointed."""
+
+LAYERS = 4
+KV_BYTES = 64
+"""Bytes of a token's KV, in all layers."""
+WEIGHTS_SLOTS = 1
+"""The memory of a layer's weights, as a multiple of its KV cache."""
+COPIED_BYTES = 64 * KV_BYTES
+"""Bytes that go from engine to engine in the time of a copy between KV cache and host tier."""
+
+
+RESTLESS_MOVES = {"rebalance.policy": "restless", "rebalance.interval_s": 0.1, "rebalance.rest_s": 0.05}
+"""Requests of a few dozen tokens run for half a second."""
 
 
 def cluster_of(shape: ClusterShape) -> ClusterSpec:
@@ -19,9 +32,18 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         preset=shape.preset,
         tier_bytes=shape.tier_bytes,
         engine=engine_settings(
-            progress_s=0.25, slots=shape.slots, step_s=shape.step_s, move_s=shape.move_s, restart_s=shape.restart_s
+            progress_s=0.25,
+            layers=i32(range(LAYERS)),
+            weights_bytes=WEIGHTS_SLOTS * shape.slots * KV_BYTES // LAYERS,
+            kv_bytes_per_token=KV_BYTES,
+            slots=shape.slots,
+            step_s=shape.step_s,
+            move_s=shape.move_s,
+            restart_s=shape.restart_s,
         ),
-        network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
+        network=NetworkSpec(
+            shape.latency_s, shape.latency_s, shape.latency_s, copy_bytes_per_s=COPIED_BYTES / shape.move_s
+        ),
         instance={
             "interrupts.policy": shape.interrupts,
             "scheduler.max_running": shape.max_running,
@@ -31,6 +53,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
             "scheduler.budget_tokens": shape.budget_tokens,
             "scheduler.allocate_ahead_tokens": shape.run_ahead_tokens,
         },
+        manager=RESTLESS_MOVES if shape.rebalance == "restless" else {},
         dispatcher={"admission.max_queued": shape.max_queued},
         kvstore={"exchange.replicate": shape.replicate and shape.nodes > 1},
         skews_s=shape.skews,

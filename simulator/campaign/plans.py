@@ -26,6 +26,8 @@ AIMS_OF_KVSTORES = ("copying", "spilling", "restoring", "receiving", "asking", "
 AIMS_OF_DISPATCHERS = ("dispatched", "preempted", "queued", "running")
 AIMS_OF_INSTANCES = ("draining", "ending", "leaving", "receiving", "copying", "spilling", "restoring", "computing")
 """Phases (simulator/campaign/coverage.py) that faults of each role wait for."""
+RESTLESS_KINDS = ("remap", "remap", "remap", "late_answers")
+"""Faults of which a restless plan has up to four more."""
 PAIRED_FAULTS = (
     ("slow_engine", "pause_instance"),
     ("corrupt", "wild_engine"),
@@ -70,6 +72,8 @@ class ClusterShape:
     """Clock offsets in seconds, assigned in turn to the processes as they start."""
     interrupts: str = "never"
     """The instances' policy for rows that leave their steps."""
+    rebalance: str = ""
+    """The managers' policy for work that moves; empty: the preset's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,17 @@ def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Tr
     length_s = _length_s(Random(f"{seed} length"))
     asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
     return TrialPlan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
+
+
+def draw_restless(plan: TrialPlan) -> tuple[Fault, ...]:
+    """Faults of `RESTLESS_KINDS` at random times of the plan; their numbers follow those of its faults."""
+    draw, last_s = Random(f"{plan.seed} restless"), max((ask.at_s for ask in plan.requests), default=0.0)
+    times = [draw.uniform(0.0, last_s + 1.0) for _ in range(draw.choice([0, 1, 2, 4]))]
+    first = 1 + max((fault.number for fault in plan.faults), default=-1)
+    return tuple(
+        _fault(draw, first + index, at_s, draw.choice(RESTLESS_KINDS), draw.random())
+        for index, at_s in enumerate(times)
+    )
 
 
 def _length_s(draw: Random) -> float:

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
-from simulator.campaign.plans import TrialPlan, draw_plan
+from simulator.campaign.plans import TrialPlan, draw_plan, draw_restless
 from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
@@ -80,20 +80,29 @@ def plan_of(seed: int) -> TrialPlan:
 
 
 def restless_part(plan: TrialPlan) -> TrialPlan:
-    """The plan with rows that leave their steps and come back at random, under whichever preset it has."""
-    return replace(plan, shape=replace(plan.shape, interrupts=RESTLESS))
+    """The plan with rows that leave their steps, sequences that move, and layers that go and come back, all at random,
+    under whichever preset it has.
+    """
+    shape = replace(plan.shape, interrupts=RESTLESS, rebalance=RESTLESS)
+    return replace(plan, shape=shape, faults=(*plan.faults, *draw_restless(plan)))
+
+
+def whole_plan(plan: TrialPlan) -> TrialPlan:
+    """All of a plan, as it is."""
+    return plan
 
 
 def run_campaign(
     seeds: Iterable[int],
-    part: Callable[[TrialPlan], TrialPlan] = lambda plan: plan,
+    part: Callable[[TrialPlan], TrialPlan] = whole_plan,
     on_outcome: Callable[[TrialOutcome], None] = lambda outcome: None,
     jobs: int = 1,
     shrink_runs: int = 100,
 ) -> CampaignSummary:
     """Run the seeds in `jobs` processes, and shrink each failing plan with at most `shrink_runs` trials.
 
-    `part` selects the entries of each plan to run, all by default. `on_outcome` is called after each seed.
+    `part` makes of each plan the one to run; with several processes it is a function of a module. `on_outcome` is
+    called after each seed.
     """
     summary = CampaignSummary()
     for outcome, coverage in _outcomes(seeds, part, jobs):
@@ -108,14 +117,15 @@ def run_campaign(
 def _outcomes(
     seeds: Iterable[int], part: Callable[[TrialPlan], TrialPlan], jobs: int
 ) -> Iterator[tuple[TrialOutcome, Coverage]]:
+    run = partial(run_seed, part=part)
     if jobs < 2:
-        yield from map(partial(run_seed, part=part), seeds)
+        yield from map(run, seeds)
         return
     with get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run_seed, seeds, SEEDS_AT_ONCE)
+        yield from pool.imap(run, seeds, SEEDS_AT_ONCE)
 
 
-def run_seed(seed: int, part: Callable[[TrialPlan], TrialPlan] = lambda plan: plan) -> tuple[TrialOutcome, Coverage]:
+def run_seed(seed: int, part: Callable[[TrialPlan], TrialPlan] = whole_plan) -> tuple[TrialOutcome, Coverage]:
     """The outcome and the coverage of one seed."""
     coverage = Coverage()
     return CampaignTrial(part(plan_of(seed)), coverage).run(), coverage

@@ -9,3 +9,7 @@ class Violation(Exception):
         self.invariant = invariant
         self.at_s = at_s
         self.text = text
+
+    def __reduce__(self) -> "tuple[type[Violation], tuple[str, float, str]]":
+        """It crosses from the process that runs a seed to the one that reports it."""
+        return Violation, (self.invariant, self.at_s, self.text)

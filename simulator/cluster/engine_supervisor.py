@@ -1,18 +1,31 @@
 """What an instance's server does around its engine: start it, kill it on `StopEngine`, start the next one."""
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dunlin.effects import Address, Effect, Message
-from dunlin.messages.engine import EngineExited, MapHost, StopEngine
+from dunlin.effects import Address, Effect, Message, Send
+from dunlin.messages.engine import (
+    ClosePeerRoom,
+    EngineExited,
+    EngineProgress,
+    EngineReady,
+    MapHost,
+    OpenPeerRoom,
+    StopEngine,
+)
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
-from simulator.engine.peer_transfers import PeerEnd, PeerNetwork
+from simulator.engine.peer_transfers import PeerNetwork
 
+LAST_WORDS = 16
+"""Messages of an engine that are remembered."""
+LATE_S = 0.01
+"""Seconds by which words of an engine come after its successor's first."""
 UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
 """Signals after which the KV cache is not trusted, because the engine may have written anywhere."""
 
@@ -30,10 +43,11 @@ def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
 class SimulatedEngineSupervisor:
     """Stands at the engine's address and forwards messages to the engine that runs there now.
 
-    `engine` is the newest engine, `ended` holds its predecessors. The KV cache, its `audit` and the `layers` that share
-    its arena outlive engines.
-    `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
-    None: the mapping stays. `network`: the engines that it can meet, from its `node`.
+    `engine` is the newest engine, `ended` holds its predecessors, `incarnation` counts them, as a live host does: what
+    an engine says comes from it. `last_words`: what the newest said last. The KV cache, its `audit` and the `layers`
+    that share its arena outlive engines. `is_kv_trusted`: the last engine did not end by a wild write.
+    `memory_of(wish)`: the memory that a `MapHost` names; None: the mapping stays. `network`: the engines that it can
+    meet, from its `node`.
     """
 
     def __init__(
@@ -49,7 +63,9 @@ class SimulatedEngineSupervisor:
     ) -> None:
         self.settings = settings
         self.ended: list[SimulatedEngine] = []
+        self.incarnation = 0
         self.is_trusted = True
+        self.last_words: deque[Message] = deque(maxlen=LAST_WORDS)
         ready = settings.ready
         self.audit = KvCacheAudit(ready.slots, tenant_of, len(ready.layers)) if settings.audit else None
         self.layers = LayerSet(ready, settings.weights_bytes)
@@ -80,6 +96,7 @@ class SimulatedEngineSupervisor:
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
         """End the engine process by a signal or a code; a successor starts `restart_s` later if it `returns`."""
         self._world.kill(self.engine.address)
+        self.engine.peers.died(self._world.now_s)
         if self._network is not None:
             self._network.ends.pop(self.engine.address, None)
         self.is_trusted = signal not in UNTRUSTED_SIGNALS
@@ -89,6 +106,22 @@ class SimulatedEngineSupervisor:
         self._world.add(self.engine.address, _Restart(self))
         if returns:
             self._world.post(self.engine.address, self.engine.address, ProgressPoll(), self.settings.restart_s)
+
+    def repeat_last_words(self) -> None:
+        """What the engine said last arrives once more, from it, when its successor has said that it is ready."""
+        spoken = [message for message in self.last_words if not isinstance(message, EngineProgress)]
+        before, speaker = self.incarnation, self.engine.address._replace(incarnation=self.incarnation)
+
+        def arrive() -> None:
+            if not self._world.is_up(self._instance):
+                return
+            if self.incarnation == before or EngineReady not in map(type, self.last_words):
+                self._world.call_later(LATE_S, arrive)
+                return
+            for message in spoken:
+                self._world.post(speaker, self._instance, message, LATE_S)
+
+        self._world.call_later(LATE_S, arrive)
 
     def map_memory(self, wish: MapHost) -> None:
         """Let engines read and write the memory that `wish` names from now on."""
@@ -108,17 +141,21 @@ class SimulatedEngineSupervisor:
         self.engine = self._start()
 
     def _start(self) -> SimulatedEngine:
+        address = Address("engine", self._instance.name)
         engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
         if self._network is not None:
-            self._network.ends[engine.address] = PeerEnd(self._node, self.layers, self.audit, engine.rooms)
-        self._world.add(engine.address, _Watched(self, engine))
-        self._world.connect(self._instance, engine.address)
+            end = self._network.admit(address, self._node, self.layers, self.audit, engine.rooms)
+            engine.ready = replace(engine.ready, agent=end.agent)
+        self.last_words.clear()
+        self._world.add(address, _Watched(self, engine))
+        self.incarnation += 1
+        self._world.connect(self._instance, address, address._replace(incarnation=self.incarnation))
         return engine
 
 
 @dataclass(slots=True)
 class _Watched:
-    """Takes out what is for the engine's host: `StopEngine`, and the memory of a `MapHost`."""
+    """Takes out what is for the engine's host: `StopEngine`, the memory of a `MapHost`, and the rooms of peers."""
 
     supervisor: SimulatedEngineSupervisor
     engine: SimulatedEngine
@@ -130,7 +167,15 @@ class _Watched:
             return []
         if isinstance(message, MapHost):
             self.supervisor.map_memory(message)
-        return self.engine.receive(now_s, sender, message)
+        if isinstance(message, OpenPeerRoom):
+            return self.engine.peers.open_room(now_s, message)
+        if isinstance(message, ClosePeerRoom):
+            return self.engine.peers.close_room(now_s, message)
+        effects = self.engine.receive(now_s, sender, message)
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.supervisor.last_words.append(effect.message)
+        return effects
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ class CallRunner:
 
 @dataclass(slots=True, eq=False)
 class SimulatedStream:
-    """One direction of a stream: messages of `sender` to `to`, in order. It closes once.
+    """One direction of a stream: messages of `sender` to `to`, in order, which name `speaker`. It closes once.
 
     `delay_s`: latency. `last_s`: time of the last arrival. `held`: messages that wait (None: they flow). `is_known`:
     `to` has received `Joined`. `may_speak`: so has `sender`.
@@ -45,6 +45,7 @@ class SimulatedStream:
     sender: Address
     to: "SimulatedProcess"
     delay_s: float
+    speaker: Address
     last_s: float = 0.0
     is_open: bool = True
     held: list[Message] | None = None

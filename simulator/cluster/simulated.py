@@ -154,6 +154,7 @@ class SimulatedCluster:
         self.etcd.died(address)
         if address.role == "instance":
             self.world.kill(self.cores[address].engine)
+            self.engine_supervisors[address].engine.peers.died(self.world.now_s)
             self.peers.ends.pop(self.cores[address].engine, None)
             del self.engine_supervisors[address]
         self.world.kill(address)

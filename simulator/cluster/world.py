@@ -127,18 +127,22 @@ class World:
 
     # --- streams ---
 
-    def connect(self, one: Address, other: Address) -> None:
-        """Open a stream: both ends receive `Joined` after the latency. An open one between them ends first."""
+    def connect(self, one: Address, other: Address, other_speaks_as: Address | None = None) -> None:
+        """Open a stream: both ends receive `Joined` after the latency. An open one between them ends first.
+
+        What `other` says then comes from `other_speaks_as`; the stream's beginning and end from `other`.
+        """
         first, second = self._processes.get(one), self._processes.get(other)
         if first is None or second is None:
             self.dropped["Joined"] += 1
             return
         self.disconnect(one, other, "replaced by a newer connection")
         delay_s = self._latency_s(one, other)
-        first.streams[other] = SimulatedStream(one, second, delay_s)
-        second.streams[one] = SimulatedStream(other, first, delay_s)
+        first.streams[other] = SimulatedStream(one, second, delay_s, one)
+        second.streams[one] = SimulatedStream(other, first, delay_s, other)
         self._send_on(second.streams[one], Joined(), self.now_s)
         self._send_on(first.streams[other], Joined(), self.now_s)
+        second.streams[one].speaker = other_speaks_as or other
 
     def is_connected(self, one: Address, other: Address) -> bool:
         """Whether a stream is open between them."""
@@ -248,7 +252,7 @@ class World:
         if process.processor is not None and not self._acquire_processor(at_s, process, event):
             return
         if stream is not None and not stream.is_known:
-            stream.is_known = process.streams[sender].may_speak = True
+            stream.is_known = process.streams[stream.sender].may_speak = True
         if self.before is not None:
             self.before(Delivery(at_s, event[1], process.address, sender, message))
         self.delivered += 1
@@ -283,16 +287,16 @@ class World:
             else:
                 stream.last_s = at_s
             number += 1
-            heappush(heap, (at_s, number, stream.to, stream.sender, effect.message, stream))
+            heappush(heap, (at_s, number, stream.to, stream.speaker, effect.message, stream))
         self._numbers = number
 
     def _send(self, now_s: float, stream: SimulatedStream, effect: Send) -> None:
         """Send where something observes messages; `_carry_out` has the fast path."""
         message, to = effect.message, effect.to
         if self.keep_sent:
-            self.sent.append((now_s, stream.sender, to, message))
+            self.sent.append((now_s, stream.speaker, to, message))
         if self.on_decided is not None and getattr(message, "why", None) is not None:
-            self.on_decided(now_s, stream.sender, to, message)
+            self.on_decided(now_s, stream.speaker, to, message)
         self._send_on(stream, message, now_s)
 
     def _end(self, stream: SimulatedStream, reason: str | None, tell: SimulatedStream) -> None:
@@ -307,7 +311,7 @@ class World:
             return
         extra_s = self.extra_s(stream.sender, stream.to.address) if self.extra_s is not None else 0.0
         stream.last_s = max(stream.last_s, now_s + stream.delay_s + extra_s)
-        self._push(stream.last_s, stream.to, stream.sender, message, stream)
+        self._push(stream.last_s, stream.to, stream.speaker, message, stream)
 
     def _push(
         self, at_s: float, to: SimulatedProcess, sender: Address, message: Message, stream: SimulatedStream | None

@@ -54,10 +54,6 @@ class KvAudit(Protocol):
         """A ring's row wrote its stripe (tokens, slots), and what stays of `covered` (tokens, first slot)."""
         ...
 
-    def may_have_written(self, slots: list[int]) -> None:
-        """The row of a sequence that was closed meanwhile may have written some of `slots`."""
-        ...
-
     def left(self, number: int, start: int, slots: list[int]) -> None:
         """A row that writes the KV of the tokens from `start` on into `slots` left its step before its end."""
         ...
@@ -166,10 +162,6 @@ class KvCacheAudit:
             slots = list(range(first, first + len(positions)))
             self._write(number, slots, positions)
             text.slots[positions.start : positions.stop] = slots
-
-    def may_have_written(self, slots: list[int]) -> None:
-        """See `KvAudit`."""
-        self._mark(slots, TORN)
 
     def left(self, number: int, start: int, slots: list[int]) -> None:
         """See `KvAudit`."""

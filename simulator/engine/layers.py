@@ -6,6 +6,7 @@ The phases and their order are those of the engine's own remapper: PREPARE, DROP
 layers, PREPARE, LOAD and COMMIT for more.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dunlin.messages.engine import EngineReady, Remap, Step
@@ -110,7 +111,7 @@ class LayerSet:
         elif phase is RemapPhase.COMMIT:
             self._hold(change)
         if phase in (RemapPhase.RELEASE_KV, RemapPhase.DROP_WEIGHTS, RemapPhase.ABORT):
-            self.slots = self._room(len(self.held))
+            self.slots = self._room(len(self.held), self.retained.values())
         self._answering = None
         self._next = _NEXT.get((is_fewer, phase), RemapPhase.PREPARE)
         if self._next is RemapPhase.PREPARE:
@@ -121,11 +122,11 @@ class LayerSet:
         self._answering = None
         if self._change is not None and self._next is not RemapPhase.RELEASE_KV:
             self._change, self._next = None, RemapPhase.PREPARE
-            self.slots = self._room(len(self.held))
+            self.slots = self._room(len(self.held), self.retained.values())
 
-    def coming_slots(self, layers: int) -> int:
-        """Slots that every layer has from PREPARE of more `layers` on."""
-        return self._fit(self._free_bytes(layers), layers)
+    def coming_slots(self, layers: Collection[int]) -> int:
+        """Slots that every layer has from PREPARE of more `layers` on: beside the KV that is retained of others."""
+        return self._room(len(layers), [slots for layer, slots in self.retained.items() if layer not in layers])
 
     def _wrong(self, message: Remap) -> str:
         """Why a phase cannot begin now; empty if it can."""
@@ -160,17 +161,18 @@ class LayerSet:
         self.held, self.layout = tuple(change.layers), change.layout
 
     def _make_room(self, change: Remap) -> None:
-        self.slots = self.coming_slots(len(change.layers))
-        for layer in self.retained:
-            self.retained[layer] = min(self.retained[layer], self.slots)
+        self.slots = self.coming_slots(change.layers)
+        for layer in change.layers:
+            if layer in self.retained:
+                self.retained[layer] = min(self.retained[layer], self.slots)
 
     def _hold(self, change: Remap) -> None:
         self.held, self.layout = tuple(change.layers), change.layout
         self.retained = {layer: slots for layer, slots in self.retained.items() if layer not in self.held}
 
-    def _room(self, layers: int) -> int:
-        """Slots of `layers` layers beside what is retained."""
-        return self._fit(self._free_bytes(layers) - sum(self.retained.values()) * self._kv_bytes, layers)
+    def _room(self, layers: int, retained: Collection[int]) -> int:
+        """Slots of `layers` layers beside so many slots that are retained of others."""
+        return self._fit(self._free_bytes(layers) - sum(retained) * self._kv_bytes, layers)
 
     @property
     def _kv_bytes(self) -> float:

@@ -33,6 +33,7 @@ class LeavingRows:
             if queued.step.step <= self._message.up_to_step:
                 for row in self._take(queued):
                     self._add(queued, row, 0, False)
+                    self._parked.free([queued.step.sequence[row]])
 
     def answer(self) -> Interrupted:
         """The answer to the message."""
@@ -59,14 +60,16 @@ class LeavingRows:
     def _leave(self, queued: QueuedSimStep, row: int) -> bool:
         """The row's KV is not written whole: what is valid ends at its start. Returns whether it is parked.
 
-        A row of a step over some layers only is not: its hidden states lie in a room that others may need.
+        A row of a step over some layers only is not: its hidden states lie in a room that others may need. Neither is
+        one of a closed sequence.
         """
         step = queued.step
         number, start, stop = step.sequence[row], step.start[row], step.stop[row]
-        sequence, slots = self._sequences.by_number[number], row_slots(step)[row][: stop - start]
+        sequence, slots = self._sequences.computing(number), row_slots(step)[row][: stop - start]
         sequence.kv_tokens = min(sequence.kv_tokens, start)
         has_peers = isinstance(step, Step) and bool(step.peers)
-        is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None and not has_peers
+        is_closed = number in self._sequences.closing
+        is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None and not has_peers and not is_closed
         parked = is_kept and self._parked.park(
             SimulatedParkedRow(number, start, stop, step.sample[row], slots, queued.units)
         )

@@ -1,10 +1,10 @@
 """A model of an engine: it keeps the real one's contract, takes the time of a `Timing`, and computes no tensor.
 
 It routes messages to its sequences, steps, moves and layers. A request that the contract forbids raises
-ContractBroken; what a real engine accepts (rows of sequences that ended or were closed) the model accepts too.
+ContractBroken; what a real engine accepts (queued rows of sequences that ended or were closed) the model accepts too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    ClosePeerRoom,
     Discard,
     EngineProgress,
     EngineReady,
@@ -21,6 +22,7 @@ from dunlin.messages.engine import (
     MapHost,
     Meet,
     Open,
+    OpenPeerRoom,
     Remap,
     Resume,
     Step,
@@ -42,7 +44,13 @@ from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.step_queue import is_unsupported
 from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue
 from simulator.engine.timing import LinearTiming, Timing
-from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixTokenModel, TokenModel
+from simulator.engine.token_model import (
+    VOCABULARY,
+    AnswerTokenModel,
+    PositionTokenModel,
+    PrefixTokenModel,
+    TokenModel,
+)
 from simulator.engine.transit_rooms import SimulatedTransitRooms
 
 
@@ -83,7 +91,8 @@ class SimulatedEngineSettings:
     an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
     `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
-    that may be parked at once.
+    that may be parked at once. `answer_ends`: where answers end by themselves, as in `AnswerTokenModel` (without
+    `audit` alone); None: every answer goes on to its bound.
     """
 
     ready: EngineReady = field(default_factory=make_engine_ready)
@@ -96,11 +105,14 @@ class SimulatedEngineSettings:
     failing_token: int | None = None
     parked_rows: int = 64
     parked_tokens: int = 1 << 20
+    answer_ends: Mapping[int, int] | None = None
 
     @property
     def token_model(self) -> TokenModel:
         """The rule for the next token that fits `audit`."""
-        return PrefixTokenModel() if self.audit else PositionTokenModel()
+        if self.audit:
+            return PrefixTokenModel()
+        return PositionTokenModel() if self.answer_ends is None else AnswerTokenModel(self.answer_ends)
 
 
 def engine_settings(**flat: Any) -> SimulatedEngineSettings:
@@ -124,8 +136,8 @@ class SimulatedEngine:
     """One engine process.
 
     `is_stuck`: it passes no safepoint and answers no message, while its host goes on reading the counter. `safepoints`
-    counts those passed, `most_queued` is the largest number of steps queued at once. `steps` lists every step received
-    (with `audit` alone).
+    counts interrupts that took effect and moves, the runner's those of steps; `most_queued` is the largest number of
+    steps queued at once. `steps` lists every step received (with `audit` alone).
     """
 
     def __init__(
@@ -140,7 +152,13 @@ class SimulatedEngine:
         self.address = Address("engine", instance.name)
         ready = settings.ready
         self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
-        self.ready = replace(ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout)
+        self.ready = replace(
+            ready,
+            layers=layers.held_column,
+            slots=layers.slots,
+            layout=layers.layout,
+            model_layers=layers.all,
+        )
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0
@@ -199,14 +217,12 @@ class SimulatedEngine:
             Close: self._on_close,
             Transfer: self._on_move,
             TransferDue: self._on_move_over,
-            CancelTransfer: lambda now_s, message: [
-                *self.moves.cancel(now_s, message.ticket),
-                *self.peers.cancel(now_s, message.ticket),
-                *self.runner.begin(now_s),
-            ],
+            CancelTransfer: self._on_cancel,
             PeerCopyDue: lambda now_s, due: [*self.peers.on_due(now_s, due), *self.runner.begin(now_s)],
             Meet: lambda now_s, message: [*self.peers.meet(now_s, message), *self.runner.look_at_peers(now_s)],
             PeersDue: lambda now_s, due: self.runner.look_at_peers(now_s),
+            OpenPeerRoom: self.peers.open_room,
+            ClosePeerRoom: self.peers.close_room,
             Forget: lambda now_s, message: [
                 *self.peers.forget(now_s, message),
                 *self.runner.look_at_peers(now_s),
@@ -252,7 +268,11 @@ class SimulatedEngine:
     def _on_tick(self, now_s: float) -> list[Effect]:
         if self._settings.progress_s is None:
             return []
-        passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
+        runner, passed = self.runner, self.safepoints
+        if self.is_stuck:
+            passed += runner.safepoints
+        else:
+            passed += runner.progress(now_s) + self.remapper.progress(now_s)
         return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
@@ -260,8 +280,9 @@ class SimulatedEngine:
         return []
 
     def _on_close(self, now_s: float, message: Close) -> list[Effect]:
-        self._sequences.close(message.sequence)
+        self._sequences.close(message.sequence, self.runner.is_computing(message.sequence))
         self.runner.parked.forget(message.sequence)
+        self.runner.parked.free([message.sequence])
         self.moves.forget(message.sequence)
         self.rooms.forget(message.sequence)
         return []
@@ -278,6 +299,10 @@ class SimulatedEngine:
         self.most_queued = max(self.most_queued, self.runner.steps_held)
         return effects
 
+    def _on_cancel(self, now_s: float, message: CancelTransfer) -> list[Effect]:
+        stopped = [*self.moves.cancel(now_s, message.ticket), *self.peers.cancel(now_s, message.ticket)]
+        return [*stopped, *self.runner.begin(now_s)]
+
     def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
         self.runner.discard(message)
         return []
@@ -287,10 +312,12 @@ class SimulatedEngine:
         return self.runner.at_safepoint(now_s, due)
 
     def _on_step_over(self, now_s: float, due: StepDue) -> list[Effect]:
-        self.safepoints += len(self.layers.held)
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:
+        if move.layout != self.layers.layout:
+            detail = f"the layout is {self.layers.layout}, the transfer was ordered for {move.layout}"
+            return [Send(self._instance, Unsupported("Transfer", detail, ticket=move.ticket))]
         return self.moves.add(now_s, move) if move.kind in HOST_KINDS else self.peers.add(now_s, move)
 
     def _failed_sequence(self, ticket: int) -> int | None:

@@ -21,12 +21,16 @@ class SimulatedParkedRow:
 
 
 class SimulatedParkedRows:
-    """Owns the parked rows, one per sequence: at most `most_rows`, of at most `most_tokens` in all."""
+    """Owns the parked rows, one per sequence: at most `most_rows`, of at most `most_tokens` in all.
+
+    Rows that a queued step is to resume take their room until it begins.
+    """
 
     def __init__(self, most_rows: int, most_tokens: int) -> None:
         self._most_rows = most_rows
         self._most_tokens = most_tokens
         self._rows: dict[int, SimulatedParkedRow] = {}
+        self._claimed: dict[int, SimulatedParkedRow] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -36,12 +40,15 @@ class SimulatedParkedRows:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all parked rows."""
-        return sum(row.stop - row.start for row in self._rows.values())
+        """Tokens of all rows that take room."""
+        return sum(row.stop - row.start for rows in (self._rows, self._claimed) for row in rows.values())
 
     def park(self, row: SimulatedParkedRow) -> bool:
         """Keep a row; False: there is no room for it."""
-        if len(self._rows) >= self._most_rows or self.tokens + row.stop - row.start > self._most_tokens:
+        if (
+            len(self._rows) + len(self._claimed) >= self._most_rows
+            or self.tokens + row.stop - row.start > self._most_tokens
+        ):
             return False
         self._rows[row.sequence] = row
         return True
@@ -49,6 +56,11 @@ class SimulatedParkedRows:
     def forget(self, sequence: int) -> None:
         """Drop the sequence's row; nothing if it has none."""
         self._rows.pop(sequence, None)
+
+    def free(self, sequences: Iterable[int]) -> None:
+        """The rows of these sequences are resumed, or will not be: they take no room any more."""
+        for number in sequences:
+            self._claimed.pop(number, None)
 
     def places(self, sequences: Iterable[int]) -> set[int]:
         """The different places (units) at which the rows of `sequences` stand."""
@@ -59,6 +71,7 @@ class SimulatedParkedRows:
 
         `message.sequence` names each sequence once.
         """
+        self._claimed |= {number: self._rows[number] for number in message.sequence if number in self._rows}
         rows = [self._rows.pop(number, SimulatedParkedRow(number, 0, 0, 0, [], 0)) for number in message.sequence]
         slots = [(index, slot) for index, row in enumerate(rows) for slot in row.slots]
         columns = ResumedRows(

@@ -5,14 +5,23 @@ with the sender's checksum.
 """
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import Forget, Meet, Met, Transfer, TransferDone, Unsupported
+from dunlin.messages.engine import (
+    ClosePeerRoom,
+    Forget,
+    Meet,
+    Met,
+    OpenPeerRoom,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 from simulator.engine.group_steps import GroupMeetings, PeersDue
 from simulator.engine.host_memory import checksum_of
-from simulator.engine.kv_audit import KvAudit
+from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.peer_links import PeerLinks
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
@@ -30,12 +39,22 @@ class PeerCopyDue:
 
 @dataclass(eq=False, slots=True)
 class PeerEnd:
-    """One engine's life as its peers see it: its node, and the memory that they write into."""
+    """One engine as its peers see it: its node, and the memory that they write into, as long as `life` is the same.
+
+    `open_rooms` are the rooms whose slots peers may write.
+    """
 
     node: str
     layers: LayerSet
     audit: KvAudit | None
     rooms: SimulatedTransitRooms
+    life: int
+    open_rooms: set[int] = field(default_factory=set)
+
+    @property
+    def agent(self) -> bytes:
+        """What a peer must know to reach it."""
+        return f"{self.node}/{self.life}".encode()
 
 
 class PeerNetwork:
@@ -49,6 +68,21 @@ class PeerNetwork:
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
         self.meetings = GroupMeetings()
+        self._lives = 0
+
+    def admit(
+        self, engine: Address, node: str, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
+    ) -> PeerEnd:
+        """An engine can be met from now on; who met it before at that address cannot write there any more."""
+        self._lives += 1
+        end = self.ends[engine] = PeerEnd(node, layers, audit, rooms, self._lives)
+        return end
+
+    def renew(self, engine: Address) -> PeerEnd:
+        """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
+        self._lives += 1
+        end = self.ends[engine] = replace(self.ends[engine], life=self._lives)
+        return end
 
 
 @dataclass(slots=True)
@@ -105,18 +139,42 @@ class PeerTransfers:
         return self._met
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
-        """Map a peer's memory, in its life of now; transfers into that of an earlier one fail first."""
+        """Map a peer's memory; transfers into what was mapped of it before fail first."""
         effects = self._fail_all(now_s, message.peer, "the peer is met anew")
+        self._met.pop(message.peer, None)
         end = self._network.ends.get(message.peer) if self._network is not None else None
-        if end is None:
+        if end is None or end.agent != message.metadata:
             return [*effects, Send(self._instance, Met(message.peer, f"{message.peer} cannot be reached"))]
         self._met[message.peer] = end
         return [*effects, Send(self._instance, Met(message.peer))]
 
     def forget(self, now_s: float, message: Forget) -> list[Effect]:
-        """Unmap a peer's memory: transfers into it fail."""
+        """Unmap a peer's memory: transfers into it fail. No peer writes here that does not meet this engine anew."""
         self._met.pop(message.peer, None)
-        return self._fail_all(now_s, message.peer, "the peer is forgotten")
+        effects = self._fail_all(now_s, message.peer, "the peer is forgotten")
+        if self._network is None or self._own() is None:
+            return effects
+        return [*effects, Send(self._instance, Met(message.peer, agent=self._network.renew(self._engine).agent))]
+
+    def died(self, now_s: float) -> None:
+        """The engine ended in the midst of its copies: what it was writing at peers is torn."""
+        for pending in self._pending.values():
+            if pending.stop is not None:
+                pending.stop(now_s)
+            self._tear(pending.transfer)
+        self._pending.clear()
+
+    def open_room(self, now_s: float, message: OpenPeerRoom) -> list[Effect]:
+        """Peers may write into the room."""
+        if (own := self._own()) is not None:
+            own.open_rooms.add(message.handle)
+        return []
+
+    def close_room(self, now_s: float, message: ClosePeerRoom) -> list[Effect]:
+        """No peer writes into the room any more."""
+        if (own := self._own()) is not None:
+            own.open_rooms.discard(message.handle)
+        return []
 
     def add(self, now_s: float, transfer: Transfer) -> list[Effect]:
         """Begin a transfer; refused where its peer was not met, or its ticket is in use."""
@@ -180,6 +238,8 @@ class PeerTransfers:
             peer.rooms.put(transfer.peer_handle, sent)
             own.rooms.clear(transfer.room)
             return TransferStatus.OK, sent.checksum, ""
+        if transfer.peer_handle and transfer.peer_handle not in peer.open_rooms:
+            return TransferStatus.FAILED, 0, f"the room {transfer.peer_handle} is closed"
         content, layers = [transfer.region.stop - transfer.region.start], _layers_of(transfer)
         if own.audit is not None:
             content = own.audit.copied_out(slots_of_extents(transfer.extent_start, transfer.extent_length), layers)
@@ -226,6 +286,8 @@ class PeerTransfers:
         if pending.stop is not None:
             pending.stop(now_s)
         transfer, is_ok = pending.transfer, status is TransferStatus.OK
+        if not is_ok:
+            self._tear(transfer)
         size = pending.size if is_ok else 0
         self.moved_bytes += size if transfer.kind is TransferKind.SLAB_TO_PEER else 0
         if transfer.kind is TransferKind.PEER_TO_SLAB and transfer.payload is Payload.KV and not is_ok:
@@ -240,6 +302,19 @@ class PeerTransfers:
             if self._pending[ticket].transfer.kind is TransferKind.SLAB_TO_PEER:
                 effects += self._end(now_s, ticket, TransferStatus.FAILED, 0, detail)
         return effects
+
+    def _tear(self, transfer: Transfer) -> None:
+        """A copy that did not end may have written some of the peer's slots, if the peer lets it write yet."""
+        if transfer.peer is None or self._network is None or transfer.payload is not Payload.KV:
+            return
+        peer = self._met.get(transfer.peer)
+        if peer is None or peer is not self._network.ends.get(transfer.peer):
+            return
+        is_shut = transfer.peer_handle and transfer.peer_handle not in peer.open_rooms
+        if is_shut or peer.audit is None or transfer.peer_layout != peer.layers.layout:
+            return
+        slots = slots_of_extents(transfer.peer_extent_start, transfer.peer_extent_length)
+        peer.audit.copied_in(slots, [TORN] * len(slots), _layers_of(transfer))
 
     def _refuse(self, transfer: Transfer, detail: str) -> list[Effect]:
         return [Send(self._instance, Unsupported("Transfer", detail, ticket=transfer.ticket))]

@@ -10,6 +10,9 @@ from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.timing import Timing
 
+PIECE_S = 0.005
+"""Seconds of one piece of a phase, after which the real engine counts progress."""
+
 
 class SimulatedRemapper:
     """Answers `Remap` by the changes of `layers`. `is_computing()`: a step runs. `has_parked()`: rows are parked."""
@@ -32,6 +35,12 @@ class SimulatedRemapper:
         self._is_computing = is_computing
         self._has_parked = has_parked
         self._ended: Remap | None = None
+        self._begun: tuple[float, Remap] | None = None
+        self._passed = 0
+
+    def progress(self, now_s: float) -> int:
+        """Pieces of changes that are done by now, also of the phase that takes its time."""
+        return self._passed + (int((now_s - self._begun[0]) / PIECE_S) if self._begun is not None else 0)
 
     def remap(self, now_s: float, message: Remap) -> list[Effect]:
         """Begin a phase, or refuse it; LOAD takes the time of loading the weights of the layers to come.
@@ -41,13 +50,15 @@ class SimulatedRemapper:
         """
         if refusal := self._layers.begin(message):
             return [Send(self._instance, Unsupported("Remap", refusal, layout=message.layout))]
+        aborted = self._end_unanswered(now_s)
+        self._begun = (now_s, message)
         if message.phase is RemapPhase.DROP_WEIGHTS and self._has_parked():
             raise ContractBroken(f"layout {message.layout} drops layers in which rows are parked")
         took_s = 0.0
         if message.phase is RemapPhase.LOAD:
             size = len(self._layers.coming(message)) * self._layers.weights_bytes
             took_s = self._timing.move_s(TransferKind.HOST_TO_SLAB, size)
-        return [After(took_s, RemapDue(message))]
+        return [*aborted, After(took_s, RemapDue(message))]
 
     def over(self, now_s: float, due: RemapDue) -> list[Effect]:
         """The time of a phase is up: it ends now, or with the running step."""
@@ -63,7 +74,22 @@ class SimulatedRemapper:
             return []
         layers = self._layers
         layers.end(message)
+        self._count(now_s)
         if self._audit is not None:
             self._audit.remapped(frozenset(layers.held), frozenset(layers.retained), layers.slots)
         done = RemapDone(message.layout, message.phase, layers.held_column, layers.slots, self._ready.quantum)
         return [Send(self._instance, done)]
+
+    def _end_unanswered(self, now_s: float) -> list[Effect]:
+        """An ABORT came: the phase that has not answered never takes effect, and its answer says so."""
+        if self._begun is None:
+            return []
+        message = self._begun[1]
+        self._ended = None
+        self._count(now_s)
+        detail = f"{message.phase.name} of layout {message.layout}: aborted"
+        return [Send(self._instance, Unsupported("Remap", detail, layout=message.layout))]
+
+    def _count(self, now_s: float) -> None:
+        """The phase under way is over."""
+        self._passed, self._begun = self.progress(now_s) + 1, None

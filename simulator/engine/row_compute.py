@@ -43,13 +43,11 @@ class RowComputer:
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
-        step, sequences = queued.step, self._sequences.by_number
+        step, sequences, closing = queued.step, self._sequences.by_number, self._sequences.closing
         numbers, starts, stops = step.sequence, step.start, step.stop
         strides = step.stride if isinstance(step, Step) else ()
         for row in queued.rows:
-            sequence = sequences.get(numbers[row])
-            if sequence is None or sequence.ended:
-                continue
+            sequence = sequences.get(numbers[row]) or closing[numbers[row]]
             start, stop = starts[row], stops[row]
             tokens = len(range(start, stop, strides[row])) if strides else stop - start
             if tokens == 1 and start >= sequence.prompt_tokens:
@@ -73,19 +71,13 @@ class RowComputer:
         """
         step = queued.step
         self._learn(queued)
-        spoiled = self._spoiled_by(step)
         slots = row_slots(step) if self._audit is not None else None
         tally = IterationResult(step.step, queued.left, queued.dropped)
         splits = self._group.spans(step) if isinstance(step, Step) and step.span_row else {}
-        sequences, samples = self._sequences.by_number, step.sample
+        sequences, closing, samples = self._sequences.by_number, self._sequences.closing, step.sample
         for row in queued.rows:
             number = step.sequence[row]
-            sequence = sequences.get(number)
-            if sequence is None or sequence.ended or number in spoiled:
-                tally.dropped.append(number)
-                if sequence is None and slots is not None and self._audit is not None:
-                    self._audit.may_have_written(slots[row])
-                continue
+            sequence = sequences.get(number) or closing[number]
             if splits and row in splits and isinstance(step, Step) and step.group is GroupKind.RING:
                 self._ring_row(step, row, sequence, splits[row], tally)
                 continue
@@ -106,20 +98,21 @@ class RowComputer:
             self._pass_hidden(queued, tally)
         return tally
 
-    def drop_gone(self, queued: QueuedSimStep) -> int:
-        """Drop the rows of a running step whose sequences ended or closed; returns how many rows it had."""
-        rows, numbers, sequences = queued.rows, queued.step.sequence, self._sequences.by_number
+    def drop_gone(self, queued: QueuedSimStep) -> None:
+        """Drop the rows of a step that begins whose sequences ended, were closed, or lack what a transfer was to bring.
+
+        A sequence that is closed later is computed to the end of the step, as a live engine does.
+        """
+        numbers, sequences = queued.step.sequence, self._sequences.by_number
         spoiled = self._spoiled_by(queued.step)
-        queued.rows = []
-        for row in rows:
-            sequence = sequences.get(numbers[row])
-            if sequence is not None and not sequence.ended and sequence.number not in spoiled:
-                queued.rows.append(row)
-                continue
-            queued.dropped.append(numbers[row])
-            if sequence is None and self._audit is not None:
-                self._audit.may_have_written(row_slots(queued.step)[row])
-        return len(rows)
+        gone = [
+            row
+            for row in queued.rows
+            if (sequence := sequences.get(numbers[row])) is None or sequence.ended or numbers[row] in spoiled
+        ]
+        if gone:
+            queued.rows = [row for row in queued.rows if row not in gone]
+            queued.dropped += [numbers[row] for row in gone]
 
     def _spoiled_by(self, step: RowColumns) -> list[int]:
         return [number for move in step.after if (number := self._spoiled(move)) is not None]
@@ -160,18 +153,16 @@ class RowComputer:
         step = queued.step
         if not isinstance(step, Step):
             return
-        rows = frozenset(
-            (step.sequence[row], step.start[row], step.stop[row])
-            for row in queued.rows
-            if step.sequence[row] not in tally.dropped
-        )
+        rows = frozenset((step.sequence[row], step.start[row], step.stop[row]) for row in queued.rows)
         if step.hidden_in and step.layer_start:
             self._rooms.read(step.hidden_in, rows)
         if queued.layers is not None and queued.layers.stop < self._layers:
-            self._rooms.write(step.hidden_out, rows)
+            closed = self._sequences.closing
+            self._rooms.write(step.hidden_out, frozenset(row for row in rows if row[0] not in closed))
         elif step.hidden_out:
             for number, token in zip(tally.numbers, tally.tokens, strict=True):
-                self._rooms.tell(step.hidden_out, number, self._sequences.by_number[number].length - 1, token)
+                if (sequence := self._sequences.by_number.get(number)) is not None:  # not closed meanwhile
+                    self._rooms.tell(step.hidden_out, number, sequence.length - 1, token)
 
     def _learn(self, queued: QueuedSimStep) -> None:
         """The first stage of a pipeline learns the tokens that the last one sampled."""

@@ -63,6 +63,18 @@ class SimulatedRunningStep:
         units = spacing * ceil(worked / spacing * (1.0 - _SLACK))
         return units if units < self.layers * LAYER_UNITS else None
 
+    def passed(self, now_s: float) -> int:
+        """Safepoints passed by now, without the end: as the live engine's progress page counts them."""
+        if self.whole_s <= 0.0:
+            return 0
+        worked = self.queued.units + max(0.0, self._worked_s(now_s)) / self._unit_s
+        return int(min(worked / self._spacing, self.safepoints - 1))
+
+    @property
+    def safepoints(self) -> int:
+        """All safepoints of the step, its end included."""
+        return self.layers * LAYER_UNITS // self._spacing
+
     def wait_s(self, now_s: float, units: int) -> float:
         """Seconds until the step reaches `units`."""
         needed_s = (units - self.queued.units) * self._unit_s

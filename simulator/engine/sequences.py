@@ -31,13 +31,17 @@ class SimulatedSequence:
 
 
 class SimulatedSequences:
-    """Sequences opened and not closed, by number; a text with `failing_token` fails."""
+    """Sequences opened and not closed, by number; a text with `failing_token` fails.
+
+    `closing`: those closed while the running step computes a row of them, which it does to its end.
+    """
 
     def __init__(
         self, slots: int, max_positions: int, voice: TokenModel, audit: KvAudit | None, failing_token: int | None = None
     ) -> None:
         self.failing_token = failing_token
         self.by_number: dict[int, SimulatedSequence] = {}
+        self.closing: dict[int, SimulatedSequence] = {}
         self._slots = slots
         self._max_positions = max_positions
         self._voice = voice
@@ -47,10 +51,11 @@ class SimulatedSequences:
         """Add a sequence.
 
         Raises:
-            ContractBroken: it is open already, or has too many or too few tokens, or more KV than tokens.
+            ContractBroken: it is open already, or computed yet, or has too many or too few tokens, or more KV than
+                tokens.
         """
         number, length = message.sequence, len(message.tokens)
-        if number in self.by_number:
+        if number in self.by_number or number in self.closing:
             raise ContractBroken(f"sequence {number} is open already")
         tokens_max = min(message.prompt_tokens + message.max_tokens, self._max_positions)
         if not 0 < length < tokens_max:
@@ -70,11 +75,24 @@ class SimulatedSequences:
         if self._audit is not None:
             self._audit.opened(number, message.tokens, slots_of_extents(message.extent_start, message.extent_length))
 
-    def close(self, number: int) -> None:
-        """Remove a sequence; nothing if it is not open."""
-        self.by_number.pop(number, None)
-        if self._audit is not None:
+    def close(self, number: int, is_computed: bool = False) -> None:
+        """Remove a sequence; nothing if it is not open. `is_computed`: the running step has a row of it."""
+        sequence = self.by_number.pop(number, None)
+        if sequence is not None and is_computed:
+            self.closing[number] = sequence
+        elif sequence is not None and self._audit is not None:
             self._audit.closed(number)
+
+    def computing(self, number: int) -> SimulatedSequence:
+        """A sequence of the running step. Raises KeyError if it is none."""
+        return self.by_number[number] if number in self.by_number else self.closing[number]
+
+    def step_ended(self) -> None:
+        """No row of a closed sequence is computed any more."""
+        for number in self.closing:
+            if self._audit is not None:
+                self._audit.closed(number)
+        self.closing.clear()
 
 
 def slots_of_extents(starts: Ints, lengths: Ints) -> list[int]:

@@ -43,8 +43,9 @@ class SafepointDue:
 class SimulatedStepRunner:
     """Owns the queue, the running step, the parked rows, and the interrupts that have not taken effect.
 
-    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the transfer is
-    not answered. `between_steps(now_s)` is called when a step ended, before the next one begins.
+    `busy_s`: seconds of steps so far, `safepoints` those passed in steps that ended. `slowness` multiplies the time of
+    each step. `is_landing(move)`: the transfer is not answered. `between_steps(now_s)` is called when a step ended,
+    before the next one begins.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class SimulatedStepRunner:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
         self.busy_s = 0.0
+        self.safepoints = 0
         self.slowness = 1.0
         self.running: SimulatedRunningStep | None = None
         self._instance = instance
@@ -124,6 +126,8 @@ class SimulatedStepRunner:
         queued = self.queue.take_ready()
         if queued is None:
             return []
+        if queued.is_resumed:
+            self.parked.free(queued.step.sequence)
         if queued.step.layout != self._layers.layout:
             refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
             return [Send(self._instance, refused), *self.begin(now_s)]
@@ -131,6 +135,7 @@ class SimulatedStepRunner:
             return [Send(self._instance, Unsupported("Step", wrong, step=queued.step.step)), *self.begin(now_s)]
         if len(self.parked):
             self._refuse_parked(queued)
+        self._rows.drop_gone(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
@@ -156,6 +161,7 @@ class SimulatedStepRunner:
                 return self._abandon(now_s, running)
             if running.is_waiting:
                 return self._take_effect(now_s) if self._interrupts else []
+        self.safepoints += running.safepoints
         tally = self._rows.compute(running.queued)
         effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
@@ -183,13 +189,13 @@ class SimulatedStepRunner:
             self._group.give_up(running.queued.step)
         return [self._end(now_s, _nothing(running.queued)), *self._between_steps(now_s)]
 
+    def is_computing(self, number: int) -> bool:
+        """Whether the running step has a row of the sequence."""
+        return self.running is not None and number in self.running.queued.sequences
+
     def progress(self, now_s: float) -> int:
-        """Layers of the running iteration that are computed by now."""
-        running = self.running
-        if running is None or running.whole_s <= 0:
-            return 0
-        layers = running.layers
-        return min(layers - 1, int(layers * (now_s - running.began_s) / running.whole_s))
+        """Safepoints passed by now in steps that ended and in the running one."""
+        return self.safepoints + (self.running.passed(now_s) if self.running is not None else 0)
 
     def writing(self) -> list[int]:
         """The slots that the running step and queued ones write."""
@@ -251,7 +257,7 @@ class SimulatedStepRunner:
     def _take_effect(self, now_s: float) -> list[Effect]:
         """Let all interrupts take effect: their answers in order, then those of the steps without a row."""
         running = self.running
-        rows = self._rows.drop_gone(running.queued) if running is not None else 0
+        rows = len(running.queued.rows) if running is not None else 0
         answers: list[Effect] = []
         for message in self._interrupts:
             leaving = LeavingRows(message, self._sequences, self.parked, self._audit)
@@ -286,6 +292,7 @@ class SimulatedStepRunner:
         """The running step is over: its answer."""
         running, self.running = self.running, None
         assert running is not None
+        self._sequences.step_ended()
         compute_s = now_s - running.began_s
         self.busy_s += compute_s
         idle_s, self._idle_since_s = running.began_s - self._idle_since_s, now_s

@@ -1,10 +1,11 @@
 """The next token of a modelled engine as a pure function, so that any stream can be checked after any fault.
 
 `PrefixTokenModel` depends on every token before: a token that is wrong, missing or repeated changes all that follow.
-`PositionTokenModel` depends on the seed and the position alone, at a small constant cost for any length.
+`PositionTokenModel` depends on the seed and the position alone, at a small constant cost for any length;
+`AnswerTokenModel` too, and ends an answer where a trace does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 VOCABULARY = 1000
@@ -82,6 +83,31 @@ class PositionTokenModel:
         """See `TokenModel`."""
         mixed = (seed * 2654435761 + length * 40503 + 12345) & 0xFFFFFFFF
         return (mixed ^ (mixed >> 15)) % vocabulary
+
+    def advance(self, state: int, token: int) -> int:
+        """See `TokenModel`."""
+        return 0
+
+
+class AnswerTokenModel:
+    """As `PositionTokenModel`, and answers end by themselves: `ends` gives, by seed, the tokens of prompt and answer.
+
+    The last token of an answer is the greatest of the vocabulary, and no other is. A seed that `ends` lacks never ends.
+    """
+
+    def __init__(self, ends: Mapping[int, int]) -> None:
+        self._ends = ends
+
+    def begin(self, tokens: Iterable[int]) -> int:
+        """See `TokenModel`. Reads no token."""
+        return 0
+
+    def next_token(self, state: int, seed: int, length: int, vocabulary: int) -> int:
+        """See `TokenModel`."""
+        if length + 1 == self._ends.get(seed):
+            return vocabulary - 1
+        mixed = (seed * 2654435761 + length * 40503 + 12345) & 0xFFFFFFFF
+        return (mixed ^ (mixed >> 15)) % (vocabulary - 1)
 
     def advance(self, state: int, token: int) -> int:
         """See `TokenModel`."""

@@ -38,7 +38,9 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """Simulated over live, less 1; 0 where both agree or the live one is 0."""
+        """Simulated over live, less 1; 0 where both agree (also that it never came) or the live one is 0."""
+        if self.live_s == self.simulated_s:
+            return 0.0
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 

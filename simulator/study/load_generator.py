@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
-from dunlin.messages.types import FinishReason, Ints, RequestClass, SamplingParams, i32
+from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, i32
 from dunlin.workload.loadgen.stats import RequestRecord
 from dunlin.workload.traffic.prompts import Job
 from simulator.cluster.world import World
@@ -19,6 +19,7 @@ from simulator.cluster.world import World
 LOAD = Address("load", "")
 RETRY_S = 0.2
 """Seconds before a retry without a `retry_after_s`."""
+_OUTCOMES = {FinishReason.LENGTH: "ok", FinishReason.STOP: "ok", FinishReason.DEADLINE: "expired"}
 GIVE_UP_S = 60.0
 """Seconds without service after which a client gives up."""
 
@@ -86,8 +87,8 @@ class LoadClient:
         for _ in delta.tokens:
             record.token_s.append(now_s - self._load.start_s)
         if delta.finish is not FinishReason.RUNNING:
-            is_good = delta.finish in (FinishReason.LENGTH, FinishReason.STOP)
-            self._end(now_s, "ok" if is_good else "error", delta.detail or ("" if is_good else delta.finish.name))
+            outcome = _OUTCOMES.get(delta.finish, "error")
+            self._end(now_s, outcome, delta.detail or ("" if outcome == "ok" else delta.finish.name))
         return []
 
     def _on_rejected(self, now_s: float, rejected: SubmitRejected) -> list[Effect]:
@@ -121,6 +122,7 @@ class SimulatedLoad:
     """Sends every job at its time to the dispatchers in turn, and keeps the records, by the order of sending.
 
     `doors()`: the dispatchers' addresses. `records` of open requests are not complete. `open` counts open requests.
+    `end_token` ends the answers of jobs that have a `bound`.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class SimulatedLoad:
         doors: Callable[[], list[Address]],
         keep_tokens: bool = False,
         on_end: Callable[[], None] | None = None,
+        end_token: int = 0,
     ) -> None:
         self.records: list[RequestRecord] = []
         self.start_s = 0.0
@@ -141,6 +144,7 @@ class SimulatedLoad:
         self._jobs = jobs
         self._doors = doors
         self._on_end = on_end
+        self._end_token = end_token
         self._next: Job | None = None
         self._turns = 0
 
@@ -190,19 +194,22 @@ class SimulatedLoad:
         number = len(self.records)
         self.records.append(record)
         client = Address("client", f"client-{number}")
-        reader = LoadClient(self, client, _submit(job, number), record)
+        reader = LoadClient(self, client, _submit(job, number, self._end_token), record)
         self._world.add(client, reader)
         self.open += 1
         if not self.connect(client):
             self._world.post(client, client, Gone("no dispatcher is there"), 0.0)
 
 
-def _submit(job: Job, number: int) -> Submit:
+def _submit(job: Job, number: int, end_token: int) -> Submit:
     seed = number if job.seed is None else job.seed
     is_batch = getattr(job, "label", "") == "batch"
     request_class = RequestClass.BATCH if is_batch else RequestClass.INTERACTIVE
-    return Submit(_tokens(job.prompt), job.max_tokens, SamplingParams(seed=seed), request_class=request_class)
-
-
-def _tokens(prompt: Ints) -> Ints:
-    return prompt
+    bound = getattr(job, "bound", None)
+    return Submit(
+        job.prompt,
+        job.max_tokens if bound is None else bound,
+        SamplingParams(seed=seed),
+        i32() if bound is None else i32([end_token]),
+        request_class,
+    )

@@ -4,7 +4,7 @@ Needs matplotlib (the extra `sim`); reads records and tracks, no core.
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,9 @@ class PlotsMissing(Exception):
 
 
 def cdfs(path: Path, measures: Mapping[str, Mapping[str, Sequence[float]]], limits: Mapping[str, float]) -> None:
-    """Cumulative distributions: `measures[name][preset]` are values in seconds; `limits[name]` is drawn as the SLO."""
+    """Cumulative distributions: `measures[name][preset]` are values in seconds, infinite for what never came, so that
+    the curve of a preset that lost requests ends below 1. `limits[name]` is drawn as the SLO.
+    """
     _save(cdf_figure(measures, limits)[0], path)
 
 
@@ -54,10 +56,8 @@ def cdf_figure(
 
 
 def _cdf(axis: "Axes", values: Sequence[float], label: str, colour: str) -> None:
-    ordered = sorted(values)
-    if not ordered:
-        return
-    at_most = [(index + 1) / len(ordered) for index in range(len(ordered))]
+    ordered = sorted(value for value in values if value < inf)
+    at_most = [(index + 1) / len(values) for index in range(len(ordered))]
     axis.plot([max(value, 1e-4) for value in ordered], at_most, label=label, color=colour, linewidth=1.6)
 
 
@@ -82,6 +82,8 @@ def _time_axis(axis: "Axes") -> None:
     """Logarithmic, with few enough ticks in plain numbers that their labels stand apart."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
+    if low <= 0:  # nothing is drawn
+        low, high = 1e-3, 1.0
     axis.set_xticks(*_ticks(low, high))
     axis.set_xticks([], minor=True)
     axis.tick_params(axis="x", labelsize=8)

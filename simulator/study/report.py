@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from dunlin.workload.loadgen.slo import Slos, meets_slo
 from dunlin.workload.loadgen.stats import Percentiles, RequestRecord, RunReport, percentiles, summarize
@@ -13,10 +14,11 @@ from simulator.study.track_stats import kv_usage, last_value, mean_over_time
 class PresetFigures:
     """The figures of one preset's run. Times in seconds, shares from 0 to 1.
 
-    `queueing_s`: from arrival until an engine first had the request. `utilisation` is the share of time in
-    which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances from the first
-    arrival to the last token. `classes` has a report per class where there is more than one. `slowest` names requests
-    whose first token took longest: `--explain` takes them.
+    `queueing_s`: from arrival until an engine first had the request, infinite if none ever had. `utilisation` is the
+    share of time in which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances
+    from the first arrival to the last token. `classes` has a report per class where there is more than one. `slowest`
+    names requests whose first token took longest: `--explain` takes them. `overhead`: see
+    `SimulationOutcome`.
     """
 
     preset: str
@@ -33,6 +35,7 @@ class PresetFigures:
     wall_s: float = 0.0
     classes: Mapping[str, RunReport] = field(default_factory=dict)
     slowest: tuple[str, ...] = ()
+    overhead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class SimulationOutcome:
 
     `queued_s[i]`: seconds until `records[i]` was first in an engine, negative if it never was. `tracks`: samples by
     instance name. `wall_s`: seconds on this machine for `events` deliveries. `story`: the explanation of a request.
+    `overhead`: what the engine's host was taken to add to its kernels, and the source.
     """
 
     preset: str
@@ -50,6 +54,7 @@ class SimulationOutcome:
     wall_s: float = 0.0
     events: int = 0
     story: tuple[str, ...] = ()
+    overhead: str = ""
 
 
 def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
@@ -65,7 +70,7 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
         preset=outcome.preset,
         instances=len(tracks),
         report=whole,
-        queueing_s=percentiles(waited for waited in outcome.queued_s if waited >= 0),
+        queueing_s=percentiles(waited if waited >= 0 else inf for waited in outcome.queued_s),
         utilisation=sum(last_value(track.step_busy_s) for track in tracks) / (len(tracks) * whole.span_s or 1.0),
         memory_mean=sum(means) / (len(means) or 1),
         memory_max=max((max(shares, default=0.0) for shares in used), default=0.0),
@@ -76,6 +81,7 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
         wall_s=outcome.wall_s,
         classes=_classes(records, met_it),
         slowest=tuple(record.request for record in slowest(records)[:3]),
+        overhead=outcome.overhead,
     )
 
 

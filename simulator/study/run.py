@@ -94,7 +94,8 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
     starts = FirstScheduled(cluster.instances)
     if spec.keep_starts:
         world.on_delivered = starts.on_delivery
-    load = SimulatedLoad(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
+    end_token = spec.cluster.engine.ready.vocabulary - 1
+    load = SimulatedLoad(world, iter(spec.jobs), cluster.doors, spec.keep_tokens, end_token=end_token)
     sampler = Sampler(world, spec.sample_s, lambda: _instances(cluster))
     with without_gc():
         _until_ready(cluster)

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from dunlin.cost.engine_overheads import NamedOverhead, overhead_of_preset, parse_overhead
 from dunlin.cost.models import EngineTiming
-from dunlin.cost.strategy_files import parse_overhead
 from dunlin.cost.timing_loader import load_timing
-from dunlin.workload.traffic.prompts import iter_jobs
+from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
 from services.settings import CORES
 from simulator.cluster.spec import ClusterSpec
@@ -39,13 +40,22 @@ def run_case(
     """
     start_s = time.perf_counter()
     cluster = cluster_of(case)
-    ready = cluster.engine.ready
-    jobs = iter_jobs(arrivals, case.max_positions or ready.max_positions, _VOCABULARY, case.seed)
+    room, bound = case.max_positions or cluster.engine.ready.max_positions, None
+    if not case.oracle:
+        bound = answer_bound(arrivals)
+        cluster = replace(cluster, engine=replace(cluster.engine, answer_ends=answer_ends(arrivals, room)))
+    jobs = iter_jobs(arrivals, room, _VOCABULARY, case.seed, bound=bound)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
     spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
     on_progress = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
     result = simulate(spec, on_progress)
     return _outcome(case, arrivals, result, time.perf_counter() - start_s)
+
+
+def answer_ends(arrivals: Sequence[Arrival], max_positions: int) -> dict[int, int]:
+    """The tokens of prompt and answer of each arrival, by its place, which is the seed that `SimulatedLoad` sends."""
+    clipped = (clip_lengths(arrival.input_tokens, arrival.output_tokens, max_positions) for arrival in arrivals)
+    return {place: inputs + outputs for place, (inputs, outputs) in enumerate(clipped)}
 
 
 def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s: float) -> SimulationOutcome:
@@ -61,6 +71,7 @@ def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s:
         wall_s,
         result.events,
         _story(case.story_of, result) if case.story_of else (),
+        str(overhead_of(case) or "that of the profile"),
     )
 
 
@@ -77,11 +88,21 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
         raise SimError(str(error)) from None
 
 
+def overhead_of(case: Case) -> NamedOverhead | None:
+    """What the engine's host adds: as the case says, else by its preset; None: a profile, which holds it already.
+
+    Raises ValueError.
+    """
+    if case.overhead:
+        return parse_overhead(case.overhead)
+    return None if Path(case.device).is_file() else overhead_of_preset(case.preset)
+
+
 def cluster_of(case: Case) -> ClusterSpec:
     """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
-        overhead = parse_overhead(case.overhead) if case.overhead else None
-        timing = load_timing(case.device, case.shape, case.tp, overhead)
+        added = overhead_of(case)
+        timing = load_timing(case.device, case.shape, case.tp, None if added is None else added.overhead)
         if timing.slots < _QUANTUM:
             raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")
         nodes = case.nodes or -(-case.instances * case.tp // _GPUS_PER_NODE)

@@ -23,8 +23,9 @@ class Case:
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
     `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
     explain ("slowest": the one that waited longest for its first token), `overhead` what the engine's host adds to
-    steps (as `dunlin.cost.strategy_files.parse_overhead` reads it; empty: nothing), `settings` names and
-    values of those that differ from the defaults and the preset's.
+    steps (as `dunlin.cost.engine_overheads.parse_overhead` reads it; empty: by the preset's engine), `oracle`
+    that the bound of each answer is its length, which no scheduler can know otherwise (they all get the same bound),
+    `settings` names and values of those that differ from the defaults and the preset's.
     """
 
     preset: str
@@ -40,6 +41,7 @@ class Case:
     sample_s: float = 0.0
     story_of: str = ""
     overhead: str = ""
+    oracle: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
 
 

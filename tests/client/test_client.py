@@ -45,7 +45,7 @@ from tests.services.dispatcher.running_doors import Doors, doors
 
 def with_client(test: Callable[[Doors, AsyncClient], Awaitable[None]], **options: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), doors(**options) as cluster, AsyncClient(cluster.endpoint) as client:
+        async with asyncio.timeout(400), doors(**options) as cluster, AsyncClient(cluster.endpoint) as client:
             await test(cluster, client)
 
     asyncio.run(run())
@@ -55,7 +55,7 @@ def in_thread(test: Callable[[Doors, Client], Any], **options: Any) -> Any:
     """Run a test of the blocking client in a thread, beside the loop that serves it."""
 
     async def run() -> Any:
-        async with asyncio.timeout(30), doors(**options) as cluster:
+        async with asyncio.timeout(400), doors(**options) as cluster:
 
             def use() -> Any:
                 with Client(cluster.endpoint) as client:
@@ -423,7 +423,7 @@ def test_blocking_errors() -> None:
 
 def test_leaving_a_blocking_stream_cancels_the_request() -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), doors() as cluster:
+        async with asyncio.timeout(400), doors() as cluster:
             cluster.instance.held = True
 
             def use() -> str:

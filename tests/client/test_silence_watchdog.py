@@ -29,7 +29,7 @@ def test_a_ticker_ends_without_watchdogs() -> None:
     thread = ticker._thread
     assert thread is not None
     ticker.remove(watchdog)
-    thread.join(5.0)
+    thread.join(300)
     assert not thread.is_alive()
     ticker.add(watchdog)
     assert ticker._thread is not None

@@ -15,7 +15,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARED = pytest.StashKey[ClusterProcess]()
 
 
-def eventually(holds: Callable[[], bool], limit_s: float = 60.0) -> None:
+def eventually(holds: Callable[[], bool], limit_s: float = 300.0) -> None:
     """Wait until it holds; fail if it does not within `limit_s`."""
     until_s = time.monotonic() + limit_s
     while not holds():
@@ -52,7 +52,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def command() -> Command:
     """Runs the `dunlin_command` command to its end."""
 
-    def run(*arguments: str, limit_s: float = 100) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments: str, limit_s: float = 300) -> "subprocess.CompletedProcess[str]":
         environment = {name: value for name, value in os.environ.items() if name != "DUNLIN_DATA_DIR"}
         return subprocess.run(
             dunlin_command(*arguments),

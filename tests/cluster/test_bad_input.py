@@ -10,7 +10,7 @@ import pytest
 import dunlin
 from cli.launch.cluster_process import ClusterProcess
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 
 class Raw(str):

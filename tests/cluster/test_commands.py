@@ -11,7 +11,7 @@ from cli.launch.cluster_process import ClusterProcess
 from dunlin.workload.loadgen.run_record import read_run
 from dunlin.workload.traffic.arrival_processes import arrivals_until, poisson_arrivals
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.faults import manager_failover
 from cli.launch.cluster_process import ClusterProcess
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 
 def test_the_next_manager_leads_and_no_stream_notices() -> None:

@@ -10,7 +10,7 @@ from dunlin.client import Client
 from dunlin.client.async_client import AsyncClient
 from dunlin.client.results import Generation
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 SYSTEM = [5 + 11 * token % 400 for token in range(150)]
 

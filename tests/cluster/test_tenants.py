@@ -72,7 +72,7 @@ def post(cluster: ClusterProcess, bare: Path, key: str) -> Any:
     request = urllib.request.Request(f"{cluster.http}/v1/completions", body, headers)
     context = ssl.create_default_context(cafile=str(bare / "ca.pem"))
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    with urllib.request.build_opener(*handlers).open(request, timeout=60) as answer:
+    with urllib.request.build_opener(*handlers).open(request, timeout=300) as answer:
         return json.load(answer)
 
 
@@ -121,10 +121,10 @@ def test_quotas_hold_under_concurrency(cluster: ClusterProcess, bare: Path) -> N
     began_s = time.monotonic()
     with ThreadPoolExecutor(12) as threads:
         seen = list(threads.map(ask, range(12)))
-    seen += [ask(0) for _ in range(8)]
+    while "tokens" not in seen:  # as much as a slow machine may serve in the meantime
+        seen.append(ask(0))
     filled = (time.monotonic() - began_s) * 200 / 60
     assert 2 <= seen.count("served") <= (200 + filled) / 30
-    assert "tokens" in seen
 
 
 def test_the_file_is_read_anew_and_a_bad_one_changes_nothing(

@@ -34,6 +34,8 @@ from tests.cluster.conftest import Command
 pytestmark = pytest.mark.cluster
 
 Members = dict[str, Member]
+LENGTH = 1500
+"""Runs still when the monitor has heard where."""
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +70,17 @@ def members(state: ClusterState, client_dir: Path) -> Members:
         finally:
             await etcd.close()
 
-    return asyncio.run(asyncio.wait_for(read(), 30))
+    return asyncio.run(asyncio.wait_for(read(), 300))
 
 
 def post(url: str, body: object, context: ssl.SSLContext) -> Any:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    with urllib.request.build_opener(*handlers).open(request, timeout=60) as answer:
+    with urllib.request.build_opener(*handlers).open(request, timeout=300) as answer:
         return json.load(answer)
 
 
-def told(client: dunlin.Client, request: str, limit_s: float = 60.0) -> bool:
+def told(client: dunlin.Client, request: str, limit_s: float = 300.0) -> bool:
     """Whether the monitor explains the request; reasons come to it in batches."""
     until_s = time.monotonic() + limit_s
     while not client.explain(request).reasons:
@@ -130,7 +132,7 @@ def attach(member: Member, conversation: StreamProtocol, security: TlsIdentity |
         address = member.address
         async with open_channel(member.endpoint, security, address.role, address.name) as channel:
             make: Any = channel.stream_stream(conversation.method)
-            call = make(metadata=identity_metadata(caller, address), timeout=60)
+            call = make(metadata=identity_metadata(caller, address), timeout=300)
             reading = asyncio.create_task(call.initial_metadata())
             await asyncio.wait([reading, asyncio.create_task(call.code())], return_when=asyncio.FIRST_COMPLETED)
             if call.done():
@@ -206,17 +208,17 @@ def busy(client: dunlin.Client) -> list[int]:
 def test_a_stream_goes_on_when_its_instance_is_killed(secured: ClusterProcess, client_dir: Path) -> None:
     with dunlin.Client(secured.grpc, tls_dir=client_dir) as client:
         tokens, killed = 0, False
-        for event in client.stream("once upon a time", max_tokens=600, ignore_eos=True):
+        for event in client.stream("once upon a time", max_tokens=LENGTH, ignore_eos=True):
             tokens += len(event.tokens)
             if tokens and not killed and (pids := busy(client)):
                 os.kill(pids[0], signal.SIGKILL)
                 killed = True
         assert killed
-        assert tokens == 600
+        assert tokens == LENGTH
         eventually_back(client)
 
 
-def eventually_back(client: dunlin.Client, limit_s: float = 60.0) -> None:
+def eventually_back(client: dunlin.Client, limit_s: float = 300.0) -> None:
     until_s = time.monotonic() + limit_s
     while sum(member.instance is not None and member.connected for member in client.status().members) < 2:
         assert time.monotonic() < until_s

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dunlin.messages.engine import Interrupted, StepDone, TransferDone, Unsupported
+from dunlin.messages.engine import Interrupted, RemapDone, StepDone, TransferDone, Unsupported
 
 
 def comparable(event: Any) -> tuple[Any, ...]:
@@ -15,6 +15,8 @@ def comparable(event: Any) -> tuple[Any, ...]:
         return ("Interrupted", event.ticket, tuple(event.sequence), tuple(event.step), tuple(event.parked))
     if isinstance(event, TransferDone):
         return ("TransferDone", event.ticket, event.status)
+    if isinstance(event, RemapDone):
+        return ("RemapDone", event.layout, event.phase, tuple(event.layers))
     if isinstance(event, Unsupported):
         return ("Unsupported", event.what, event.step, event.ticket, event.layout)
     return (type(event).__name__,)

@@ -1,7 +1,7 @@
 """A tiny core that keeps the contract: it turns drawn numbers into commands, and learns from the answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dunlin.messages.engine import (
@@ -11,6 +11,8 @@ from dunlin.messages.engine import (
     Interrupt,
     Interrupted,
     Open,
+    Remap,
+    RemapDone,
     Resume,
     Step,
     StepDone,
@@ -23,6 +25,7 @@ from dunlin.messages.types import (
     HostRegion,
     Priority,
     Region,
+    RemapPhase,
     SamplingParams,
     TransferKind,
     TransferStatus,
@@ -32,6 +35,8 @@ from dunlin.messages.types import (
     i64,
 )
 
+AWAY = (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV)
+BACK = (RemapPhase.PREPARE, RemapPhase.LOAD, RemapPhase.COMMIT)
 SLOTS_EACH = 128
 """Slots of each sequence: number n has those from n · SLOTS_EACH on."""
 ROOM_BYTES = 1 << 16
@@ -71,6 +76,8 @@ class Known:
     rows: list[ConductedRow] = field(default_factory=list)
     parked: Place | None = None
     valid: int = 0
+    is_half: bool = False
+    """Only the layers held while others were missing have KV of it."""
     waits: int = 0
     """The transfer that its first row waits for."""
 
@@ -85,7 +92,11 @@ class Conductor:
         self.landing: dict[int, Known | None] = {}
         self._token_bytes = token_bytes
         self._layers = layers
-        self._opened = self._steps = self._tickets = 0
+        self._opened = self._steps = self._tickets = self._layouts = 0
+        self._layout = 0
+        self._held = layers
+        self._change: Remap | None = None
+        self._next: list[RemapPhase] = []
 
     # --- commands ---
 
@@ -104,10 +115,16 @@ class Conductor:
         self._steps += 1
         waits = [each.waits for each in chosen if each.waits]
         rows = [self._issue(each, chunk) for each in chosen]
-        return _step(self._steps, [each.number for each in chosen], rows, waits)
+        step = _step(self._steps, [each.number for each in chosen], rows, waits, self._layout)
+        if self.is_whole:
+            return step
+        return replace(step, layer_stop=self._held, hidden_out=self._steps)
 
     def interrupt(self, verdict: Verdict, picks: Sequence[int]) -> Interrupt:
-        """Named sequences, or all if none is picked, up to the newest step."""
+        """Named sequences, or all if none is picked, up to the newest step. Rows of a step over some of the layers are
+        discarded: the modelled engine parks none.
+        """
+        verdict = verdict if self.is_whole else Verdict.DISCARD
         running = [each.number for each in self.sequences.values() if each.rows]
         named = sorted({running[pick % len(running)] for pick in picks}) if running else []
         self._tickets += 1
@@ -140,18 +157,60 @@ class Conductor:
         return Discard(i64(each.number for each in chosen)) if chosen else None
 
     def close(self, pick: int) -> Close | None:
-        """A sequence that has no row in a step that computes: which of its tokens would count is open otherwise."""
-        idle = [each for each in self.sequences.values() if not each.rows]
-        if not idle:
+        """Any sequence: a row of it in the running step is computed to its end, one in a queued step is dropped."""
+        if not self.sequences:
             return None
-        each = idle[pick % len(idle)]
+        each = list(self.sequences.values())[pick % len(self.sequences)]
         self.closed.add(each.number)
         del self.sequences[each.number]
         return Close(each.number)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all layers are held."""
+        return self._held == self._layers
+
+    def remap(self, pick: int) -> list[Any]:
+        """The next phase of a change, or its ABORT, and before it what a core does: no step is outstanding."""
+        if self._change is None:
+            self._layouts += 1
+            layers = i32(range(1 + pick % (self._layers - 1) if self.is_whole else self._layers))
+            self._next = list(AWAY if self.is_whole else BACK)
+            self._change = Remap(self._layouts, self._next[0], layers)
+        if pick % 5 == 0:
+            return self._abort(pick)
+        phase = self._next[0]
+        closed: list[Any] = []
+        if phase is RemapPhase.DROP_WEIGHTS:
+            closed = [Discard(i64(self._forget_parked()))]
+        elif phase is RemapPhase.RELEASE_KV:
+            closed = self._close_all(lambda each: each.issued > 0)
+        elif phase is RemapPhase.COMMIT:
+            closed = self._close_all(lambda each: each.is_half)
+        return [*closed, replace(self._change, phase=phase)]
+
+    def _abort(self, pick: int) -> list[Any]:
+        """Of a phase that has not been answered, if that is the first one; else between two phases."""
+        assert self._change is not None
+        begun = [replace(self._change, phase=RemapPhase.PREPARE)] if self._next[0] is RemapPhase.PREPARE else []
+        return [*begun, replace(self._change, phase=RemapPhase.ABORT)]
+
+    def _forget_parked(self) -> list[int]:
+        parked = [each for each in self.sequences.values() if each.parked is not None]
+        for each in parked:
+            each.parked = None
+        return [each.number for each in parked]
+
+    def _close_all(self, which: Callable[[Known], bool]) -> list[Close]:
+        gone = [each.number for each in self.sequences.values() if which(each)]
+        for number in gone:
+            self.closed.add(number)
+            del self.sequences[number]
+        return [Close(number) for number in gone]
+
     def save(self, pick: int) -> Transfer | None:
         """The valid KV of a prompt into a room of the host tier."""
-        whole = [each for each in self.sequences.values() if min(each.valid, len(each.tokens)) > 1 and not each.rows]
+        whole = [each for each in self.sequences.values() if not each.is_half and min(each.valid, len(each.tokens)) > 1]
         if not whole:
             return None
         each = whole[pick % len(whole)]
@@ -188,14 +247,18 @@ class Conductor:
             self._done(event)
         elif isinstance(event, TransferDone):
             self._landed(event)
-        elif isinstance(event, Unsupported):
+        elif isinstance(event, RemapDone):
+            self._remapped(event)
+        elif isinstance(event, Unsupported) and event.what != "Remap":
             raise AssertionError(f"a core that keeps the contract is refused: {event}")
 
     def _interrupted(self, event: Interrupted) -> None:
         for number, step, layer, block, parked in zip(
             event.sequence, event.step, event.layer, event.block, event.parked, strict=True
         ):
-            each = self.sequences[number]
+            each = self.sequences.get(number)
+            if each is None:
+                continue  # it is closed
             (row,) = [row for row in each.rows if row.step == step]
             each.rows.remove(row)
             each.issued = min(each.issued, row.start)
@@ -215,6 +278,17 @@ class Conductor:
                 each.valid = row.stop
                 each.ended |= finishes.get(each.number, FinishReason.RUNNING) is not FinishReason.RUNNING
 
+    def _remapped(self, event: RemapDone) -> None:
+        self._held = len(event.layers)
+        if event.phase in (RemapPhase.DROP_WEIGHTS, RemapPhase.COMMIT):
+            self._layout = event.layout
+        if event.phase is RemapPhase.ABORT:
+            self._next = []
+        else:
+            del self._next[0]
+        if not self._next:
+            self._change = None
+
     def _landed(self, event: TransferDone) -> None:
         each = self.landing.pop(event.ticket)
         if event.status is not TransferStatus.OK:
@@ -232,11 +306,15 @@ class Conductor:
 
     def _may_run(self, each: Known) -> bool:
         is_whole = not each.rows or all(row.step <= self._steps for row in each.rows)
-        return is_whole and not each.ended and each.parked is None and each.issued < each.length
+        is_able = not each.ended and each.parked is None and each.issued < each.length
+        if self.is_whole:
+            return is_whole and is_able
+        return is_whole and is_able and not each.waits and (each.is_half or not each.issued)
 
     def _issue(self, each: Known, chunk: int) -> ConductedRow:
         stop = min(each.length, each.issued + chunk)
-        row = ConductedRow(self._steps, each.issued, stop, stop == each.length)
+        each.is_half |= not self.is_whole
+        row = ConductedRow(self._steps, each.issued, stop, stop == each.length and self.is_whole)
         each.rows.append(row)
         self._count(each, row)
         return row
@@ -249,10 +327,11 @@ class Conductor:
         host = HostRegion(room, 1, room * ROOM_BYTES, stop * self._token_bytes)
         region = Region(0, self._layers, 0, stop)
         extents = (i64([each.number * SLOTS_EACH]), i64([stop]))
-        return Transfer(self._tickets, kind, each.number, region, *extents, host=host, priority=Priority.KV)
+        moved = Transfer(self._tickets, kind, each.number, region, *extents, host=host, priority=Priority.KV)
+        return replace(moved, layout=self._layout)
 
 
-def _step(number: int, sequences: list[int], rows: list[ConductedRow], after: list[int]) -> Step:
+def _step(number: int, sequences: list[int], rows: list[ConductedRow], after: list[int], layout: int) -> Step:
     return Step(
         number,
         i64(sequences),
@@ -263,4 +342,5 @@ def _step(number: int, sequences: list[int], rows: list[ConductedRow], after: li
         i64(sequence * SLOTS_EACH + row.start for sequence, row in zip(sequences, rows, strict=True)),
         i64(row.stop - row.start for row in rows),
         after=i64(after),
+        layout=layout,
     )

@@ -1,7 +1,9 @@
 """The two engines under comparison: the real runner, stepped piece by piece, and the model, which follows it in time.
 
 The model takes its own time for a step, so it is told when a transfer lands and up to where a step has come; what it
-answers is its own.
+answers is its own. It begins a step when that comes; the runner when it works, after the chunks of transfers that wait.
+So the model lands transfers before it ends a step, and before it begins one ahead of another that waits for them: the
+order of steps' answers is that of the runner, and the answers of transfers are compared by ticket.
 """
 
 from heapq import heappop, heappush
@@ -9,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.effects import Address, After, Send
+from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.execution.engine_layers import LayerMemory
+from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.messages.engine import MapHost, TransferDone
 from dunlin.messages.types import i32
 from simulator.engine.errors import ContractBroken
@@ -30,9 +37,12 @@ STEP_S = 0.08
 class RunnerSide:
     """The real runner over a tiny checkpoint. `inside`: it has paused within a step."""
 
-    def __init__(self, loaded: LoadedModel, tier: Path, tier_bytes: int) -> None:
+    def __init__(self, loaded: LoadedModel, directory: Path, tier: Path, tier_bytes: int) -> None:
         limits = RunnerLimits(steps=MAX_QUEUED, parked_rows=PARKED_ROWS)
-        self.runner = EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), limits)
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv))
+        layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(directory))
+        clock = SteppingClock()
+        self.runner = EngineRunner(loaded.decoder, loaded.slots, clock, limits, memory=memory, layers=layers)
         self.runner.receive(MapHost(str(tier), tier_bytes, 1))
         self.events: list[Any] = []
 
@@ -57,7 +67,8 @@ class RunnerSide:
             self.events += self.runner.work(safepoint)
             if self.inside and left <= 0:
                 return
-            if len(self.events) == before and not self.inside:
+            is_changing = self.runner.layers is not None and self.runner.layers.busy
+            if len(self.events) == before and not self.inside and not is_changing:
                 return  # all that is queued waits
 
     def take_interrupts(self) -> None:
@@ -74,11 +85,13 @@ class TwinSide:
         settings = engine_settings(
             layers=i32(range(layers)), slots=loaded.slots, step_s=STEP_S, kv_bytes_per_token=_kv_bytes(loaded),
             parked_rows=PARKED_ROWS, move_s=1e-6, move_busy_s=0.0, vocabulary=loaded.decoder.config.vocab,
-            max_positions=loaded.decoder.config.max_positions,
+            max_positions=loaded.decoder.config.max_positions, quantum=loaded.quantum,
+            weights_bytes=loaded.arena.plan.weights[0] * GRANULE_BYTES,
         )  # fmt: skip
         audit = KvCacheAudit(loaded.slots, layers=layers)
         self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), audit)
         self.events: list[Any] = []
+        self.landed: dict[int, TransferDone] = {}
         self.broken: str = ""
         self._now_s = 0.0
         self._timers: list[tuple[float, int, Any]] = []
@@ -87,7 +100,7 @@ class TwinSide:
         self.tell(MapHost("/tier", tier_bytes, 1))
 
     def tell(self, message: Any) -> None:
-        """Deliver a command, unless the contract was broken before."""
+        """Deliver a command or a timer, unless the contract was broken before."""
         if self.broken:
             return
         try:
@@ -96,7 +109,9 @@ class TwinSide:
             self.broken = str(error)
             return
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, Send) and isinstance(effect.message, TransferDone):
+                self.landed[effect.message.ticket] = effect.message
+            elif isinstance(effect, Send):
                 self.events.append(effect.message)
             elif isinstance(effect, After) and isinstance(effect.message, TransferDue):
                 self._landing.append(effect.message)
@@ -104,15 +119,28 @@ class TwinSide:
                 self._number += 1
                 heappush(self._timers, (self._now_s + effect.delay_s, self._number, effect.message))
 
-    def next_event(self, expected: Any, at: int) -> Any:
-        """Event number `at`; time passes until it comes, if it has not come. None: it never does."""
+    def land(self) -> None:
+        """Let all transfers under way land."""
+        while self._landing:
+            self.tell(self._landing.pop(0))
+
+    @property
+    def waits(self) -> bool:
+        """Whether no step runs, and one waits for transfers."""
+        return self.engine.runner.running is None and len(self.engine.runner.queue) > 0
+
+    def answer_to(self, expected: TransferDone) -> Any:
+        """The answer of the transfer that the runner has answered. None: there is none."""
+        self.land()
+        return self.landed.get(expected.ticket)
+
+    def next_event(self, at: int) -> Any:
+        """Event number `at` but for answers of transfers; time passes until it comes. None: it never does."""
         while len(self.events) <= at and not self.broken:
-            if isinstance(expected, TransferDone) and self._landing:
-                self.tell(self._landing.pop(0))
-            elif self._timers:
-                self._pass()
-            else:
+            self.land()
+            if not self._timers:
                 return None
+            self._pass()
         return None if self.broken else self.events[at]
 
     def advance_into(self) -> bool:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dunlin.cost.composer import StepComposer, monotone_curve, monotone_sheet
 from dunlin.cost.device import find_device, known_devices
+from dunlin.cost.engine_overheads import parse_overhead
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.shapes import SHAPES
-from dunlin.cost.strategy_files import parse_overhead
 from dunlin.cost.timing_loader import load_timing
 
 LLAMA = load_timing("a100", "llama-2-7b")
@@ -46,7 +46,7 @@ def test_a_prefill_cannot_beat_the_arithmetic() -> None:
 
 def test_another_engines_iterations_are_met() -> None:
     """LoongServe's table, one A800: prefill of 1,000 and 10 tokens, decode at both; with its engine's overhead."""
-    hosted = load_timing("a100", "lwm-text-1m-7b", overhead=parse_overhead("a800-lwm-7b"))
+    hosted = load_timing("a100", "lwm-text-1m-7b", overhead=parse_overhead("a800-lwm-7b").overhead)
     assert hosted.step_s(prefill(1000)) == pytest.approx(0.0689, rel=0.05)
     assert hosted.step_s(prefill(10)) == pytest.approx(0.01858, rel=0.05)
     assert hosted.step_s(decode(1, 1001)) == pytest.approx(0.01301, rel=0.06)

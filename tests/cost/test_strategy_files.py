@@ -5,9 +5,8 @@ import json
 import pytest
 
 from dunlin.cost.device import DeviceError
-from dunlin.cost.models import EngineOverhead
 from dunlin.cost.strategies import Strategy
-from dunlin.cost.strategy_files import find_strategies, known_strategies, parse_overhead, parse_strategies
+from dunlin.cost.strategy_files import find_strategies, known_strategies, parse_strategies
 
 LOONGSERVE = find_strategies("a800-lwm-7b")
 
@@ -25,15 +24,3 @@ def test_strategies_survive_json_and_damage_is_named() -> None:
         parse_strategies({**plain, "prefill": {"1-8": {}}})
     with pytest.raises(DeviceError, match="no strategies are called 'b300'; known: a800-lwm-7b"):
         find_strategies("b300")
-
-
-def test_an_overhead_is_named_or_said_in_milliseconds() -> None:
-    assert parse_overhead("A800-LWM-7B") == LOONGSERVE.overhead
-    assert parse_overhead("1.5") == EngineOverhead(0.0015)
-    assert parse_overhead("1.5,6") == EngineOverhead(0.0015, 0.006)
-
-
-@pytest.mark.parametrize("text", ["", "fast", "1,2,3", "-1", "nan", "1;2"])
-def test_what_is_no_overhead_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no overhead: give MS, MS,MS .* or a name \(a800-lwm-7b\)"):
-        parse_overhead(text)

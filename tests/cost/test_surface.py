@@ -1,4 +1,4 @@
-"""Surfaces over logarithms: exact on the grid and for powers, straight on beyond it, refused where they do not fit."""
+"""Surfaces over logarithms: exact on the grid and for powers, in proportion beyond, refused where they do not fit."""
 
 from math import log2
 
@@ -12,9 +12,22 @@ from dunlin.cost.surface import Surface, linear_weights
 PRODUCT = Surface(("a", "b"), ((0.0, 2.0), (1.0, 3.0, 4.0)), (2.0, 6.0, 8.0, 4.0, 8.0, 10.0))
 
 
-@pytest.mark.parametrize(("a", "b"), [(1, 2), (4, 16), (2, 4), (3, 11), (1000, 1000), (0.01, 0.5)])
-def test_a_product_of_powers_is_met_between_the_knots_and_beyond(a: float, b: float) -> None:
+@pytest.mark.parametrize(("a", "b"), [(1, 2), (4, 16), (2, 4), (3, 11)])
+def test_a_product_of_powers_is_met_between_the_knots(a: float, b: float) -> None:
     assert PRODUCT.at(a, b) == pytest.approx(a * b * b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "value"), [(8, 16, 2 * 4 * 256), (4, 64, 4 * 4 * 256), (8, 64, 8 * 4 * 256), (0.01, 16, 256), (1, 1, 4)]
+)
+def test_beyond_the_grid_time_is_in_proportion_and_below_it_the_edges(a: float, b: float, value: float) -> None:
+    assert PRODUCT.at(a, b) == pytest.approx(value)
+
+
+def test_the_last_knot_of_an_axis_is_found_by_name() -> None:
+    assert (PRODUCT.last_knot("a"), PRODUCT.last_knot("b")) == (4.0, 16.0)
+    with pytest.raises(ValueError, match="tuple"):
+        PRODUCT.last_knot("c")
 
 
 def test_values_are_read_with_the_last_axis_fastest() -> None:
@@ -22,9 +35,10 @@ def test_values_are_read_with_the_last_axis_fastest() -> None:
     assert [steps.at(a, b) for a in (1, 2) for b in (1, 2)] == [1.0, 2.0, 4.0, 8.0]
 
 
-def test_an_axis_with_one_knot_changes_nothing() -> None:
+def test_an_axis_with_one_knot_is_its_edge() -> None:
     flat = Surface(("a",), ((3.0,),), (log2(5.0),))
-    assert flat.at(0.001) == flat.at(8) == flat.at(1e6) == pytest.approx(5.0)
+    assert flat.at(0.001) == flat.at(8) == pytest.approx(5.0)
+    assert flat.at(24) == pytest.approx(15.0)
 
 
 @pytest.mark.parametrize("coordinates", [(), (1.0,), (1.0, 2.0, 3.0), (0.0, 1.0), (1.0, -2.0)])

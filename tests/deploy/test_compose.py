@@ -168,7 +168,7 @@ def test_compose_takes_the_file(root: Path) -> None:
                 environment = {**os.environ, "DUNLIN_TLS": "/srv/tls"}
                 done = subprocess.run(
                     [*tool, *files, "config", "--quiet"],
-                    env=environment, capture_output=True, text=True, timeout=60, check=False,
+                    env=environment, capture_output=True, text=True, timeout=300, check=False,
                 )  # fmt: skip
                 assert (done.returncode, done.stderr) == (0, "")
             return

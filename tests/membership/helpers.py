@@ -14,10 +14,12 @@ from dunlin.membership.connection import Timeouts
 from dunlin.membership.embedded import EmbeddedConfig, EmbeddedEtcd, find_binary
 
 QUICK = Timeouts(connect_s=0.5, call_s=1.0)
+PATIENT = Timeouts(connect_s=60.0, call_s=120.0)
+"""Of what the test itself asks an etcd that is there, on a busy machine."""
 
 
 @asynccontextmanager
-async def client_of(*endpoints: str, timeouts: Timeouts | None = None) -> AsyncIterator[EtcdClient]:
+async def client_of(*endpoints: str, timeouts: Timeouts = PATIENT) -> AsyncIterator[EtcdClient]:
     client = EtcdClient(endpoints, timeouts=timeouts)
     try:
         yield client
@@ -57,7 +59,7 @@ async def private_etcd(data_dir: Path) -> AsyncIterator[PrivateEtcd]:
         await etcd.running.stop()
 
 
-async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 300.0) -> None:
     """Wait for the condition. Fails the test when it never holds; a busy machine may take its time."""
     began_s = time.monotonic()
     while not condition():

@@ -123,7 +123,7 @@ def test_etcd_dies_with_the_process_that_started_it(tmp_path: Path, root: Path) 
         assert not gone(pid)
         owner.kill()
         owner.wait()
-    deadline_s = time.monotonic() + 60.0
+    deadline_s = time.monotonic() + 300
     while not gone(pid):
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

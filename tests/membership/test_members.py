@@ -88,7 +88,7 @@ def test_records_that_cannot_be_read_hide_no_member() -> None:
 def test_members_are_seen_coming_and_going(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         async with client_of(etcd_endpoint) as client:
-            first = register(client, record(name="w0"), ttl_s=2)
+            first = register(client, record(name="w0"), ttl_s=60)
             await first.start()
             heard: list[object] = []
 
@@ -99,7 +99,7 @@ def test_members_are_seen_coming_and_going(etcd_endpoint: str) -> None:
             listening = asyncio.create_task(listen())
             await until(lambda: len(heard) == 1)
             assert heard == [MembersReset((member(name="w0", incarnation=first.incarnation),))]
-            second = register(client, record(role="monitor", name="w1"), ttl_s=2)
+            second = register(client, record(role="monitor", name="w1"), ttl_s=60)
             await second.start()
             await until(lambda: len(heard) == 2)
             await first.stop()

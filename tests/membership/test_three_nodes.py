@@ -8,11 +8,14 @@ import pytest
 from benchmarks.faults.etcd_chaos import COUNTER, EtcdChaosPlan, WatchHistory, check_history, forget, run
 from benchmarks.harness.etcd_cluster import EtcdCluster, etcd_cluster
 from benchmarks.harness.processes import stopped
-from dunlin.membership.connection import EtcdConnection
+from dunlin.membership.connection import EtcdConnection, Timeouts
 from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEvent, WatchEvent
-from tests.membership.helpers import QUICK, client_of, until
+from tests.membership.helpers import client_of, until
+
+SHORT = Timeouts(connect_s=1.0, call_s=2.5)
+"""An etcd of three that is busy answers within that."""
 
 
 def put(number: int, revision: int | None = None) -> PutEvent:
@@ -85,10 +88,10 @@ def test_a_member_that_hangs_is_left_after_one_call(tmp_path: Path, monkeypatch:
         hanging, *others = sorted(cluster.nodes, key=lambda node: node is leader)
         endpoints = [hanging.endpoint, *(node.endpoint for node in others)]
         async with (
-            client_of(*endpoints, timeouts=QUICK) as watcher,
-            client_of(*endpoints, timeouts=QUICK) as reader,
-            client_of(*endpoints, timeouts=QUICK) as keeper,
-            client_of(*endpoints, timeouts=QUICK) as writer,
+            client_of(*endpoints, timeouts=SHORT) as watcher,
+            client_of(*endpoints, timeouts=SHORT) as reader,
+            client_of(*endpoints, timeouts=SHORT) as keeper,
+            client_of(*endpoints, timeouts=SHORT) as writer,
         ):
             seen: list[WatchEvent] = []
 

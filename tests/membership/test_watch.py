@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.membership.client import EtcdClient
+from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEvent, WatchEvent
 from tests.membership.helpers import QUICK, PrivateEtcd, client_of, private_etcd, until
@@ -119,7 +120,7 @@ def _count_through(
         async with (
             private_etcd(data_dir) as etcd,
             client_of(etcd.endpoint, timeouts=QUICK) as reader,
-            client_of(etcd.endpoint) as writer,
+            client_of(etcd.endpoint, timeouts=Timeouts()) as writer,
             watching(reader, "/count/") as seen,
         ):
             counting = asyncio.create_task(count(writer, numbers))
@@ -200,7 +201,7 @@ def test_a_watch_waits_for_an_etcd_that_is_not_there_yet(etcd_endpoint: str) -> 
             assert not first.done()
             assert not watch.connected
             relay.mend()
-            assert isinstance(await asyncio.wait_for(first, 60.0), ResetEvent)
+            assert isinstance(await asyncio.wait_for(first, 300), ResetEvent)
 
     asyncio.run(scenario())
 

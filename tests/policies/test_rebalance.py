@@ -15,6 +15,7 @@ from dunlin.policies.rebalance import (
     least_loaded,
     llumnix,
     none,
+    restless,
 )
 
 
@@ -168,3 +169,20 @@ def test_room_is_made_as_if_every_pair_was_compared(needs: list[tuple[int, int, 
         assert moves[0].why.chosen.startswith("make room")
     else:
         assert not moves or moves[0].why.chosen.startswith("from")
+
+
+def test_restless_moves_some_work_of_all_that_may_give_and_the_same_again() -> None:
+    fleets = [[one("a", used), one("b", used + 7), one("c", used * 3 % 80)] for used in range(0, 90, 5)]
+    moves = [move for fleet in fleets for move in restless(fleet, 4)]
+    assert {(move.source, move.target) for move in moves} == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}
+    assert moves == [move for fleet in fleets for move in restless(fleet, 4)]
+    assert all(1 <= move.slots <= 100 and move.why.policy == "restless" for move in moves)
+    for fleet in fleets:
+        named = [index for move in restless(fleet, 4) for index in (move.source, move.target)]
+        assert len(set(named)) == len(named)
+
+
+def test_restless_moves_nothing_where_none_may_give_or_receive_or_no_more_moves_may_begin() -> None:
+    fleets = [[one("a", used, may_give=False), one("b", 0, may_receive=False)] for used in range(90)]
+    assert [restless(fleet, 4) for fleet in fleets] == [[]] * 90
+    assert [restless([one("a", used), one("b", 50)], 0) for used in range(90)] == [[]] * 90

@@ -12,7 +12,7 @@ CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'
 
 def test_children_of_children_are_descendants_with_their_command_lines() -> None:
     with subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE) as child:
-        limit_s = time.monotonic() + 10.0
+        limit_s = time.monotonic() + 300
         while len(below := descendants(child.pid)) < 1 and time.monotonic() < limit_s:
             time.sleep(0.01)
         assert child.pid in descendants(os.getpid())

@@ -25,7 +25,7 @@ from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.group import Reserve
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
-from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, HandoffTarget, Undrain
+from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, HandoffTarget, RemapLayers, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.types import (
     Figure,
@@ -135,6 +135,8 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     ),
     (MANAGER, I0, Evacuate(50, 1, I1, 64, WHY), "g asked i0 to move about 64 slots of sequences to i1"),
     (MANAGER, I0, Drain(50, 1, WHY), "g asked i0 to move all of its sequences away"),
+    (MANAGER, I0, RemapLayers(50, 1, i32([0, 2]), WHY), "g told i0 to hold layers 0, 2"),
+    (MANAGER, I0, RemapLayers(50, 1, why=WHY), "g told i0 to hold all layers"),
     (MANAGER, I0, Undrain(50, 1, WHY), "g let i0 take requests again"),
     (KV, I0, RegionRefused(3, WHY), "kv refused i0 room in the host tier"),
     (I0, ENGINE, step(1), "i0 composed step 7: 1 row of one token"),

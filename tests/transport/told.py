@@ -16,7 +16,7 @@ class Told:
             self.news.append(news)
             self._changed.notify_all()
 
-    def wait(self, count: int, limit_s: float = 60.0) -> list[tuple[Any, ...]]:
+    def wait(self, count: int, limit_s: float = 300.0) -> list[tuple[Any, ...]]:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.news) >= count, limit_s), self.news
             return self.news

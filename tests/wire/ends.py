@@ -21,7 +21,7 @@ from dunlin.wire.streams.stream import StreamLimits, identity_metadata
 DISPATCHER = Address("dispatcher", "d 1/ü", 7)
 INSTANCE = Address("instance", "i", 3)
 QUICK = DialBackoff(first_s=0.02, most_s=0.1, connect_s=2.0)
-PATIENCE_S = 50.0
+PATIENCE_S = 300.0
 
 
 @dataclass
@@ -135,7 +135,7 @@ async def raw_acceptor(attach: Callable[[object, Any], Awaitable[None]]) -> Asyn
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(400):
             await scenario()
 
     asyncio.run(bounded())

@@ -33,14 +33,14 @@ def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
             monkeypatch.delenv(name, raising=False)
         async with answering({INFO: answer}) as endpoint, open_channel(endpoint) as channel:
-            assert (await stub(channel, INFO)(InfoRequest(), timeout=60)).model == "tiny"
+            assert (await stub(channel, INFO)(InfoRequest(), timeout=300)).model == "tiny"
 
     run(scenario)
 
 
 def test_what_the_sdk_imports_loads_no_server_and_no_etcd(root: Path) -> None:
     program = "import dunlin.wire.channels, dunlin.wire.rpc.methods, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=300)
     loaded = done.stdout.split()
     assert "grpc.aio" in loaded, done.stderr
     heavy = ("grpc_health.", "grpc_reflection.", "uvloop", "torch", "dunlin.membership", "dunlin.wire.service.service")

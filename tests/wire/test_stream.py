@@ -64,7 +64,7 @@ async def settle() -> None:
 
 def on_bench(scenario: Callable[[Bench], Awaitable[None]], limits: StreamLimits | None = None) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             bench = Bench(limits)
             await settle()
             await scenario(bench)

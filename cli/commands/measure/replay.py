@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,17 +161,22 @@ def render(found: "RunReport") -> str:
     rows = [
         (
             name.removesuffix("_s").upper(),
-            *(f"{1000 * getattr(getattr(found, name), q):.1f}" for q in ("p50", "p90", "p99", "max")),
+            *(_milliseconds(getattr(getattr(found, name), q)) for q in ("p50", "p90", "p99", "max")),
         )
         for name in _MEASURES
     ]
     head = (
-        f"{found.completed} of {found.requests} requests completed, {found.refused} refused, {found.errors} errors, "
-        f"in {found.span_s:.1f} s\n"
+        f"{found.completed} of {found.requests} requests completed, {found.refused} refused, "
+        f"{found.expired} expired, {found.errors} failed, "
+        f"in {found.span_s:.1f} s; {found.unanswered} without a first token\n"
         f"{found.requests_per_s:.2f} requests/s, {found.output_tokens_per_s:.1f} output tokens/s; "
-        f"{found.clipped_share:.1%} of the lengths clipped\n"
+        f"{found.clipped} requests clipped ({found.clipped_share:.1%})\n"
     )
     if found.slo_attainment is not None:
         head += f"SLO met by {found.slo_attainment:.1%}: goodput {found.goodput_per_s:.2f} requests/s\n"
     errors = "".join(f"\nerror: {text}" for text in found.first_errors)
     return f"{head}\n{table(('ms', 'p50', 'p90', 'p99', 'max'), rows)}{errors}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return "never" if seconds == inf else f"{1000 * seconds:.1f}"

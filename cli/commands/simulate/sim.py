@@ -62,6 +62,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seed", type=whole_number(0), default=0, metavar="N", help="seed of what is drawn at random (default: 0)"
     )
+    group.add_argument(
+        "--oracle", action="store_true",
+        help="send each answer's length as its max_tokens (default: the same bound for all; answers end by themselves)",
+    )  # fmt: skip
     group.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
 
 
@@ -89,8 +93,8 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--overhead", default="", metavar="MS[,MS]|NAME",
-        help="what the engine's host adds to each step, and besides to one with prompt tokens; or an engine's that was "
-        "measured: a800-lwm-7b (default: nothing)",
+        help="what the engine's host adds to each step, and besides to one with prompt tokens, for all presets; or an "
+        "engine's: dunlin, vllm-a800-tp8, a800-lwm-7b (default: by the preset's engine; 0: kernels alone)",
     )  # fmt: skip
     group.add_argument(
         "--nodes", type=whole_number(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)"
@@ -195,6 +199,7 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         max_positions=arguments.max_positions or 0,
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
+        oracle=arguments.oracle,
         settings=tuple(
             (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)
         ),

@@ -1,6 +1,7 @@
 """The figures of simulations as a table: a row per measure, a column per preset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from cli.common.output import table
@@ -23,7 +24,16 @@ def render(found: "Sequence[PresetFigures]") -> str:
     for label in found[0].classes:
         mine = [one.classes[label] for one in found]
         parts.append(f"\nclass {label or '(none)'}\n" + _lined(found, _cells(_of_reports(mine), mine)))
-    return "\n".join(parts)
+    return "\n".join([*parts, *overheads({one.preset: one.overhead for one in found})])
+
+
+def overheads(by_preset: Mapping[str, str]) -> list[str]:
+    """A line per overhead: what the engine's host adds to its kernels, and the presets that have it."""
+    presets: dict[str, list[str]] = {}
+    for preset, overhead in by_preset.items():
+        presets.setdefault(overhead, []).append(preset)
+    lines = [f"engine overhead of {', '.join(names)}: {said}" for said, names in presets.items() if said]
+    return ["", *lines] if lines else []
 
 
 def _lined(found: "Sequence[PresetFigures]", rows: Sequence[Sequence[str]]) -> str:
@@ -43,9 +53,19 @@ def _quantile(field: str, name: str, scale: float) -> Callable[[Any], str]:
 
 
 def _digits(value: float) -> str:
+    if value == inf:
+        return "never"
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
+_LOST: list[Row] = [
+    ("refused", lambda one: str(one.refused)),
+    ("expired", lambda one: str(one.expired)),
+    ("failed", lambda one: str(one.errors)),
+    ("no first token", lambda one: str(one.unanswered)),
+    ("clipped", lambda one: str(one.clipped)),
+]
+"""Shown also where they are 0: what never came counts as infinitely late in TTFT and JCT."""
 _LATENCIES = [
     *_quantiles("TTFT", "s", "ttft_s"),
     *_quantiles("TPOT", "ms", "tpot_s", 1000.0),
@@ -67,10 +87,9 @@ _OF_RUNS: list[Row] = [
 
 
 def _of_reports(found: "Sequence[RunReport]") -> list[Row]:
-    bad: list[Row] = [("refused", lambda one: str(one.refused)), ("errors", lambda one: str(one.errors))]
     return [
         ("completed", lambda one: f"{one.completed} of {one.requests}"),
-        *(row for row in bad if any(getattr(one, row[0]) for one in found)),
+        *_LOST,
         ("requests/s", lambda one: f"{one.requests_per_s:.2f}"),
         ("output tokens/s", lambda one: f"{one.output_tokens_per_s:.0f}"),
         *(_SLO if found[0].slo_attainment is not None else []),

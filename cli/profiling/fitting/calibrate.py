@@ -13,8 +13,10 @@ from cli.profiling.fitting.fitted_parts import (
     FittedPart,
     all_reduce_parts,
     attention_part,
+    attention_rate,
     cross_validate,
     gemm_part,
+    kv_bandwidth,
     peer_part,
     stream_parts,
 )
@@ -41,8 +43,10 @@ def fit_device(facts: DeviceDatasheet, folder: Path) -> tuple[Device, list[FitEr
         return read_table(folder / f"{device}_{name}.csv.gz", kind)
 
     gemm = gemm_part(table("gemm", GEMM), facts)
-    prefill = attention_part("prefill", table("prefill_attention", ATTENTION))
-    decode = attention_part("decode", table("decode_attention", ATTENTION))
+    prefilling = table("prefill_attention", ATTENTION)
+    prefill = attention_part("prefill", prefilling)
+    decoding = table("decode_attention", ATTENTION)
+    decode = attention_part("decode", decoding)
     reduces = all_reduce_parts(table("collectives", COLLECTIVES), facts)
     # Only an A100's element-wise operations and network were measured.
     streams = stream_parts(table("vidur_layer_ops", LAYER_OPS, "a100"))
@@ -54,6 +58,10 @@ def fit_device(facts: DeviceDatasheet, folder: Path) -> tuple[Device, list[FitEr
         name=facts.name,
         title=facts.title,
         memory_bytes=facts.memory_bytes,
+        flops=facts.flops,
+        bytes_per_s=facts.memory_bytes_per_s,
+        attention_flops=attention_rate(prefilling),
+        kv_bytes_per_s=kv_bandwidth(decoding),
         gemm=gemm.fit(),
         prefill=prefill.fit(),
         decode=decode.fit(),

@@ -45,7 +45,7 @@ def fit_error(part: str, regime: str, predicted: Array, seconds: Array) -> FitEr
 _GROUPS = (1, 2, 8, 64)
 """Query heads per kv head; the kernels treat 1 apart, so 2 follows at once."""
 _DECODE = ((1, 4, 16, 32, 64, 256, 2048), (16, 128, 256, 512, 1024, 2048, 4096, 16384, 131072), _GROUPS, (1, 2, 4, 8))
-_PREFILL = ((16, 64, 256, 1024, 4096, 16384, 262144), (8, 64, 256, 512, 1024, 2048, 8192), _GROUPS, (1, 4, 16, 64))
+_PREFILL = ((16, 64, 256, 1024, 4096, 16384, 131072), (8, 64, 256, 512, 1024, 2048, 8192), _GROUPS, (1, 4, 16, 64))
 _LAST_REDUCED, _LAST_SENT = 2.0**30, 2.0**26
 _ADD_BYTES = tuple(2.0**e for e in (13, 15, 16, 17, *(18 + i / 2 for i in range(15)), 26, 27, 29, 31))
 _STREAM_TOKENS = (1, 32, 64, 96, 108, 128, 192, 216, 256, 320, 432, 512, 640, 864, 1024, 1536, 2048, 4096, 32768)
@@ -175,6 +175,18 @@ def attention_part(name: str, table: Table) -> SurfacePart:
         {"start-up (< 50 µs)": short, "throughput": ~short},
         np.arange(len(seconds)),
     )
+
+
+def attention_rate(table: Table) -> float:
+    """The best rate in a table of causal prefill attention: floating-point operations per second, heads of 128."""
+    batch, length, heads = (table.numbers[key] for key in ("batch", "seq_len", "num_q_heads"))
+    return float((2 * 2 * 128 * batch * length * (length + 1) / 2 * heads / table.numbers["latency"]).max())
+
+
+def kv_bandwidth(table: Table) -> float:
+    """The best bandwidth in a table of decode attention: bytes of bfloat16 KV that a second reads, heads of 128."""
+    batch, length, kv_heads = (table.numbers[key] for key in ("batch", "seq_len", "num_kv_heads"))
+    return float((2 * 2 * 128 * batch * length * kv_heads / table.numbers["latency"]).max())
 
 
 def all_reduce_parts(table: Table, facts: DeviceDatasheet) -> dict[int, PiecewisePart]:

@@ -32,7 +32,8 @@ def fit_surface(
     if not (points > 0).all() or not (seconds > 0).all():
         raise ValueError("points and times must be positive to have logarithms")
     shape = [len(axis) for axis in knots]
-    logs, target = np.log2(points), np.log2(seconds)
+    logs, beyond = _within(knots, np.log2(points))
+    target = np.log2(seconds) - beyond
     smooth = smoothness * len(points) / np.prod(shape) * _roughness(shape) + 1e-9 * np.eye(int(np.prod(shape)))
     sure = np.ones(len(points)) if certainty is None else certainty
     weights = sure
@@ -45,7 +46,7 @@ def fit_surface(
             right += weighted @ target[chunk : chunk + 4096]
         values = np.linalg.solve(normal, right)
         surface = Surface(tuple(axes), tuple(tuple(map(float, axis)) for axis in knots), tuple(map(float, values)))
-        weights = sure * _trust(np.abs(np.log2(surface_values(surface, points)) - target))
+        weights = sure * _trust(np.abs(np.log2(surface_values(surface, points)) - beyond - target))
     return surface
 
 
@@ -99,6 +100,13 @@ def _trust(residual: Array) -> Array:
     return weights
 
 
+def _within(knots: Sequence[Sequence[float]], logs: Array) -> tuple[Array, Array]:
+    """The points moved to the grid's edge where they lie outside, and how far they lay beyond it in all."""
+    inside = np.clip(logs, [axis[0] for axis in knots], [axis[-1] for axis in knots])
+    beyond: Array = np.maximum(logs - inside, 0.0).sum(axis=1)
+    return inside, beyond
+
+
 def _design(knots: Sequence[Sequence[float]], logs: Array) -> Array:
     """The interpolation matrix: row i holds the weight of each grid point in point i."""
     rows = np.ones((len(logs), 1))
@@ -137,7 +145,8 @@ def _roughness(shape: Sequence[int]) -> Array:
 
 def surface_values(surface: Surface, points: Array) -> Array:
     """`surface.at` of many points (n × axes)."""
-    values: Array = 2.0 ** (_design(surface.knots, np.log2(points)) @ np.array(surface.values))
+    logs, beyond = _within(surface.knots, np.log2(points))
+    values: Array = 2.0 ** (_design(surface.knots, logs) @ np.array(surface.values) + beyond)
     return values
 
 

@@ -12,7 +12,7 @@ from cli.profiling.fitting.regression import Array, relative_fit
 from cli.profiling.fitting.tables import ITERATIONS, STEPS, Table, read_table
 from dunlin.cost.composer import StepComposer
 from dunlin.cost.device import Device, Source, find_device
-from dunlin.cost.models import BatchCounts, EngineOverhead
+from dunlin.cost.models import BatchCounts, EngineOverhead, StepWithOverhead
 from dunlin.cost.shapes import SHAPES, ModelShape
 from dunlin.cost.strategies import PrefillModel, Strategies, Strategy
 
@@ -63,7 +63,7 @@ def _predicted(
     if prefill:
         attention = composer.prefill_attention_s(tokens, (length + 1) / 2)
     else:
-        attention = composer.decode_attention_s(batch, length)
+        attention = composer.decode_kernel_s(batch, length)
     return linear, shape.layers * attention, shape.layers * composer.all_reduce_s(tokens)
 
 
@@ -123,6 +123,26 @@ def whole_iterations(folder: Path) -> list[FitError]:
             one = slice(i, i + 1)
             errors.append(fit_error(name + KERNELS_ALONE, f"length {length:.0f}", kernels[one], measured[one]))
             errors.append(fit_error(name, f"length {length:.0f}", kernels[one] + added_s, measured[one]))
+    return sorted(errors, key=lambda error: error.part)
+
+
+def unseen_iterations(folder: Path) -> list[FitError]:
+    """LoongServe's iterations over 8 A800 with tensor parallelism against composed A100 steps: lengths of 1,000 to
+    500,000, most beyond every table, none of which any coefficient was fitted to but the overhead of the engine.
+    """
+    table = read_table(folder / _ITERATIONS, ITERATIONS)
+    rows = table.where((table.numbers["sp"] == 1) & (table.numbers["tp"] == 8)).numbers
+    overhead = fit_overhead(read_iterations(folder))
+    step = StepWithOverhead(StepComposer(find_device("a100"), SHAPES[SHAPE], 8).step_model(), overhead)
+    errors = []
+    for i, (batch, length) in enumerate(zip(map(int, rows["batch"]), map(int, rows["input_len"]), strict=True)):
+        prefill = step.step_s(BatchCounts(batch, batch * length, 0, batch * length**2))
+        decode = step.step_s(BatchCounts(decode_rows=batch, decode_context=batch * (length + 1)))
+        for part, seconds, measured in (
+            ("prefill", prefill, rows["prefill_latency"][i]),
+            ("decode", decode, rows["decode_latency"][i]),
+        ):
+            errors.append(fit_error(part, f"{batch} x {length:,}", np.array([seconds]), np.array([measured])))
     return sorted(errors, key=lambda error: error.part)
 
 

@@ -4,8 +4,7 @@
 another iteration where they stood: nothing of a row is computed twice. Knows no sequence and no step.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
@@ -15,7 +14,9 @@ from torch import Tensor
 
 from dunlin.engine.attention.base import AttentionPass, BatchRow, RowState
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.piece_sizes import Linear, PieceSizes
+from dunlin.engine.decoder.linear_queue import LinearQueue
+from dunlin.engine.decoder.linear_work import LinearWork
+from dunlin.engine.decoder.piece_sizes import MOST, Linear, PieceSizes
 
 Safepoint = Callable[[], object]
 """Called between pieces; what it returns that is true asks for the computation to pause."""
@@ -34,7 +35,8 @@ class RowProgress:
     """A row that left an iteration: enough to go on with it in another.
 
     It has finished the layers before `layer`, and in that layer the queries, keys and values of its first `projected`
-    tokens, `block` pieces of its attention, and the rest of the layer for its first `finished` tokens.
+    tokens, `block` pieces of its attention, and the rest of the layer for its first `finished` tokens. `begun` is what
+    was computed of the tokens after those, before attention or after it: its tokens count from the row's first.
     """
 
     layer: int
@@ -46,6 +48,12 @@ class RowProgress:
     query: Tensor | None = None
     """`[projected, heads, head_dim]`, until attention has begun."""
     attention: RowState | None = None
+    begun: LinearWork | None = None
+
+    @property
+    def begun_stretch(self) -> Linear:
+        """The stretch that `begun` is of."""
+        return Linear.PROJECT if self.attention is None else Linear.FINISH
 
     @property
     def size_bytes(self) -> int:
@@ -54,7 +62,7 @@ class RowProgress:
         tensors = [self.hidden] if self.query is None else [self.hidden, self.query]
         if state is not None:
             tensors += [state.query, state.out, state.lse, *(each for part in state.parts.values() for each in part)]
-        return sum(tensor.nbytes for tensor in tensors)
+        return sum(tensor.nbytes for tensor in tensors) + (self.begun.size_bytes if self.begun is not None else 0)
 
 
 @dataclass(slots=True)
@@ -128,7 +136,7 @@ class Iteration:
         self._query: Tensor | None = None
         self._pass: AttentionPass | None = None
         self._mixed: Tensor | None = None
-        self._todo: deque[tuple[int, int]] = deque()
+        self._linear = LinearQueue()
         self._begin_project()
 
     def __repr__(self) -> str:
@@ -161,7 +169,7 @@ class Iteration:
         if self._exchange is not None:
             self._exchange.leave(number)
         row = self._rows[at]
-        self._todo = deque(_without(self._todo, row.start, row.stop))
+        self._linear.forget(row.start, row.stop)
         self._skip_empty_phase()
         return progress
 
@@ -176,10 +184,9 @@ class Iteration:
         """Begin a layer: with all tokens, but for those of resumed rows that have their queries already."""
         self.phase, self._pass, self._mixed, self._query = Phase.PROJECT, None, None, None
         if not self._resumed:
-            self._todo = deque([(0, len(self._slots))])
+            self._linear = LinearQueue([(0, len(self._slots))])
             return
-        rows = enumerate(self._rows)
-        self._todo = deque(_merged((row.start + self._resumed[at].projected, row.stop) for at, row in rows))
+        self._take_up(Linear.PROJECT, {at: progress.projected for at, progress in self._resumed.items()})
         config = self._decoder.config
         self._query = self._hidden.new_empty(len(self._slots), config.heads, config.head_dim)
         for at, progress in self._resumed.items():
@@ -190,13 +197,12 @@ class Iteration:
         self._skip_empty_phase()
 
     def _project(self) -> None:
-        start, stop = self._take(Linear.PROJECT)
-        parts = self._hidden[start:stop], self._turn[start:stop], self._slots[start:stop]
-        query = self._decoder.project(self.layer, *parts)
-        self._query = _put(self._query, query, start, len(self._slots))
-        self._measure(Linear.PROJECT, stop - start)
-        self._count.projected += stop - start
-        self._skip_empty_phase()
+        computed = self._compute_linear(Linear.PROJECT)
+        if computed is not None:
+            start, query = computed
+            self._query = _put(self._query, query, start, len(self._slots))
+            self._count.projected += len(query)
+            self._skip_empty_phase()
 
     def _attend(self) -> None:
         if self._exchange is not None:
@@ -220,24 +226,23 @@ class Iteration:
         self._mixed, _ = self._attention.result()
         self.phase = Phase.FINISH
         if not self._left and not self._resumed:  # no look at the rows: there may be many
-            self._todo = deque([(0, len(self._slots))])
+            self._linear = LinearQueue([(0, len(self._slots))])
             return
-        rows = [(at, row) for at, row in enumerate(self._rows) if at not in self._left]
-        self._todo = deque(_merged((row.start + self._finished_before(at), row.stop) for at, row in rows))
+        kept = [at for at in range(len(self._rows)) if at not in self._left]
+        self._take_up(Linear.FINISH, {at: self._finished_before(at) for at in kept})
         self._resumed = {}
 
     def _finish(self) -> None:
-        assert self._mixed is not None
-        start, stop = self._take(Linear.FINISH)
-        hidden = self._decoder.finish(self.layer, self._hidden[start:stop], self._mixed[start:stop])
-        self._hidden = _put(self._hidden, hidden, start, len(self._slots))
-        self._measure(Linear.FINISH, stop - start)
-        self._count.finished += stop - start
-        self._skip_empty_phase()
+        computed = self._compute_linear(Linear.FINISH)
+        if computed is not None:
+            start, hidden = computed
+            self._hidden = _put(self._hidden, hidden, start, len(self._slots))
+            self._count.finished += len(hidden)
+            self._skip_empty_phase()
 
     def _skip_empty_phase(self) -> None:
         """Go on to the next phase where no linear work is left in this one."""
-        if self._todo or len(self._left) == len(self._rows):
+        if self._linear or len(self._left) == len(self._rows):
             return
         if self.phase is Phase.PROJECT:
             self.phase = Phase.ATTEND
@@ -262,23 +267,71 @@ class Iteration:
             self._query = None
         return self._pass
 
-    # --- pieces ---
+    # --- linear work ---
 
-    def _take(self, stretch: Linear) -> tuple[int, int]:
-        """The tokens of the next piece. A rest of less than half a piece goes with the one before it."""
-        start, stop = self._todo.popleft()
-        if self._sizes is None:
-            return start, stop
-        size = self._sizes.size(stretch)
-        if stop - start >= size + size // 2:
-            self._todo.appendleft((start + size, stop))
-            stop = start + size
-        self._sizes.begin(stop - start)
-        return start, stop
+    def _take_up(self, stretch: Linear, done: Mapping[int, int]) -> None:
+        """Begin a stretch with rows of which so many tokens are done already, and of some more was begun."""
+        spans, begun = [], []
+        for at, tokens in done.items():
+            row, progress = self._rows[at], self._resumed.get(at)
+            first = row.start + tokens
+            if progress is not None and progress.begun is not None and progress.begun_stretch is stretch:
+                begun.append(progress.begun.part(tokens, progress.begun.stop, -row.start))
+                first = begun[-1].stop
+            spans.append((first, row.stop))
+        self._linear = LinearQueue(spans, begun)
 
-    def _measure(self, stretch: Linear, tokens: int) -> None:
-        if self._sizes is not None:
-            self._sizes.end(stretch, tokens)
+    def _compute_linear(self, stretch: Linear) -> tuple[int, Tensor] | None:
+        """Compute a piece; (first token, result) of the block that is done by it, None where none is."""
+        sizes, begun = self._sizes, self._linear.begun
+        if sizes is None:
+            return self._compute_block(stretch)
+        began_s = sizes.clock()
+        if not begun:
+            start, stop = self._linear.take(sizes.rows(stretch))
+            if sizes.share(stretch, stop - start) >= 1:
+                result = self._whole(stretch, start, stop)
+                sizes.learn(stretch, stop - start, sizes.clock() - began_s)
+                return start, result
+            begun.append(self._begin(stretch, start, stop))
+        work = begun[0]
+        work.advance(sizes.share(stretch, work.stop - work.start), sizes.least_columns or MOST)
+        done = self._end(stretch, begun.popleft()) if work.done else None
+        if work.took_s is not None:
+            work.took_s += sizes.clock() - began_s
+            if done is not None:
+                sizes.learn(stretch, work.stop - work.start, work.took_s)
+        return done
+
+    def _compute_block(self, stretch: Linear) -> tuple[int, Tensor]:
+        """All that is begun, or all of the next span."""
+        if not self._linear.begun:
+            start, stop = self._linear.take()
+            return start, self._whole(stretch, start, stop)
+        work = self._linear.begun.popleft()
+        while not work.done:
+            work.advance(1.0, MOST)
+        return self._end(stretch, work)
+
+    def _whole(self, stretch: Linear, start: int, stop: int) -> Tensor:
+        if stretch is Linear.PROJECT:
+            parts = self._hidden[start:stop], self._turn[start:stop], self._slots[start:stop]
+            return self._decoder.project(self.layer, *parts)
+        assert self._mixed is not None
+        return self._decoder.finish(self.layer, self._hidden[start:stop], self._mixed[start:stop])
+
+    def _begin(self, stretch: Linear, start: int, stop: int) -> LinearWork:
+        if stretch is Linear.PROJECT:
+            return self._decoder.begin_project(self.layer, start, stop, self._hidden[start:stop])
+        assert self._mixed is not None
+        return self._decoder.begin_finish(self.layer, start, stop, self._hidden[start:stop], self._mixed[start:stop])
+
+    def _end(self, stretch: Linear, work: LinearWork) -> tuple[int, Tensor]:
+        """(first token, result) of work whose products are done."""
+        if stretch is Linear.FINISH:
+            return work.start, work.result
+        turn, slots = self._turn[work.start : work.stop], self._slots[work.start : work.stop]
+        return work.start, self._decoder.put_projected(self.layer, work.result, turn, slots)
 
     # --- rows ---
 
@@ -286,26 +339,31 @@ class Iteration:
         return self._resumed[at].finished if at in self._resumed else 0
 
     def _progress(self, at: int) -> RowProgress:
-        row = self._rows[at]
-        waiting = sum(max(min(stop, row.stop) - max(start, row.start), 0) for start, stop in self._todo)
-        ready = row.stop - row.start - waiting
+        row, begun = self._rows[at], self._begun_of(at)
+        ready = row.tokens - self._linear.left(row.start, row.stop)
         hidden = self._hidden[row.start : row.stop].clone()
         if self.phase is Phase.PROJECT and not ready:
-            return RowProgress(self.layer, 0, 0, 0, hidden)
-        if self.phase is Phase.FINISH and not waiting:  # ahead of the other rows
+            return RowProgress(self.layer, 0, 0, 0, hidden, begun=begun)
+        if self.phase is Phase.FINISH and ready == row.tokens:  # ahead of the other rows
             return RowProgress(self.layer + 1, 0, 0, 0, hidden)
         before = self._resumed.get(at)
-        begun = before is not None and before.attention is not None
-        if self.phase is Phase.PROJECT or (self._pass is None and not begun):
+        if self.phase is Phase.PROJECT or (self._pass is None and (before is None or before.attention is None)):
             assert self._query is not None
-            projected = ready if self.phase is Phase.PROJECT else row.stop - row.start
+            projected = ready if self.phase is Phase.PROJECT else row.tokens
             query = self._query[row.start : row.start + projected].clone()
-            return RowProgress(self.layer, 0, projected, 0, hidden, query)
+            return RowProgress(self.layer, 0, projected, 0, hidden, query, begun=begun)
         state = self._attention.leave(at)
         finished = ready if self.phase is Phase.FINISH else self._finished_before(at)
-        return RowProgress(
-            self.layer, sum(state.progress.values()), row.stop - row.start, finished, hidden, attention=state
-        )
+        block = sum(state.progress.values())
+        return RowProgress(self.layer, block, row.tokens, finished, hidden, attention=state, begun=begun)
+
+    def _begun_of(self, at: int) -> LinearWork | None:
+        """What was begun of a row's tokens: in this phase, or after attention by an iteration that it left."""
+        row, before = self._rows[at], self._resumed.get(at)
+        begun = self._linear.begun_of(row.start, row.stop)
+        if begun is None and before is not None and before.begun_stretch is Linear.FINISH:
+            return before.begun
+        return begun
 
     def _compact(self) -> None:
         """Pack the rows that are still there."""
@@ -348,22 +406,3 @@ def _put(whole: Tensor | None, part: Tensor, start: int, tokens: int) -> Tensor:
         whole = part.new_empty(tokens, *part.shape[1:])
     whole[start : start + len(part)] = part
     return whole
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Ascending spans without the empty ones, neighbours as one."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in spans:
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], stop)
-        elif start < stop:
-            merged.append((start, stop))
-    return merged
-
-
-def _without(spans: Iterable[tuple[int, int]], start: int, stop: int) -> Iterable[tuple[int, int]]:
-    """The spans without what lies in `[start, stop)`."""
-    for first, last in spans:
-        for piece in ((first, min(last, start)), (max(first, stop), last)):
-            if piece[0] < piece[1]:
-                yield piece

@@ -68,6 +68,11 @@ class LayerArena:
         return self._ledger.arena
 
     @property
+    def fd(self) -> int:
+        """The memory file."""
+        return self._arena.fd
+
+    @property
     def data_offset(self) -> int:
         """Where the first granule lies in the file, in bytes."""
         return self._arena.offset_of(0)

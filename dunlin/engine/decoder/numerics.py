@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
+from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 
 # In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
 # batches are.
@@ -28,12 +29,15 @@ RowWise = Callable[..., Tensor]
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """`rows(function, *inputs)` applies a row-wise function to inputs that agree in their first axis; `linear(input,
-    weight, bias)` is the product; `attention` is the backend.
+    weight, bias)` is the product; `attention` is the backend. Linear work that is cut has blocks of `piece_rows` at
+    least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
     """
 
     rows: Callable[..., Tensor]
     linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     attention: Attention
+    piece_rows: int
+    piece_columns: int | None
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -47,6 +51,14 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, weight, bias, "none", [], "")
         return product[:count]
     return F.linear(rows, weight, bias)
+
+
+def linear_into(into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """`linear` into some columns of a larger result: in bf16 without a copy."""
+    if bias is None and rows.dtype is torch.bfloat16:
+        torch.mm(rows, weight.t(), out=into)
+    else:
+        into.copy_(linear(rows, weight, bias))
 
 
 def apply_at_once(function: RowWise, *inputs: Tensor) -> Tensor:
@@ -72,9 +84,9 @@ def _tile(rows: Tensor, start: int) -> Tensor:
 
 def fast_numerics(attention: str = "torch") -> Numerics:
     """The quickest numerics: bits may depend on the batch."""
-    return Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention]())
+    return Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention](), LEAST_ROWS, LEAST_COLUMNS)
 
 
 def deterministic_numerics() -> Numerics:
     """Fixed shapes throughout; offered in fp32."""
-    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"]())
+    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"](), TILE_ROWS, None)

@@ -1,19 +1,21 @@
-"""How many tokens of a layer's linear work are one piece, from the time that it takes here.
+"""How much of a layer's linear work is one piece, from the time that it takes here.
 
-Pieces have few sizes, all multiples of a deterministic tile, and begin at multiples of their size: in deterministic
-mode a row's bits do not depend on them, for it is computed in a tile of its own shape anyway. In fast mode the product
-of a batch of `LEAST` rows or more had the same bits in each row as that of a longer one wherever it was tried (bf16 and
-fp32); no library promises that, and the sizes settle after a few pieces, so results do not follow the machine's load.
+Rows of a batch are cut into blocks, of few sizes; a block that lasts too long is cut by columns of its products. In
+deterministic mode blocks are small and their columns whole: a row's bits do not depend on its block, for it is computed
+in a tile of its own shape anyway. In fast mode the product of `LEAST_ROWS` rows or more had the same bits in each row
+as that of more, and in each column as that of all (bf16 and fp32), wherever it was tried; no library promises that.
 """
 
 from collections.abc import Callable
 from enum import IntEnum
 
-LEAST = 512
-"""Smaller pieces read the weights too often: that costs more than the safepoints between them are worth."""
+LEAST_ROWS = 512
+"""Smaller blocks read and prepare the weights too often: it costs more than the safepoints between them are worth."""
+LEAST_COLUMNS = 768
+"""Fewer columns read the rows too often."""
 MOST = 1 << 16
 GROW_BELOW = 0.8
-"""A size is doubled if the double would take less than this share of the bound: it does not swing to and fro."""
+"""A block is doubled if the double would take less than this share of the bound: it does not swing to and fro."""
 WEIGHT = 0.2
 """Of the newest measurement in the average."""
 
@@ -28,31 +30,41 @@ class Linear(IntEnum):
 class PieceSizes:
     """Owns the measured seconds per token and layer of each stretch, and the sizes that follow from it.
 
-    `response_s`: a piece should take at most so long (0: every piece has `least` tokens). `clock` tells seconds.
+    `response_s`: a piece should take at most so long (0: every piece is the least). `least_rows` of a block;
+    `least_columns` of a piece of it, None: blocks are not cut. `clock` tells seconds of computing.
     """
 
-    def __init__(self, response_s: float, clock: Callable[[], float], least: int = LEAST) -> None:
+    def __init__(
+        self,
+        response_s: float,
+        clock: Callable[[], float],
+        least_rows: int = LEAST_ROWS,
+        least_columns: int | None = None,
+    ) -> None:
+        self.clock = clock
+        self.least_columns = least_columns
         self._response_s = response_s
-        self._clock = clock
-        self._least = least
-        self._sizes = [least, least]
+        self._least = least_rows
+        self._sizes = [least_rows, least_rows]
         self._token_s: list[float | None] = [None, None]
-        self._began_s = 0.0
 
-    def size(self, stretch: Linear) -> int:
-        """Tokens of the next piece."""
+    def rows(self, stretch: Linear) -> int:
+        """Tokens of the next block."""
         return self._sizes[stretch]
 
-    def begin(self, tokens: int) -> None:
-        """A piece of so many tokens begins now. What takes long in a small one is reading the weights."""
-        if tokens >= self._least:
-            self._began_s = self._clock()
+    def share(self, stretch: Linear, tokens: int) -> float:
+        """The share of a block of so many tokens that is one piece; 1: the whole block is."""
+        if self.least_columns is None:
+            return 1.0
+        token_s = self._token_s[stretch]
+        if token_s is None:  # not measured yet
+            return 0.0
+        return min(self._response_s / max(tokens * token_s, 1e-9), 1.0)
 
-    def end(self, stretch: Linear, tokens: int) -> None:
-        """The piece that began last is done."""
+    def learn(self, stretch: Linear, tokens: int, took_s: float) -> None:
+        """A block of so many tokens took so long. What takes long in a small one is reading the weights."""
         if tokens < self._least:
             return
-        took_s = self._clock() - self._began_s
         before = self._token_s[stretch]
         token_s = took_s / tokens if before is None else before + WEIGHT * (took_s / tokens - before)
         self._token_s[stretch] = token_s

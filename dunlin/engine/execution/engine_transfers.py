@@ -21,6 +21,7 @@ from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits,
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import (
     CancelTransfer,
+    ClosePeerRoom,
     Forget,
     Interrupted,
     MapHost,
@@ -39,11 +40,15 @@ INTO_SLAB = (TransferKind.HOST_TO_SLAB, TransferKind.PEER_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class OwnMemory:
-    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing."""
+    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing.
+
+    `node` is the node's name in the cluster.
+    """
 
     slab: KvSlab
     rooms: TransitRooms = field(default_factory=TransitRooms)
     access: PeerAccess | None = None
+    node: str = ""
 
 
 class EngineTransfers:
@@ -61,8 +66,8 @@ class EngineTransfers:
         self._access = own.access
         self._rooms = own.rooms
         self._tier = HostMapping()
-        self._peers = PeerArenas()
-        planner = CopyPlanner(own.slab, own.rooms, self._tier, self._peers)
+        self.peers = PeerArenas(own.node)
+        planner = CopyPlanner(own.slab, own.rooms, self._tier, self.peers)
         self._queue = TransferQueue(planner, clock, limits)
         # Transfers that did not land, by ticket, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}
@@ -114,7 +119,7 @@ class EngineTransfers:
         """Map a peer's memory; transfers into what was mapped of it before fail."""
         events: list[Event] = self._drop(message)
         try:
-            self._peers.meet(message.peer, message.metadata)
+            self.peers.meet(message.peer, message.metadata)
         except TransferError as error:
             return [*events, Met(message.peer, str(error))]
         return [*events, Met(message.peer)]
@@ -127,6 +132,16 @@ class EngineTransfers:
         self._access.renew()
         return [*events, Met(message.peer, agent=self._access.agent)]
 
+    def on_layout_changed(self) -> list[Event]:
+        """The slab has other slots: transfers whose own ones are gone fail."""
+        return self._land_all(self._queue.layout_changed())
+
+    def on_close_room(self, message: ClosePeerRoom) -> list[Event]:
+        """Wait for the chunk that a peer is writing into the room; its instance has closed it."""
+        if self._access is not None:
+            self._access.close_room(message.handle)
+        return []
+
     # --- steps with peers ---
 
     def link(self, peer: Address, own_room: int, peer_room: int, exchange: int) -> PeerLink:
@@ -134,7 +149,7 @@ class EngineTransfers:
 
         :raises TransferError: the peer was not met, or there is no such room.
         """
-        arena = self._peers.of(peer)
+        arena = self.peers.of(peer)
         writer = PipeWriter(arena.room_memory(peer_room), exchange, arena.alive)
         reader = PipeReader(self._rooms.view(own_room, self._rooms.room_bytes), exchange)
         return PeerLink(reader, writer, lambda: arena.is_met)
@@ -181,7 +196,7 @@ class EngineTransfers:
         return [*self._land_all(ended), *events]
 
     def _drop(self, message: Meet | Forget) -> list[Event]:
-        self._peers.forget(message.peer)
+        self.peers.forget(message.peer)
         return self._land_all(self._queue.forget_peer(message.peer))
 
     def _land_all(self, ended: Sequence[EndedTransfer]) -> list[Event]:

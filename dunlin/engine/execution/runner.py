@@ -1,9 +1,10 @@
 """Answers the engine's commands with events; commands that it does not support with `Unsupported`.
 
 Owns the sequences, the steps and the transfers; computes one step, or a part of it, per call of `work`. Knows no socket
-and no process; its only clock is the one it is given.
+and no process; its clocks are those that it is given.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Safepoint
+from dunlin.engine.execution.engine_layers import EngineLayers, LayerMemory
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.sequence import EngineSequence
@@ -20,6 +22,7 @@ from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    ClosePeerRoom,
     Discard,
     Forget,
     Interrupt,
@@ -37,7 +40,12 @@ Event = Any
 
 
 class EngineRunner:
-    """One engine without its process. Feed `receive`, then call `work` while `busy`."""
+    """One engine without its process: `receive` takes its commands, then call `work` while `busy`.
+
+    `slots` are those of each layer held.
+    `work_clock` tells the seconds that this thread computed, by which work is cut into pieces: what other processes
+    take of the cores does not count.
+    """
 
     def __init__(
         self,
@@ -47,12 +55,15 @@ class EngineRunner:
         limits: RunnerLimits | None = None,
         beat: Callable[[], object] = lambda: None,
         memory: OwnMemory | None = None,
+        layers: LayerMemory | None = None,
+        work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
+        """`layers`: those that can change; None: the ones held are fixed."""
         self._decoder = decoder
-        self._slots = slots
         self._limits = limits or RunnerLimits()
         self._sequences: dict[int, EngineSequence] = {}
         own = memory or OwnMemory(KvSlab(decoder.kv, [slots] * len(decoder.kv)))
+        self._slab = own.slab
         self._transfers = EngineTransfers(own, self._sequences, clock, self._limits.transfers)
         self.steps = StepRunner(
             decoder,
@@ -65,6 +76,12 @@ class EngineRunner:
             beat,
             own.rooms,
             self._transfers.link,
+            work_clock,
+        )
+        self.layers = (
+            None
+            if layers is None
+            else EngineLayers(layers, own, self._sequences, self.steps, self._transfers, clock, beat)
         )
         self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
             Open: self._on_open,
@@ -75,10 +92,11 @@ class EngineRunner:
             MapHost: self._transfers.on_map_host,
             Meet: self._transfers.on_meet,
             Forget: self._transfers.on_forget,
+            ClosePeerRoom: self._transfers.on_close_room,
             Interrupt: lambda message: self._transfers.with_steps(self.steps.on_interrupt(message)),
             Resume: self.steps.on_resume,
             Discard: self._on_discard,
-            Remap: lambda message: [Unsupported("Remap", "the layers held are fixed", layout=message.layout)],
+            Remap: self._on_remap,
         }
 
     def __repr__(self) -> str:
@@ -87,7 +105,7 @@ class EngineRunner:
     @property
     def busy(self) -> bool:
         """Whether `work` has something to do."""
-        return len(self.steps) > 0 or self._transfers.has_work
+        return len(self.steps) > 0 or self._transfers.has_work or (self.layers is not None and self.layers.busy)
 
     @property
     def is_waiting(self) -> bool:
@@ -107,8 +125,9 @@ class EngineRunner:
         Ends early where `safepoint` returns something true, or a transfer ended: what has arrived is to be received,
         and `work` called again goes on there.
         """
+        changed = [] if self.layers is None or self.steps.is_running else self.layers.work()
         if not len(self.steps):
-            return self._transfers.work_idle()
+            return [*changed, *self._transfers.work_idle()]
         before = [] if self.steps.is_running else self._transfers.work_before_step(self.steps.last_step_s)
         self._transfers.step_goes_on()
         landed: list[Event] = []
@@ -116,10 +135,12 @@ class EngineRunner:
         def copy_and_look() -> object:
             self._write_behind()
             landed.extend(self._transfers.work_at_safepoint())
+            if self.layers is not None:
+                landed.extend(self.layers.work_at_safepoint())
             return safepoint() or landed
 
         answers = self.steps.work(copy_and_look)
-        return [*before, *landed, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
+        return [*changed, *before, *landed, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
 
     def _write_behind(self) -> None:
         """Layers that the running step has finished may be copied."""
@@ -138,10 +159,12 @@ class EngineRunner:
             return [Unsupported("Open", f"{len(message.tokens)} tokens, the model takes 1 to {positions}")]
         if min(message.tokens) < 0 or max(message.tokens) >= vocabulary:
             return [Unsupported("Open", f"a token outside the vocabulary of {vocabulary}")]
-        wrong = _wrong_extents(message, self._slots)
+        wrong = _wrong_extents(message, max(self._slab.slots))
         if wrong:
             return [Unsupported("Open", wrong)]
-        self._sequences[message.sequence] = EngineSequence(message, positions, len(self._decoder.kv))
+        opened = self._sequences[message.sequence] = EngineSequence(message, positions, len(self._decoder.kv))
+        if min(self._slab.slots) < opened.slots.length:
+            opened.keep_kv_within(self._slab.slots)
         return []
 
     def _on_close(self, message: Close) -> list[Event]:
@@ -153,6 +176,11 @@ class EngineRunner:
     def _on_discard(self, message: Discard) -> list[Event]:
         self.steps.discard(message.sequence)
         return []
+
+    def _on_remap(self, message: Remap) -> list[Event]:
+        if self.layers is None:
+            return [Unsupported("Remap", "the layers held are fixed", layout=message.layout)]
+        return self.layers.on_remap(message)
 
     def _on_transfer(self, message: Transfer) -> list[Event]:
         return self._transfers.add(message, is_written=not (message.step and self.steps.is_unanswered(message.step)))

@@ -44,6 +44,13 @@ class ValidKv:
         if self._by_layer is not None:
             self._by_layer = [min(each, tokens) for each in self._by_layer]
 
+    def limit_each(self, tokens: Sequence[int]) -> None:
+        """Layer i has KV of no more than `tokens[i]`."""
+        before = self._by_layer or [self._tokens] * len(self._layers)
+        by_layer = [min(pair) for pair in zip(before, tokens, strict=True)]
+        self._tokens = by_layer[0]
+        self._by_layer = None if min(by_layer) == max(by_layer) else by_layer
+
 
 class SlotMap:
     """Position → slot of one sequence, without gaps. `runs` are another object whenever they change.
@@ -80,6 +87,15 @@ class SlotMap:
             return 0
         slots = self.slots(position, position + known)
         return next((at for at, slot in enumerate(slots) if slot != start + at), known)
+
+    def length_within(self, slots: int) -> int:
+        """How many of the first positions lie in slots below `slots`."""
+        run_at, run_slot = self.runs
+        stops = [*run_at[1:], self.length] if run_at else []
+        for at, first, stop in zip(run_at, run_slot, stops, strict=True):
+            if first + stop - at > slots:
+                return at + max(slots - first, 0)
+        return self.length
 
     def span(self, length: int) -> SlotSpan:
         """Where the first `length` tokens lie, as it is now."""
@@ -147,6 +163,12 @@ class EngineSequence:
                 self.valid.limit(at + same)
             at += length
         self.valid.set(layers, min(self.valid.tokens(layers), position))
+
+    def keep_kv_within(self, slots: Sequence[int]) -> None:
+        """By layer there are so many slots now: KV beyond them, or in layers without any, is gone."""
+        known = {count: self.slots.length_within(count) for count in set(slots)}
+        if min(known.values()) < self.slots.length:
+            self.valid.limit_each([known[count] for count in slots])
 
     def fail(self) -> None:
         """End without a next token: its logits are not finite."""

@@ -27,11 +27,19 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What a step is checked against: the slots of the slab, the layers of the model, and the layout in force."""
+    """What a step is checked against: the slots of each layer held, the layers of the model, the layout in force, and
+    the layers held (None: all).
+    """
 
     slots: int
     layers: int
     layout: int = 0
+    held: tuple[int, ...] | None = None
+
+    @property
+    def stop(self) -> int:
+        """The layer after the last one held."""
+        return self.layers if self.held is None else self.held[-1] + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,9 @@ class StepRow:
             self.state.issue(layers, self.split.covered.start, list(self.split.extents()))
 
 
-def step_layers(step: Step, layers: int) -> range:
-    """The layers that the step computes, in a model of so many."""
-    return range(step.layer_start, step.layer_stop or layers)
+def step_layers(step: Step, shape: EngineShape) -> range:
+    """The layers that the step computes."""
+    return range(step.layer_start, step.layer_stop or shape.stop)
 
 
 def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
@@ -91,7 +99,7 @@ def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
 
     :raises StepError: it asks for what this engine lacks, or contradicts itself.
     """
-    _check_layers(step, shape)
+    check_layers(step, shape)
     rows = len(step.sequence)
     columns = (step.start, step.stop, step.sample, step.stride or step.start)
     if not (rows or step.serve is not None) or any(len(column) != rows for column in columns):
@@ -135,7 +143,7 @@ def _check_group(step: Step, shape: EngineShape) -> None:
 
 
 def _is_kept_whole(step: Step, keep: Keep, shape: EngineShape) -> bool:
-    layers = step_layers(step, shape.layers)
+    layers = step_layers(step, shape)
     is_all = set(keep.layer_start) <= {layers.start} and set(keep.layer_stop) <= {layers.stop}
     columns = zip(keep.slot, keep.start, keep.stop, strict=True)
     return is_all and all(
@@ -143,12 +151,15 @@ def _is_kept_whole(step: Step, keep: Keep, shape: EngineShape) -> bool:
     )
 
 
-def _check_layers(step: Step, shape: EngineShape) -> None:
+def check_layers(step: Step, shape: EngineShape) -> None:
+    """:raises StepError: it was composed for another layout, or for layers that are not held."""
     if step.layout != shape.layout:
         raise StepError(f"composed for layout {step.layout}, layout {shape.layout} is in force")
-    layers = step_layers(step, shape.layers)
+    layers = step_layers(step, shape)
     if not 0 <= layers.start < layers.stop <= shape.layers:
         raise StepError(f"layers {layers.start} to {layers.stop} of a model of {shape.layers}")
+    if shape.held is not None and not set(layers) <= set(shape.held):
+        raise StepError(f"layers {layers.start} to {layers.stop} are not held, but {list(shape.held)}")
     if layers.start > 0 and not step.hidden_in:
         raise StepError(f"it starts at layer {layers.start} with hidden states from room {step.hidden_in}")
     if layers.stop < shape.layers and not step.hidden_out:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint, WorkCount
+from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
@@ -28,6 +29,7 @@ from dunlin.engine.execution.step_batch import (
     SampledRows,
     StepError,
     StepRow,
+    check_layers,
     check_step,
     pack_rows,
     runnable_rows,
@@ -47,7 +49,8 @@ class StepRunner:
     """Owns the queue, the running step and the parked rows; `rooms` are the engine's.
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
-    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints.
+    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
+    `EngineRunner`'s.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class StepRunner:
         beat: Callable[[], object],
         rooms: TransitRooms,
         link: Callable[[Address, int, int, int], PeerLink],
+        work_clock: Callable[[], float],
     ) -> None:
         self.last_step_s = 0.0
         self.count = WorkCount()
@@ -78,7 +82,7 @@ class StepRunner:
         self._queue = StepQueue(is_landing)
         self._running: RunningStep | None = None
         self._interrupts: list[Interrupt] = []
-        self._sizes = PieceSizes(limits.response_s, clock, limits.piece_tokens)
+        self._sizes = _piece_sizes(decoder.numerics, limits, work_clock)
         self._idle_since_s = clock()
 
     def __len__(self) -> int:
@@ -99,6 +103,10 @@ class StepRunner:
     def progress(self) -> tuple[int, int] | None:
         """(number, the layer after the last one finished) of the running step; None without one."""
         return None if self._running is None else (self._running.number, self._running.layer)
+
+    def change_shape(self, shape: EngineShape) -> None:
+        """Layers or slots changed; no step runs."""
+        self._shape = shape
 
     def is_unanswered(self, step: int) -> bool:
         """Whether that step is queued or running."""
@@ -243,7 +251,8 @@ class StepRunner:
             raise
 
     def _begin_step(self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int]) -> RunningStep:
-        layers = step_layers(step, self._shape.layers)
+        check_layers(step, self._shape)  # they may have changed since it was queued
+        layers = step_layers(step, self._shape)
         samples = layers.stop == self._shape.layers
         if step.hidden_in and layers.start == 0:
             self._learn_tokens(step)
@@ -334,6 +343,13 @@ class StepRunner:
                 self.rooms.check(rows[0].hidden_out, [row.tokens * token_bytes for row in rows])
             except TransferError as error:
                 raise StepError(str(error)) from None
+
+
+def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:
+    columns = numerics.piece_columns
+    if columns is not None and limits.piece_columns is not None:
+        columns = limits.piece_columns
+    return PieceSizes(limits.response_s, clock, limits.piece_tokens or numerics.piece_rows, columns)
 
 
 def _check_kv(parked: ParkedRow) -> None:

@@ -19,6 +19,8 @@ from dunlin.effects import Address, Message
 from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
+from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.background import run_at_low_priority
@@ -28,7 +30,7 @@ from dunlin.engine.process.options import EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
-from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
+from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
@@ -115,12 +117,12 @@ def run(options: EngineOptions) -> int:
 def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
     page = ProgressPage(options.progress_fd)
     try:
-        _keep_freed_memory()
+        keep_freed_memory()
         checked = _rehearse(options, channel) if options.standby else None
         if options.standby:
             channel.wait_for_activation()
         rooms = TransitRooms()
-        access = PeerAccess(options.progress_fd, rooms)
+        access = PeerAccess(options.progress_fd, rooms, options.node)
         threads = ComputeThreadPool(options.threads)
 
         def beat() -> None:
@@ -129,17 +131,17 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
 
         loaded = _load(options, beat)
         threads.allow(checked or _check(loaded, options, beat))
-        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access)
-        access.publish(options.arena_fd, memory.slab, kv_file_runs(loaded.arena))
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access, options.node)
+        layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
+        clock = time.perf_counter
+        runner = EngineRunner(loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers)
         beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
     channel.send(_ready(loaded, options, access.agent))
     try:
-        serve(
-            EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, beat=beat, memory=memory), channel, page, beat
-        )
+        serve(runner, channel, page, beat)
     except (EOFError, OSError):
         raise
     except Exception as error:  # whatever it is, the parent should know before this process ends
@@ -174,7 +176,8 @@ def serve(runner: EngineRunner, channel: ParentChannel, page: ProgressPage, beat
             time.sleep(_PEER_PAUSE_S)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
+    """Large temporaries of one piece of work are memory of the next."""
     libc = ctypes.CDLL(None)
     for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
         libc.mallopt(option, value)
@@ -277,4 +280,5 @@ def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineR
         layer_digests=tuple(state.digest.hex() for state in loaded.arena.record.layers),
         agent=agent,
         arena=loaded.arena.identity,
+        model_layers=config.layers,
     )

@@ -35,6 +35,8 @@ class EngineOptions:
     dtype: str = "float32"
     deterministic: bool = False
     threads: int = 1
+    node: str = ""
+    """The node's name in the cluster: engines write into the memory of those with the same one."""
     standby: bool = False
 
     @property
@@ -65,6 +67,7 @@ _TYPES = {
     "kv_bytes": int,
     "dtype": str,
     "threads": int,
+    "node": str,
 }
 _SWITCHES = ("deterministic", "standby")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dunlin.engine.decoder.granule_ledger import kv_of
+from dunlin.engine.decoder.granule_ledger import kv_of, weights_of
 from dunlin.engine.decoder.layer_arena import LayerArena
 from dunlin.engine.decoder.layer_layout import file_runs
 from dunlin.engine.transfer.peer_access import FileRuns
@@ -27,5 +27,15 @@ def kv_file_runs(arena: LayerArena) -> dict[int, FileRuns]:
     found: dict[int, FileRuns] = {}
     for layer, slots in enumerate(slots_by_layer(arena)):
         runs = file_runs(arena.plan, record, kv_of(layer), 0, slots * slot_bytes)
+        found[layer] = [(arena.data_offset + offset, length) for offset, length in runs]
+    return found
+
+
+def weight_file_runs(arena: LayerArena) -> dict[int, FileRuns]:
+    """Where the weights of each layer held lie in the memory file."""
+    found: dict[int, FileRuns] = {}
+    for layer in arena.record.held:
+        size = len(arena.layer_room(layer).content)
+        runs = file_runs(arena.plan, arena.record, weights_of(layer), 0, size)
         found[layer] = [(arena.data_offset + offset, length) for offset, length in runs]
     return found

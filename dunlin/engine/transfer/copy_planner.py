@@ -51,7 +51,9 @@ class CopyPlanner:
             return RegionCopy(identity, size, own)
         peer = self._peers.of(transfer.peer)
         other = self._at_peer(transfer, size)
-        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout))
+        room = transfer.peer_handle if transfer.payload is Payload.KV else 0
+        version = peer.version
+        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout, version, room))
 
     def size_bytes(self, transfer: Transfer) -> int:
         """What the transfer copies, in bytes. :raises TransferError: there is no such room."""
@@ -80,4 +82,4 @@ class CopyPlanner:
         if transfer.payload is not Payload.KV:
             return peer.room(transfer.peer_handle, size_bytes, layout)
         starts, lengths = transfer.peer_extent_start, transfer.peer_extent_length
-        return peer.slots(self._slab, transfer.region, starts, lengths, layout)
+        return peer.slots(self._slab.kind, transfer.region, starts, lengths, layout)

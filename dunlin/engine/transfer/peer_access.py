@@ -8,8 +8,7 @@ from dunlin.engine.transfer.peer_arenas import node_name
 from dunlin.engine.transfer.peer_page import PeerPage
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import ArenaGeometry, EngineAgent
-from dunlin.messages.types import i32, i64
+from dunlin.messages.types import ArenaGeometry, EngineAgent, i32, i64
 from dunlin.wire.codec import encode
 
 FileRuns = Sequence[tuple[int, int]]
@@ -34,9 +33,10 @@ def open_file(fd: int) -> OpenFile:
 class PeerAccess:
     """Owns the peer page. No peer writes before `publish`, nor while `closed`."""
 
-    def __init__(self, page_fd: int, rooms: TransitRooms | None = None) -> None:
+    def __init__(self, page_fd: int, rooms: TransitRooms | None = None, node: str = "") -> None:
         """
         Args:
+            node: the node's name in the cluster.
             page_fd: the memory file of the page; it belongs to the parent, and peers open it through this process.
             rooms: what peers may write besides slots.
 
@@ -46,21 +46,25 @@ class PeerAccess:
         self._page = PeerPage(page_fd)
         self._page_fd = page_fd
         self._rooms = rooms
+        self._node = node_name(node)
         self._published: tuple[int, bytes] | None = None
 
     @property
     def agent(self) -> bytes:
         """What a peer needs to know: the metadata of its `Meet`."""
-        return encode(EngineAgent(node_name(), os.getpid(), self._page_fd, self._page.life))
+        return encode(EngineAgent(self._node, os.getpid(), self._page_fd, self._page.life))
 
-    def publish(self, arena_fd: int, slab: KvSlab, runs: Mapping[int, FileRuns]) -> None:
-        """Let peers write into the slots of the slab, which lie at `runs` of the file, by layer.
+    def publish(
+        self, arena_fd: int, slab: KvSlab, runs: Mapping[int, FileRuns], weights: Mapping[int, FileRuns] | None = None
+    ) -> None:
+        """Let peers write into the slots of the slab, which lie at `runs` of the file, by layer, and read `weights`.
 
         :raises TimeoutError: a peer is in the midst of a chunk and does not go on.
         """
         arena = open_file(arena_fd)
         layers = [layer for layer, slots in enumerate(slab.slots) if slots]
         flat = [(layer, offset, length) for layer in layers for offset, length in runs[layer]]
+        of_weights = [(layer, offset, length) for layer, each in (weights or {}).items() for offset, length in each]
         rooms = self._rooms
         geometry = ArenaGeometry(
             layout=slab.layout,
@@ -74,6 +78,9 @@ class PeerAccess:
             run_layer=i32([layer for layer, _, _ in flat]),
             run_offset=i64([offset for _, offset, _ in flat]),
             run_length=i64([length for _, _, length in flat]),
+            weight_layer=i32([layer for layer, _, _ in of_weights]),
+            weight_offset=i64([offset for _, offset, _ in of_weights]),
+            weight_length=i64([length for _, _, length in of_weights]),
             room_fd=-1 if rooms is None else rooms.fd,
             room_inode=0 if rooms is None else open_file(rooms.fd).inode,
             rooms=0 if rooms is None else rooms.count,
@@ -90,6 +97,13 @@ class PeerAccess:
         self._page.renew()
         if self._published is not None:
             self._page.publish(*self._published)
+
+    def close_room(self, handle: int) -> None:
+        """Return once no peer writes into the room, which the instance has closed.
+
+        :raises TimeoutError: a peer is in the midst of a chunk and does not go on.
+        """
+        self._page.await_writers(handle)
 
     def withdraw(self) -> None:
         """Let no peer write from now on, until `publish`: the slots are about to move.

@@ -14,12 +14,11 @@ import numpy as np
 
 from dunlin.effects import Address
 from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.extents import KvKind, check_extents
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_page import PeerPageView
-from dunlin.engine.transfer.slab import KvSlab, check_extents
 from dunlin.engine.transfer.transit_rooms import room_offset
-from dunlin.messages.engine import ArenaGeometry, EngineAgent
-from dunlin.messages.types import Region
+from dunlin.messages.types import ArenaGeometry, EngineAgent, Region
 from dunlin.wire.codec import CodecError, decode
 
 POPULATED_BYTES = 64 << 10
@@ -28,10 +27,10 @@ _PIECE_BYTES = 16 * POPULATED_BYTES
 _POPULATE_READ = 22
 
 
-def node_name() -> str:
-    """The running kernel: processes that share it can map each other's memory."""
+def node_name(name: str = "") -> str:
+    """The running kernel and the name of the node: processes that share both map each other's memory."""
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+        return f"{file.read().strip()} {name}".strip()
 
 
 class SharedFile:
@@ -79,9 +78,10 @@ class SharedFile:
 class _Layout:
     """Where the slots of one layout lie in the peer's file."""
 
-    def __init__(self, geometry: ArenaGeometry) -> None:
+    def __init__(self, geometry: ArenaGeometry, version: int) -> None:
         """:raises ValueError, KeyError: it contradicts itself."""
         self.geometry = geometry
+        self.version = version
         self._slots = dict(zip(geometry.layer, geometry.slots, strict=True))
         self._runs: dict[int, list[tuple[int, int]]] = {layer: [] for layer in self._slots}
         self._ends: dict[int, list[int]] = {layer: [0] for layer in self._slots}
@@ -90,6 +90,11 @@ class _Layout:
                 raise ValueError(f"{length} bytes at {offset} of {geometry.arena_bytes}")
             self._runs[layer].append((offset, length))
             self._ends[layer].append(self._ends[layer][-1] + length)
+        self.weights: dict[int, list[tuple[int, int]]] = {}
+        for layer, offset, length in zip(
+            geometry.weight_layer, geometry.weight_offset, geometry.weight_length, strict=True
+        ):
+            self.weights.setdefault(layer, []).append((offset, length))
         for layer, slots in self._slots.items():
             if slots * geometry.slot_bytes > self._ends[layer][-1]:
                 raise ValueError(f"{slots} slots in {self._ends[layer][-1]} bytes")
@@ -98,6 +103,11 @@ class _Layout:
     def arena(self) -> tuple[int, int, int]:
         """The file: descriptor, inode, size in bytes."""
         return self.geometry.arena_fd, self.geometry.arena_inode, self.geometry.arena_bytes
+
+    @property
+    def kind(self) -> KvKind:
+        """What its slots hold."""
+        return KvKind(self.geometry.kv_dtype, self.geometry.slot_bytes)
 
     def slots(self, region: Region) -> int:
         """Slots that all layers of the region have; 0 if one is not there."""
@@ -135,21 +145,54 @@ class PeerArena:
             self.close()
             raise
 
-    def writing(self, layout: int) -> AbstractContextManager[None]:
+    @property
+    def version(self) -> int:
+        """Of the slots that the last of `slots` and `room` named."""
+        return self._layout.version
+
+    def writing(self, layout: int, version: int, room: int = 0) -> AbstractContextManager[None]:
         """One chunk may be written while this is entered; raises as `PeerPageView.writing`."""
-        return self._page.writing(layout)
+        return self._page.writing(layout, version, room)
+
+    def read_weights(self, layer: int, offset: int, out: Bytes) -> int:
+        """Read the peer's weights of a layer from `offset` on into `out`; returns how many bytes, all that `out` has.
+
+        :raises TransferError: it does not hold the layer, or changes its layers now.
+        """
+        where = self._current(None)
+        at, left = 0, offset
+        with self._page.writing(where.geometry.layout, where.version):
+            for start, length in where.weights.get(layer, ()):
+                skipped = min(left, length)
+                left -= skipped
+                if (count := min(length - skipped, len(out) - at)) > 0:
+                    out[at : at + count] = np.concatenate(list(self._arena.pieces(start + skipped, count)))
+                    at += count
+        if at < len(out):
+            raise TransferError(f"the peer does not hold the weights of layer {layer}")
+        return at
+
+    @property
+    def kind(self) -> KvKind:
+        """What its slots hold."""
+        return self._layout.kind
+
+    def room_extents(self, room: int) -> tuple[list[int], list[int]]:
+        """The slots of a room that is open: starts and lengths. :raises TransferError: it is closed."""
+        return self._page.room_extents(room)
 
     def slots(
-        self, slab: KvSlab, region: Region, starts: Sequence[int], lengths: Sequence[int], layout: int
+        self, kind: KvKind, region: Region, starts: Sequence[int], lengths: Sequence[int], layout: int
     ) -> Iterator[Bytes]:
         """The memory of the peer's slots, one layer after another.
 
         :raises TransferError: its layout is another one, or the slots are not there, or hold KV of another kind.
         """
         where = self._current(layout)
-        there, here = (where.geometry.kv_dtype, where.geometry.slot_bytes), (slab.dtype, slab.slot_bytes)
-        if there != here:
-            raise TransferError(f"the peer's KV is {there[0]} of {there[1]} bytes a slot, ours {here[0]} of {here[1]}")
+        there = where.kind
+        if there != kind:
+            text = f"the peer's KV is {there.dtype} of {there.slot_bytes} bytes a slot"
+            raise TransferError(f"{text}, ours {kind.dtype} of {kind.slot_bytes}")
         if not (capacity := where.slots(region)):
             raise TransferError(f"the peer does not hold layers {region.layer_start} to {region.layer_stop}")
         check_extents(starts, lengths, capacity)
@@ -191,19 +234,21 @@ class PeerArena:
                 for offset, count in where.file_runs(layer, start, length):
                     yield from self._arena.pieces(offset, count)
 
-    def _current(self, layout: int) -> _Layout:
-        if self._layout.geometry.layout != layout:
+    def _current(self, layout: int | None) -> _Layout:
+        """Where its slots and weights lie now; `layout` None: whatever its layout is."""
+        if self._layout.version != self._page.version():
             before, self._layout = self._layout, self._read()
             if self._layout.arena != before.arena:
                 self._arena = SharedFile(self._pid, *self._layout.arena)
         found = self._layout.geometry.layout
-        if found != layout:
+        if layout is not None and found != layout:
             raise TransferError(f"the peer's layout is {found}, the transfer was ordered for {layout}")
         return self._layout
 
     def _read(self) -> _Layout:
         try:
-            return _Layout(cast(ArenaGeometry, decode("ArenaGeometry", self._page.geometry())))
+            version, geometry = self._page.geometry()
+            return _Layout(cast(ArenaGeometry, decode("ArenaGeometry", geometry)), version)
         except (CodecError, ValueError, KeyError) as error:
             raise TransferError(f"the peer's page cannot be read: {error}") from None
 
@@ -211,8 +256,9 @@ class PeerArena:
 class PeerArenas:
     """The engines that were met, by address."""
 
-    def __init__(self) -> None:
-        self._node = node_name()
+    def __init__(self, node: str = "") -> None:
+        """`node`: the node's name in the cluster."""
+        self._node = node_name(node)
         self._met: dict[Address, PeerArena] = {}
 
     def __contains__(self, peer: Address) -> bool:

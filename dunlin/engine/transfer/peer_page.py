@@ -13,24 +13,30 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.errors import LayoutChangingError, TransferError
+from dunlin.engine.transfer.peer_rooms import open_extents, room_lock, writing_room
 
 PAGE_OFFSET = 4096
 _GEOMETRY_OFFSET = 8192
-_WORDS = struct.Struct("<8sqqq")
+_WORDS = struct.Struct("<8sqqqq")
 _MAGIC = b"dunlinPP"
 _CLOSED = -1
 _PAUSE_S = 0.0005
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class PageWords:
-    """`life` names one process of the engine; `layout` is -1 while it changes."""
+    """`life` names one process of the engine; `layout` is -1 while it changes. `version` counts what was published:
+    slots come and go within a layout, too.
+    """
 
     life: int
     layout: int
     length_bytes: int
+    version: int
 
     @property
     def is_open(self) -> bool:
@@ -59,7 +65,7 @@ class PeerPage:
         """
         self._clock, self._sleep, self._patience_s = clock, sleep, patience_s
         self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        self.life = 0
+        self.life = self._version = 0
         self.renew()
 
     def renew(self) -> None:
@@ -84,10 +90,19 @@ class PeerPage:
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
+    def await_writers(self, room: int) -> None:
+        """Return once no chunk is being written into the room, which is closed: none follows.
+
+        :raises TimeoutError: as `closed`.
+        """
+        with self._patiently(lambda: room_lock(self._fd, room)):
+            pass
+
     def publish(self, layout: int, geometry: bytes) -> None:
         """Let peers write where `geometry` says. :raises TimeoutError: as `closed`."""
         with self.closed():
             os.pwrite(self._fd, geometry, _GEOMETRY_OFFSET)
+            self._version += 1
             self._write(layout, len(geometry))
 
     def close(self) -> None:
@@ -95,14 +110,17 @@ class PeerPage:
         os.close(self._fd)
 
     def _write(self, layout: int, length_bytes: int) -> None:
-        os.pwrite(self._fd, _WORDS.pack(_MAGIC, self.life, layout, length_bytes), PAGE_OFFSET)
+        os.pwrite(self._fd, _WORDS.pack(_MAGIC, self.life, layout, length_bytes, self._version), PAGE_OFFSET)
 
     def _lock(self) -> None:
+        self._patiently(lambda: fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+
+    def _patiently(self, attempt: Callable[[], _T]) -> _T:
+        """What the attempt gives, once it succeeds. :raises TimeoutError: as `closed`."""
         until_s = self._clock() + self._patience_s
         while True:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                return attempt()
             except BlockingIOError:
                 if self._clock() > until_s:
                     raise TimeoutError(
@@ -135,15 +153,26 @@ class PeerPageView:
             raise
 
     @contextlib.contextmanager
-    def writing(self, layout: int) -> Iterator[None]:
-        """One chunk may be written while this is entered.
+    def writing(self, layout: int, version: int, room: int = 0) -> Iterator[None]:
+        """One chunk may be written, or read, while this is entered, where the geometry of that `version` says: into the
+        slots of `room`, or into memory of no room (0).
 
-        :raises TransferError: the engine is another one, or its layout is not `layout` (any more).
+        :raises TransferError: the engine is another one, its layout is not `layout` (any more), its slots changed, or
+            the room is closed.
         """
         with self._locked() as words:
             if words.layout != layout:
                 raise TransferError(f"the peer's layout is {words.layout}, the transfer was ordered for {layout}")
-            yield
+            if words.version != version:
+                raise TransferError(f"the slots of the peer's layout {layout} changed")
+            with writing_room(self._fd, room) if room else contextlib.nullcontext():
+                yield
+
+    def room_extents(self, room: int) -> tuple[list[int], list[int]]:
+        """The slots of a room: starts and lengths. :raises TransferError: it is not open."""
+        if self._fd < 0:
+            raise TransferError("the peer is gone, or was met anew")
+        return open_extents(self._fd, room)
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
@@ -158,10 +187,15 @@ class PeerPageView:
         """Whether `close` was not called."""
         return self._fd >= 0
 
-    def geometry(self) -> bytes:
-        """What the engine published. :raises TransferError: nothing now, or the engine is another one."""
+    def version(self) -> int:
+        """Of what the engine published last. :raises TransferError: nothing now, or the engine is another one."""
         with self._locked() as words:
-            return os.pread(self._fd, words.length_bytes, _GEOMETRY_OFFSET)
+            return words.version
+
+    def geometry(self) -> tuple[int, bytes]:
+        """What the engine published: (version, geometry). :raises TransferError: as `version`."""
+        with self._locked() as words:
+            return words.version, os.pread(self._fd, words.length_bytes, _GEOMETRY_OFFSET)
 
     def close(self) -> None:
         """From now on nothing may be written."""
@@ -176,11 +210,11 @@ class PeerPageView:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TransferError("the peer's layout is changing") from None
+            raise LayoutChangingError("the peer's layout is changing") from None
         try:
             words = self._read()
             if not words.is_open:
-                raise TransferError("the peer's layout is changing")
+                raise LayoutChangingError("the peer's layout is changing")
             yield words
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.extents import KvKind, check_extents
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.messages.types import Region
 
@@ -25,6 +26,11 @@ class KvSlab:
         self.slots = tuple(slots)
         self.slot_bytes = kv[0][0].numel() * kv[0].element_size()
         self._layers = [layer.view(torch.uint8).numpy().reshape(len(layer), self.slot_bytes) for layer in kv]
+
+    @property
+    def kind(self) -> KvKind:
+        """What its slots hold."""
+        return KvKind(self.dtype, self.slot_bytes)
 
     def change_layout(self, layout: int, slots: Sequence[int]) -> None:
         """From now on the layers have so many slots; those that stay keep their content and their address."""
@@ -52,12 +58,3 @@ class KvSlab:
             slots = self._layers[layer]
             for start, length in zip(starts, lengths, strict=True):
                 yield slots[start : start + length].reshape(-1)
-
-
-def check_extents(starts: Sequence[int], lengths: Sequence[int], slots: int) -> None:
-    """:raises TransferError: an extent is empty or lies outside the slab."""
-    if len(starts) != len(lengths):
-        raise TransferError(f"{len(starts)} extents begin and {len(lengths)} have a length")
-    for start, length in zip(starts, lengths, strict=True):
-        if start < 0 or length <= 0 or start + length > slots:
-            raise TransferError(f"extent of {length} slots from {start} lies outside the slab of {slots}")

@@ -18,7 +18,11 @@ _KEPT_BLOCKS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request as it will be sent: `max_tokens` tokens will come, neither fewer nor more. `seed` None is greedy."""
+    """One request as it will be sent: `max_tokens` tokens will come, neither fewer nor more. `seed` None is greedy.
+
+    `bound` is what the user asks for at most, where that is not how much comes: the answer ends by itself. None: the
+    bound is `max_tokens`, so that a scheduler that counts on the bound knows the future.
+    """
 
     at_s: float
     prompt: I32
@@ -26,6 +30,7 @@ class Job:
     clipped: bool = False
     seed: int | None = None
     label: str = ""
+    bound: int | None = None
 
     @property
     def request_class(self) -> RequestClass:
@@ -79,10 +84,22 @@ class PromptTexts:
         return text
 
 
+def answer_bound(arrivals: Iterable[Arrival]) -> int:
+    """A bound that says nothing of a single request: the least power of two that no answer of the workload exceeds."""
+    most = max((arrival.output_tokens for arrival in arrivals), default=1)
+    return 1 << (most - 1).bit_length()
+
+
 def iter_jobs(
-    arrivals: Iterable[Arrival], max_positions: int, vocabulary: int, seed: int, speed: float = 1.0
+    arrivals: Iterable[Arrival],
+    max_positions: int,
+    vocabulary: int,
+    seed: int,
+    speed: float = 1.0,
+    bound: int | None = None,
 ) -> Iterator[Job]:
-    """Jobs for `arrivals`, `speed` times as fast as they say, one at a time.
+    """Jobs for `arrivals`, `speed` times as fast as they say, one at a time, all with the same `bound` of the answer as
+    far as there is room.
 
     Raises ValueError for a speed that is not positive or a model too small for any request.
     """
@@ -91,7 +108,7 @@ def iter_jobs(
     if max_positions < 2 or vocabulary < 1:
         raise ValueError(f"no request fits into {max_positions} positions and {vocabulary} tokens")
     texts = PromptTexts(vocabulary, seed)
-    return (_job(arrival, max_positions, texts, speed) for arrival in arrivals)
+    return (_job(arrival, max_positions, texts, speed, bound) for arrival in arrivals)
 
 
 def make_jobs(
@@ -101,10 +118,12 @@ def make_jobs(
     return list(iter_jobs(arrivals, max_positions, vocabulary, seed, speed))
 
 
-def _job(arrival: Arrival, max_positions: int, texts: PromptTexts, speed: float) -> Job:
+def _job(arrival: Arrival, max_positions: int, texts: PromptTexts, speed: float, bound: int | None) -> Job:
     inputs, outputs = clip_lengths(arrival.input_tokens, arrival.output_tokens, max_positions)
     clipped = (inputs, outputs) != (arrival.input_tokens, arrival.output_tokens)
-    return Job(arrival.at_s / speed, make_prompt(arrival, inputs, texts), outputs, clipped, label=arrival.label)
+    most = None if bound is None else max(outputs, min(bound, max_positions - inputs))
+    prompt = make_prompt(arrival, inputs, texts)
+    return Job(arrival.at_s / speed, prompt, outputs, clipped, label=arrival.label, bound=most)
 
 
 def make_prompt(arrival: Arrival, tokens: int, texts: PromptTexts) -> I32:

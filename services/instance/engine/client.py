@@ -17,6 +17,7 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.config import EngineWatchConfig
+from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.recovery import EngineRecovery
 from services.instance.engine.watchdog import EngineWatchdog
 from services.instance.kv.host_cache import HostCacheClient
@@ -42,6 +43,7 @@ class EngineClient:
         host_cache: HostCacheClient,
         finished_answers: FinishedAnswers,
         recovery: EngineRecovery,
+        layer_changes: LayerChanges,
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
@@ -55,6 +57,7 @@ class EngineClient:
         self._host_cache = host_cache
         self._finished_answers = finished_answers
         self._recovery = recovery
+        self._layer_changes = layer_changes
         self._watchdog = EngineWatchdog(config.stuck_s)
         self._load_watchdog = EngineWatchdog(config.load_stuck_s)
 
@@ -65,8 +68,10 @@ class EngineClient:
 
     @property
     def outstanding(self) -> int:
-        """Steps, interrupts and moves that it has not answered. Parked rows are none: an engine may rest with them."""
-        return self._steps.unanswered + self._host_cache.outstanding
+        """Steps, interrupts, moves and changes of layers that it has not answered. Parked rows are none: an engine may
+        rest with them.
+        """
+        return self._steps.unanswered + self._host_cache.outstanding + self._layer_changes.outstanding
 
     def is_stale(self, engine: Address) -> bool:
         """Whether an event is of an engine before the newest one heard of: it changes nothing, and is counted.
@@ -93,12 +98,18 @@ class EngineClient:
     def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
         """The engine can take steps."""
         self.ready = ready
-        return self._recovery.on_engine_ready(ready)
+        return [*self._recovery.on_engine_ready(ready), *self._layer_changes.on_engine_ready(ready)]
+
+    def on_layers_changed(self, ready: EngineReady) -> None:
+        """The engine has other layers or slots: `ready` is what it would say of itself now."""
+        self.ready = ready
+        self._recovery.on_layers_changed(ready)
 
     def on_engine_lost(self, reason: str) -> list[Effect]:
         """The engine was ready and is lost."""
         self.ready = None
         self.restarts_total += 1
+        self._layer_changes.on_engine_lost()
         return self._recovery.on_engine_lost(reason)
 
     @handles
@@ -135,7 +146,7 @@ class EngineClient:
         if message.what == "Interrupt" and self._steps.is_interrupt(message.ticket):
             return self.on_interrupted(now_s, sender, Interrupted(ticket=message.ticket))
         if message.what == "Remap":
-            return []  # the engine holds the layers that it held
+            return self._layer_changes.on_unsupported(message)
         if self.ready is None:
             self.stale_total += 1
             return []

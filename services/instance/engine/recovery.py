@@ -10,11 +10,12 @@ from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Continued, Poisoned, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import Figure, RejectedOption, Why, i32
 from services.instance.config import KvCacheConfig, RecoveryConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.residency import SlotUse
+from services.instance.kv.whole_regions import all_layers
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence import crash_suspects
@@ -43,6 +44,17 @@ def may_be_request_fault(exited: EngineExited | None) -> bool:
     if exited is None or exited.ended_by_us:
         return False
     return exited.signal in CRASH_SIGNALS or exited.code != 0
+
+
+def _is_same_memory(one: EngineReady, other: EngineReady) -> bool:
+    """Whether KV of the one lies in the other where it lay. Which layers are held may differ, and with it the slots."""
+    layers = all_layers(one)
+    is_whole = one.layers == other.layers == i32(layers)
+    names = [
+        replace(each, agent=b"", layers=i32(), slots=each.slots if is_whole else 0, layout=0, model_layers=len(layers))
+        for each in (one, other)
+    ]
+    return names[0] == names[1] and layers == all_layers(other)
 
 
 class EngineRecovery:
@@ -111,18 +123,35 @@ class EngineRecovery:
         if self._last_engine is not None and ready.weights_digest != self._last_engine.weights_digest:
             for sequence in self._sequences:
                 effects += self._host_cache.truncate(sequence)
-        if self._trusted_engine is None or replace(ready, agent=self._trusted_engine.agent) != self._trusted_engine:
+        if not self._keeps_kv(ready):
             for sequence in self._with_slots():
                 self._lifecycle.discard_kv(sequence)
-            capacity = min(ready.slots, self._kv_cache.max_slots or ready.slots)
             self._lifecycle.kv_cache = KvCache(
-                capacity, ready.weights_digest if self._kv_cache.prefix_caching else None
+                self._capacity(ready), ready.weights_digest if self._kv_cache.prefix_caching else None
             )
         self._last_engine = self._trusted_engine = ready
         effects += self._host_cache.on_engine_ready(ready)
         for sequence in self._with_slots():
             effects += self._resume(sequence)
         return effects
+
+    def on_layers_changed(self, ready: EngineReady) -> None:
+        """The engine has other layers or slots; its KV is where it was."""
+        self._last_engine = self._trusted_engine = ready
+        self._lifecycle.slot_table.resize(self._capacity(ready))
+
+    def _keeps_kv(self, ready: EngineReady) -> bool:
+        """Whether the KV of the engine before is valid in this one. The capacity is this one's then: a change of layers
+        may have been under way.
+        """
+        before, slots = self._trusted_engine, self._lifecycle.slot_table
+        if before is None or not _is_same_memory(ready, before) or slots.owners_beyond(self._capacity(ready)):
+            return False
+        slots.resize(self._capacity(ready))
+        return True
+
+    def _capacity(self, ready: EngineReady) -> int:
+        return min(ready.slots, self._kv_cache.max_slots or ready.slots)
 
     @handles
     def on_grace_over(self, now_s: float, sender: Address, due: EngineGraceOver) -> list[Effect]:

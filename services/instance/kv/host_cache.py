@@ -34,7 +34,7 @@ from services.instance.kv.tickets import (
     Tickets,
     TransferPurpose,
 )
-from services.instance.kv.whole_regions import group_whole
+from services.instance.kv.whole_regions import all_layers, group_whole
 from services.instance.sequence.table import KeptHostRegion, Sequence
 
 
@@ -112,6 +112,10 @@ class HostCacheClient:
         self._ready, self._is_engine_there = ready, True
         return self.map_memory()
 
+    def on_layers_changed(self, ready: EngineReady) -> None:
+        """The engine has other layers or slots: later copies name its new layout."""
+        self._ready = ready
+
     def on_engine_lost(self) -> list[Effect]:
         """The engine is lost: no copy will be answered, and unfinished copies are discarded."""
         self._is_engine_there = False
@@ -177,8 +181,7 @@ class HostCacheClient:
     ) -> list[Effect]:
         """Ask for room for the tokens from the end of what is kept up to `stop`."""
         assert self._ready is not None
-        layers = self._ready.layers
-        region = Region(layers[0], layers[-1] + 1, sequence.kept_tokens, stop)
+        region = Region(0, len(all_layers(self._ready)), sequence.kept_tokens, stop)
         chain = self.chain_hash(sequence, stop)
         ticket = self.tickets.add(HostReservation(sequence, purpose, region, chain, priority))
         place = sequence.place
@@ -268,7 +271,7 @@ class HostCacheClient:
     def copy_into_reservation(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
         """Copy a region into slots that no sequence has yet: those of the incoming migration `handle`."""
         ticket = self.tickets.add(ArrivalTransfer(handle))
-        return [Send(self.engine, _move_message(ticket, TransferKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
+        return [self._move_message(ticket, TransferKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV)]
 
     def is_restoring(self, sequence: Sequence, start: int) -> bool:
         """Whether a region of the sequence that starts at `start` is being copied into its slots."""
@@ -302,12 +305,12 @@ class HostCacheClient:
         return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
 
     def attach_regions(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """Keep the regions that cover the sequence's own tokens from the first on, in every layer held; release the
+        """Keep the regions that cover the sequence's own tokens from the first on, in every layer; release the
         others.
         """
         assert self._kvstore is not None
         assert self._ready is not None
-        groups, useless = group_whole(regions, self._ready.layers)
+        groups, useless = group_whole(regions, all_layers(self._ready))
         for group in groups:
             region, chain = group[0].region, group[0].chain
             fits = region.start == sequence.kept_tokens and region.stop <= len(sequence.tokens)
@@ -367,18 +370,19 @@ class HostCacheClient:
         priority: Priority,
     ) -> Send:
         ticket = self.tickets.add(PendingTransfer(sequence, purpose, kept, sequence.number))
-        return Send(self.engine, _move_message(ticket, kind, sequence.number, kept, extents, priority))
+        return self._move_message(ticket, kind, sequence.number, kept, extents, priority)
 
-
-def _move_message(
-    number: int,
-    kind: TransferKind,
-    sequence: int,
-    kept: KeptHostRegion | KeptRegion,
-    extents: list[Extent],
-    priority: Priority,
-) -> Transfer:
-    starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
-    return Transfer(
-        number, kind, sequence, kept.region, starts, lengths, kept.host, priority=priority, chain=kept.chain
-    )
+    def _move_message(
+        self,
+        ticket: int,
+        kind: TransferKind,
+        sequence: int,
+        kept: KeptHostRegion | KeptRegion,
+        extents: list[Extent],
+        priority: Priority,
+    ) -> Send:
+        starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
+        layout = self._ready.layout if self._ready is not None else 0
+        named = (kept.region, starts, lengths, kept.host)
+        move = Transfer(ticket, kind, sequence, *named, priority=priority, chain=kept.chain, layout=layout)
+        return Send(self.engine, move)

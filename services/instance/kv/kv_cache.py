@@ -127,6 +127,22 @@ class KvCache:
                 self.slot_table.release(block)
         return True
 
+    def withhold_beyond(self, limit: int) -> None:
+        """Give out no slot from `limit` on, and evict prefixes until no unused one lies there: it is about to go."""
+        self.slot_table.withhold_beyond(limit)
+        while any(isinstance(owner, PrefixBlock) for owner in self.slot_table.owners_beyond(limit)):
+            block = self.prefix_cache.evict()
+            if block is None:
+                return
+            self.slot_table.release(block)
+
+    def sequences_beyond(self, limit: int) -> list[int]:
+        """The numbers of the sequences that have slots from `limit` on, own or shared ones, in order."""
+        owners = self.slot_table.owners_beyond(limit)
+        own = [owner for owner in owners if isinstance(owner, int)]
+        sharing = [number for number, path in self._shared.items() if any(block in owners for block in path)]
+        return sorted({*own, *sharing})
+
     def reserve(self, owner: Owner, count: int) -> bool:
         """Set `count` slots aside, or so many more, for an owner that is no sequence. False: there is no room."""
         return self.evict_prefixes(count) and self.slot_table.allocate(owner, count, SlotUse.RESERVED)

@@ -6,7 +6,7 @@ of owners that have some must be released or replaced.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from services.instance.kv.residency import Extent, Residency, SlotUse, Span
 
@@ -59,6 +59,12 @@ class SlotTable:
     def count(self, use: SlotUse) -> int:
         """Slots in that use."""
         return self._counts[use]
+
+    def has_free(self, extents: Iterable[Extent]) -> bool:
+        """Whether one of these slots is free."""
+        return any(
+            first < end_of(free) and free[0] < first + length for first, length in extents for free in self._free
+        )
 
     def held(self, owner: Owner) -> int:
         """Slots of one owner, 0 if it has none."""

@@ -2,7 +2,16 @@
 
 from collections.abc import Collection, Iterable
 
+from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import KeptRegion
+
+Layers = tuple[int, ...]
+"""Numbers of layers, ascending."""
+
+
+def all_layers(ready: EngineReady) -> Layers:
+    """The layers of the model, held or not: those whose KV a sequence has."""
+    return tuple(range(ready.model_layers or len(ready.layers)))
 
 
 def group_whole(

@@ -49,8 +49,8 @@ class IncomingMigration:
     `claimed` are regions of this node's host tier that belong to it.
 
     `written` were written into the slots by the source's engine; the first of them is being checked, if `is_checking`.
-    `may_write`: the source was told of the slots and has not released them. `is_cancelled`: only an outstanding region
-    copy or check, or the source's engine, still uses the slots.
+    `may_write`: the source was told of the slots and has not released them. `is_open`: the own engine lets peers write
+    them. `is_cancelled`: only an outstanding region copy or check, or the source's engine, still uses the slots.
     """
 
     handle: int
@@ -65,6 +65,7 @@ class IncomingMigration:
     written: deque[Written] = field(default_factory=deque)
     is_checking: bool = False
     may_write: bool = False
+    is_open: bool = False
     is_cancelled: bool = False
 
     @property
@@ -104,7 +105,7 @@ class MigrateIn:
         """Reserve slots for a sequence, or refuse with the reason."""
         for migration in self._migrations.values():
             if migration.source == sender and migration.request.sequence == message.sequence:
-                return [self._reserved(migration)]
+                return self._reserved(migration)
         refusal = self._refusal(message)
         if refusal is not None:
             figures = (Figure("tokens", message.tokens), Figure("free_slots", self._lifecycle.kv_cache.available_slots))
@@ -114,7 +115,7 @@ class MigrateIn:
         migration = self._migrations[self._handles] = IncomingMigration(self._handles, sender, message)
         granted = self._lifecycle.kv_cache.reserve(migration, message.tokens)
         assert granted, f"{message.tokens} slots of {self._lifecycle.slot_table!r}"
-        return [self._reserved(migration), self._start_timer(migration)]
+        return [*self._reserved(migration), self._start_timer(migration)]
 
     @handles
     def fill(self, now_s: float, sender: Address, message: Fill) -> list[Effect]:
@@ -234,6 +235,11 @@ class MigrateIn:
         self.completed_total += 1
         return migration
 
+    def close_room(self, migration: IncomingMigration) -> list[Effect]:
+        """Before its slots serve something else: what a peer has not written by then it cannot write any more."""
+        was_open, migration.is_open = migration.is_open, False
+        return [self._peer_copies.close_room(migration.handle)] if was_open else []
+
     @handles
     def on_timeout(self, now_s: float, sender: Address, message: MigrateInTimeout) -> list[Effect]:
         """No attempt took the reservation over in time: cancel it."""
@@ -252,7 +258,7 @@ class MigrateIn:
         """The KV cache is lost: cancel every reservation."""
         effects: list[Effect] = []
         for migration in list(self._migrations.values()):
-            effects += self._free(migration)
+            effects += self._free(migration)  # its rooms went with the engine
             if not migration.is_cancelled:
                 effects.append(
                     Send(migration.source, ReservationLost(migration.handle, Why("arrivals", "the engine is gone")))
@@ -344,21 +350,26 @@ class MigrateIn:
         """Free the slots, once neither an outstanding copy nor the source's engine uses them."""
         migration.is_cancelled = True
         migration.queue.clear()
+        effects = self.close_room(migration)
         if not migration.is_in_use:
-            return self._free(migration)
+            return effects + self._free(migration)
         self._lifecycle.slot_table.set_use(migration, SlotUse.QUARANTINED)
-        return []
+        return effects
 
     def _free(self, migration: IncomingMigration) -> list[Effect]:
         del self._migrations[migration.handle]
         self._lifecycle.slot_table.release(migration)
         return self._host_cache.release_all(migration.claimed)
 
-    def _reserved(self, migration: IncomingMigration) -> Effect:
+    def _reserved(self, migration: IncomingMigration) -> list[Effect]:
         keeper = self._host_cache.kvstore if self._host_cache.usable else None
         room = self._peer_copies.room(self._lifecycle.slot_table.residency(migration))
-        migration.may_write = room is not None
-        return Send(migration.source, Reserved(migration.request.sequence, migration.handle, keeper, room))
+        migration.may_write = migration.is_open = room is not None
+        opened = [] if room is None else [self._peer_copies.open_room(migration.handle, room)]
+        return [
+            *opened,
+            Send(migration.source, Reserved(migration.request.sequence, migration.handle, keeper, room)),
+        ]
 
     def _start_timer(self, migration: IncomingMigration) -> Effect:
         migration.counter += 1

@@ -27,6 +27,7 @@ from dunlin.messages.group import (
 from dunlin.messages.pool import RegionsSent
 from dunlin.messages.types import Figure, TransferStatus, Why
 from services.instance.kv.tickets import PeerCopy
+from services.instance.kv.whole_regions import all_layers
 from services.instance.migration.kv_transfer import KvExport, KvTransfer
 from services.instance.migration.outgoing import (
     MigrateOutTimeout,
@@ -248,7 +249,7 @@ class MigrateOut:
             migration.number,
             len(sequence.tokens) + self._limits.tail_tokens,
             0,
-            len(sender.ready.layers),
+            len(all_layers(sender.ready)),
             sender.epoch,
             sender.plan_version,
             migration.why,
@@ -288,6 +289,8 @@ class MigrateOut:
     def _announce_ready(self, migration: OutgoingMigration) -> list[Effect]:
         """No step names the sequence: once the rest is copied, send `Ready` for the dispatcher's next attempt."""
         effects = self._kv_transfer.transfer(migration)
+        if migration.copy_ticket:
+            return effects  # it would write into slots that the next attempt computes into
         if self._kv_transfer.must_keep_here(migration):
             return effects + self._abort(migration, NOT_COPIED)
         if self._kv_transfer.can_copy(migration) and migration.filled < migration.wanted_tokens:

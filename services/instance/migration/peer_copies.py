@@ -1,4 +1,4 @@
-"""KV between two engines of one node: the sender's writes into slots that the receiver's instance reserved.
+"""KV between two engines: the sender's writes into slots that the receiver's instance reserved.
 
 The receiver names its slots in `PeerRoom`; the sender's engine meets the receiver's once, writes spans into them, and
 the receiver's engine hashes what lies there before a sequence may use it. Knows no stage of a migration and no kvstore.
@@ -9,12 +9,22 @@ from enum import Enum
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import CancelTransfer, EngineReady, Forget, Meet, Met, Transfer
+from dunlin.messages.engine import (
+    CancelTransfer,
+    ClosePeerRoom,
+    EngineReady,
+    Forget,
+    Meet,
+    Met,
+    OpenPeerRoom,
+    Transfer,
+)
 from dunlin.messages.group import PeerRoom, Written
 from dunlin.messages.types import I64, Priority, Region, TransferKind, i64
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.residency import Extent, Residency, SlotUse
 from services.instance.kv.tickets import ArrivalCheck, PeerCopy
+from services.instance.kv.whole_regions import all_layers
 from services.instance.migration.outgoing import OutgoingMigration
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceState
@@ -52,6 +62,10 @@ class PeerCopies:
         """A new engine: it has met no peer."""
         self._ready = ready
         self._peers.clear()
+
+    def on_layers_changed(self, ready: EngineReady) -> None:
+        """The engine has other layers or slots: what is reserved from now on lies in its new layout."""
+        self._ready = replace(ready, agent=self._ready.agent) if self._ready is not None else ready
 
     def on_engine_lost(self) -> None:
         """No copy and no check will be answered."""
@@ -95,7 +109,7 @@ class PeerCopies:
     @handles
     def on_met(self, now_s: float, sender: Address, message: Met) -> list[Effect]:
         """The engine can write into a peer's memory, or not."""
-        if message.agent:  # the answer to `Forget`
+        if message.agent:  # of the own engine
             self._ready = replace(self._ready, agent=message.agent) if self._ready is not None else None
             return []
         known = self._peers.get(message.peer)
@@ -111,6 +125,14 @@ class PeerCopies:
             return None
         extents = residency.slots_of(residency.start, residency.stop)
         return PeerRoom(self._engine, self._ready.agent, self._ready.layout, *_columns(extents))
+
+    def open_room(self, handle: int, room: PeerRoom) -> Effect:
+        """Let peers write into the room."""
+        return Send(self._engine, OpenPeerRoom(handle, room.extent_start, room.extent_length))
+
+    def close_room(self, handle: int) -> Effect:
+        """No peer writes into the room once the engine has taken this in: before it takes any later step."""
+        return Send(self._engine, ClosePeerRoom(handle))
 
     def check(self, handle: int, written: Written, extents: list[Extent]) -> Effect:
         """Have the engine compare what lies in the slots with what the sender says that it wrote."""
@@ -139,8 +161,8 @@ class PeerCopies:
 
     def _write(self, migration: OutgoingMigration, room: PeerRoom, start: int, stop: int) -> Effect:
         assert self._ready is not None
-        sequence, layers = migration.sequence, self._ready.layers
-        region = Region(layers[0], layers[-1] + 1, start, stop)
+        sequence = migration.sequence
+        region = Region(0, len(all_layers(self._ready)), start, stop)
         chain = self._host_cache.chain_hash(sequence, stop)
         ticket = migration.copy_ticket = self._tickets.add(PeerCopy(sequence, migration.number, region, chain))
         own, theirs = self._lifecycle.kv_cache.extents(sequence, start, stop), _part(room, start, stop)

@@ -100,6 +100,10 @@ class MigrationRouter:
         """A new engine can take steps."""
         self.peer_copies.on_engine_ready(ready)
 
+    def on_layers_changed(self, ready: EngineReady) -> None:
+        """The engine has other layers or slots."""
+        self.peer_copies.on_layers_changed(ready)
+
     def on_engine_lost(self) -> list[Effect]:
         """The KV cache is lost, and with it the reserved slots and the copies under way."""
         effects = self.migrate_out.on_engine_lost() + self.migrate_in.on_engine_lost()

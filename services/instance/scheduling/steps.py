@@ -28,6 +28,7 @@ class BatchComposer:
         self._policy_name = policy_name
         self._budget_tokens = budget_tokens
         self._ledger = ledger
+        self._layout = 0
         self._composition = i64()
         self._fast_path = DecodeFastPath()
 
@@ -35,6 +36,11 @@ class BatchComposer:
         """The engine is gone: forget the last step."""
         self._composition = i64()
         self._fast_path.clear()
+
+    def on_layers_changed(self, layout: int) -> None:
+        """Steps that are composed from now on are for this layout of the engine."""
+        self._layout = layout
+        self.clear()
 
     def choose_rows(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """Which sequences may have how many tokens in the next step; empty if none may."""
@@ -97,6 +103,7 @@ class BatchComposer:
             extents.start,
             extents.length,
             why=why,
+            layout=self._layout,
         )
 
     def _why(self, rows: StepRows) -> Why | None:

@@ -27,6 +27,13 @@ class EngineFaults:
         self.crashes += 1
         return self._crash(fault, 11)
 
+    def do_late_answers(self, fault: Fault) -> Address | None:
+        """SIGKILL, and what the engine said last arrives again after its successor's first words."""
+        victim = self._crash(fault, 9)
+        if victim is not None:
+            self._cluster.engine_supervisors[victim].repeat_last_words()
+        return victim
+
     def do_hang_engine(self, fault: Fault) -> Address | None:
         """The engine passes no safepoint any more."""
         victim = self._victims.of_role("instance", fault.pick)

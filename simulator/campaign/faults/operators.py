@@ -1,13 +1,19 @@
 """Ill-timed acts of operators, tools and clients: drains, sheds, duplicate calls, cancels by another tenant."""
 
+from functools import partial
+
 from dunlin.effects import Address, Message
 from dunlin.messages.door import CancelById
-from dunlin.messages.plan import DrainRequest, Evacuate
+from dunlin.messages.plan import DrainRequest, Evacuate, RemapLayers
+from dunlin.messages.types import i32
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
 from simulator.cluster.scripted import SilentPeer
 from simulator.cluster.simulated import SimulatedCluster
+
+OVERTAKEN = 0.4
+"""Share of the orders to hold other layers that a second one overtakes."""
 
 
 class OperatorFaults:
@@ -47,6 +53,27 @@ class OperatorFaults:
         shed = Evacuate(core.term.epoch, 1_000_000 + self._tools, target, int(1 + 80 * fault.amount))
         self._world.post(leader, source, shed)
         return source
+
+    def do_remap(self, fault: Fault) -> Address | None:
+        """The leader orders an instance to hold some of its layers only; twice in a row if `other` is small."""
+        victim, leader = self._victims.of_role("instance", fault.pick), self._cluster.etcd.leader
+        core = self._cluster.core(leader) if leader is not None else None
+        if victim is None or core is None or core.term is None or leader is None:
+            return None
+        self._remap(leader, core.term.epoch, victim, fault.amount)
+        if fault.other < OVERTAKEN:
+            act = partial(self._remap, leader, core.term.epoch, victim, fault.other / OVERTAKEN)
+            self._world.call_later(fault.other, act)
+        return victim
+
+    def _remap(self, leader: Address, epoch: int, instance: Address, amount: float) -> None:
+        if instance not in self._cluster.engine_supervisors or not self._world.is_up(leader):
+            return
+        every = self._cluster.engine_supervisors[instance].layers.all
+        chosen = int(amount * (1 << every))
+        layers = i32(layer for layer in range(every) if chosen >> layer & 1)
+        self._tools += 1
+        self._world.post(leader, instance, RemapLayers(epoch, 1_000_000 + self._tools, layers))
 
     def do_duplicate(self, fault: Fault) -> Address | None:
         """Calls arrive twice: a client's Submit at another dispatcher, a tool's drain, etcd's membership."""

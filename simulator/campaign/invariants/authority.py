@@ -7,7 +7,7 @@ from dunlin.messages.dispatch import Accepted, Failed, Poisoned, Refused, Return
 from dunlin.messages.engine import StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.membership import Deposed
-from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Undrain
+from dunlin.messages.plan import Drain, Evacuate, GroupOrder, RemapLayers, Undrain
 from dunlin.messages.types import GroupKind
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
@@ -86,6 +86,10 @@ def _said(request: Any) -> tuple[object, ...]:
     return (request.state, request.attempt, request.instance, len(request.tokens))
 
 
+COVERAGE_S = 60.0
+"""Seconds within which layers come back that an order let go."""
+
+
 class LeadershipWatcher(InvariantWatcher):
     """I3: one leader per epoch. I9: a manager that heard of the end of its term orders nothing more."""
 
@@ -100,7 +104,9 @@ class LeadershipWatcher(InvariantWatcher):
     def after(self, event: Delivery) -> None:
         if event.to.role == "global_manager":
             self._manager(event)
-        elif event.to.role == "instance" and isinstance(event.message, GroupOrder | Evacuate | Drain | Undrain):
+        elif event.to.role == "instance" and isinstance(
+            event.message, GroupOrder | Evacuate | Drain | Undrain | RemapLayers
+        ):
             self._ordered(event, event.message)
 
     def _manager(self, event: Delivery) -> None:
@@ -116,7 +122,7 @@ class LeadershipWatcher(InvariantWatcher):
         elif event.to in self._leads:
             self._over_s[event.to] = (self._leads.pop(event.to), event.at_s)
 
-    def _ordered(self, event: Delivery, message: GroupOrder | Evacuate | Drain | Undrain) -> None:
+    def _ordered(self, event: Delivery, message: GroupOrder | Evacuate | Drain | Undrain | RemapLayers) -> None:
         epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
         lag_s = 2 * self.cluster.spec.network.link_s + self.faults.processes.lag_s.get(event.to, 0.0)
         is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
@@ -134,9 +140,16 @@ def _plan_of(order: GroupOrder) -> tuple[object, ...]:
 
 
 class GroupWatcher(InvariantWatcher):
-    """I4: the members of a group agree on it. I5: together they hold every layer."""
+    """I4: the members of a group agree on it. I5: together they hold every layer, or do again within `COVERAGE_S`
+    after an order to hold fewer, and the group ends within that after a member is gone.
+    """
 
     invariant = "I4"
+
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
+        self._lacking_since_s: dict[Address, float] = {}
+        self._incomplete_since_s: dict[tuple[int, int], float] = {}
 
     def audit(self) -> None:
         followed = {
@@ -166,16 +179,35 @@ class GroupWatcher(InvariantWatcher):
                     raise self.fail(f"{address} follows {order} and its fellow {theirs}")
 
     def _cover(self, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
-        if any(member not in followed or member not in self.cluster.engine_supervisors for member in order.members):
-            return
+        gone = [one for one in order.members if one not in followed or one not in self.cluster.engine_supervisors]
+        if gone:
+            return self._is_to_end(order, gone)
+        self._incomplete_since_s.pop((order.epoch, order.group), None)
         held = {member: self._held(member, followed[member]) for member in order.members}
         every = frozenset(range(self.cluster.engine_supervisors[order.members[0]].layers.all))
         together = frozenset[int]().union(*held.values())
         # Members of a pipeline have a part each; a member of any other group computes all layers of its rows.
         parts = {"all members": together} if order.kind is GroupKind.PIPELINE else held
+        if every <= min(parts.values(), key=len):
+            self._lacking_since_s.pop(order.members[0], None)
         for who, layers in parts.items():
-            if layers != every:
+            if layers != every and not (order.kind is GroupKind.LOCAL and self._is_ordered_to_lack(order.members[0])):
                 raise self.fail(f"layers {sorted(layers)} of {len(every)} are all that {who} of {order} holds", "I5")
+
+    def _is_to_end(self, order: GroupOrder, gone: list[Address]) -> None:
+        """Check that a group some of whose members are gone, with their layers, ends in time."""
+        now_s = self.cluster.world.now_s
+        since_s = self._incomplete_since_s.setdefault((order.epoch, order.group), now_s)
+        is_late = now_s - since_s > COVERAGE_S and not self.faults.was_disturbed(*order.members)
+        if is_late:
+            raise self.fail(f"{order} goes on without {gone}, who are gone since {since_s}", "I5")
+
+    def _is_ordered_to_lack(self, member: Address) -> bool:
+        """Whether an instance knows that it lacks layers, computes nothing meanwhile, and has not for too long."""
+        core, now_s = self.cluster.instances[member.name], self.cluster.world.now_s
+        since_s = self._lacking_since_s.setdefault(member, now_s)
+        in_time = now_s - since_s < COVERAGE_S or self.faults.was_disturbed(member)
+        return in_time and not core.layer_changes.is_whole
 
     def _held(self, member: Address, order: GroupOrder) -> frozenset[int]:
         """The layers that a member has of those that its order names (all, if it names none)."""

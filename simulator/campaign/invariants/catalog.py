@@ -5,6 +5,7 @@ Numbers are those of docs/campaigns.md. The clients check I1; I10 needs batch jo
 """
 
 from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher
+from simulator.campaign.invariants.peer_writes import PeerWriteWatcher
 from simulator.campaign.invariants.progress import ProgressWatcher, QuotaWatcher
 from simulator.campaign.invariants.slots import RowWriteWatcher, SlotWatcher
 from simulator.campaign.invariants.tier import RegionNameWatcher, RegionWatcher
@@ -16,6 +17,7 @@ WATCHERS: tuple[type[InvariantWatcher], ...] = (
     GroupWatcher,
     SlotWatcher,
     RowWriteWatcher,
+    PeerWriteWatcher,
     RegionWatcher,
     RegionNameWatcher,
     SuspicionWatcher,

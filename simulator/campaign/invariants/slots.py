@@ -92,6 +92,8 @@ class _Writes:
 
     steps: dict[int, dict[int, int]] = field(default_factory=dict)
     parked: dict[int, dict[int, int]] = field(default_factory=dict)
+    closed: set[int] = field(default_factory=set)
+    """Sequences that the engine does not know any more: the answer that a row of one is parked may come later."""
 
     def left(self, step: int, sequence: int, parked: bool) -> None:
         """A row left a step."""
@@ -99,8 +101,13 @@ class _Writes:
         slots = {slot: owner for slot, owner in written.items() if owner == sequence}
         for slot in slots:
             del written[slot]
-        if parked:
+        if parked and sequence not in self.closed:
             self.parked[sequence] = slots
+
+    def close(self, sequence: int) -> None:
+        """The engine forgets a sequence."""
+        self.parked.pop(sequence, None)
+        self.closed.add(sequence)
 
     def resumed(self, message: Resume) -> None:
         """Parked rows are a step again."""
@@ -157,7 +164,7 @@ class RowWriteWatcher(InvariantWatcher):
             for number in message.sequence:
                 writes.parked.pop(number, None)
         elif isinstance(message, Close):
-            writes.parked.pop(message.sequence, None)
+            writes.close(message.sequence)
 
     def _writes_of(self, event: Delivery) -> _Writes:
         return self._written.setdefault(event.to, _Writes())

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.engine import EngineExited, Transfer, TransferDone
+from dunlin.messages.engine import EngineExited, Transfer, TransferDone, Unsupported
 from dunlin.messages.pool import CommitRegion, RegionReserved, RegionsFound, RegionsRevoked, ReleaseRegion
 from dunlin.messages.types import HostRegion, TransferKind, TransferStatus
 from simulator.campaign.clients import CampaignClients
@@ -44,6 +44,9 @@ class RegionWatcher(InvariantWatcher):
             self._begun(event.sender, message)
         elif event.sender.role == "engine" and isinstance(message, TransferDone):
             self._ended(event.to, message)
+        elif isinstance(message, Unsupported) and message.what == "Transfer":
+            self._moves.get(event.to, {}).pop(message.ticket, None)
+            self._keeper_of.pop((event.to, message.ticket), None)
         elif isinstance(message, EngineExited):
             self._moves.pop(event.to, None)
         elif isinstance(message, RegionsRevoked):

@@ -53,7 +53,6 @@ def planted(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-@pytest.mark.timeout(300)  # four runs of pytest
 def test_a_planted_defect_is_found_once_and_can_be_repeated(planted: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert properties.main(["--minutes", "0", "--rounds", "2", "test_planted.py"]) == 1
     out, err = capfd.readouterr()

@@ -32,7 +32,11 @@ def test_messages_become_json() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_never_came_is_null() -> None:
+    assert as_json({"p99": float("inf"), "p50": 1.5}, indent=None) == '{"p99": null, "p50": 1.5}'
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
 def test_what_is_no_json_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         as_json({"x": value})

@@ -1,15 +1,18 @@
 """The machine over (layer, phase, piece): where it stands, what a row takes along; bits do not depend on either."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from dunlin.engine.attention.base import local_row
+from dunlin.engine.decoder import decoder
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration, Phase, WorkCount, forward
 from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.numerics import linear_into
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from tests.engine.build import load, make_checkpoint
 
@@ -39,6 +42,45 @@ def make_batch(first_slot: int = 0) -> DecoderBatch:
 def make_iteration(loaded: LoadedModel, least: int | None = 16, **overrides: object) -> Iteration:
     sizes = None if least is None else PieceSizes(0.0, lambda: 0.0, least)
     return Iteration(loaded.decoder, make_batch(), range(3), sizes, **overrides)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def fast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load(make_checkpoint(tmp_path_factory.mktemp("fast"), "qwen2", seed=1), dtype=request.param)
+
+
+@pytest.fixture
+def operations(fast: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The multiply-adds of each product from now on."""
+    counted: list[int] = []
+    numerics = fast.decoder.numerics
+
+    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        counted.append(rows.shape[0] * weight.numel())
+        return numerics.linear(rows, weight, bias)
+
+    def into_columns(into: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        counted.append(rows.shape[0] * weight.numel())
+        linear_into(into, rows, weight, bias)
+
+    monkeypatch.setattr(fast.decoder, "numerics", replace(numerics, linear=linear))
+    monkeypatch.setattr(decoder, "linear_into", into_columns)
+    return counted
+
+
+def make_cut_by_columns(fast: LoadedModel) -> Iteration:
+    return Iteration(fast.decoder, make_batch(), range(3), column_sizes())
+
+
+def column_sizes() -> PieceSizes:
+    """The least pieces: blocks of 16 rows, 64 columns at a time."""
+    return PieceSizes(0.0, lambda: 0.0, least_rows=16, least_columns=64)
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Small products have kernels of their own for each shape."""
+    tolerance = 1e-4 if expected.dtype is torch.float32 else 0.05
+    assert torch.allclose(found.float(), expected.float(), atol=tolerance, rtol=tolerance)
 
 
 def finish(iteration: Iteration) -> torch.Tensor:
@@ -116,3 +158,60 @@ def test_layers_may_be_computed_in_parts(loaded: LoadedModel, tmp_path: Path) ->
     first = finish(Iteration(loaded.decoder, make_batch(), range(2)))
     rest = finish(Iteration(loaded.decoder, make_batch(), range(2, 3), hidden=first.clone()))
     assert torch.equal(rest, expected)
+
+
+# -- blocks that are cut by columns, too ----------------------------------------------------------------------------
+
+
+def test_a_block_is_cut_by_columns_of_its_products(fast: LoadedModel, operations: list[int]) -> None:
+    whole = finish(Iteration(fast.decoder, make_batch(), range(3)))
+    whole_operations, kv = sum(operations), [layer[:70].clone() for layer in fast.decoder.kv]
+    operations.clear()
+    cut, pieces, most = make_cut_by_columns(fast), 0, 0
+    while not cut.done:
+        before = len(operations)
+        cut.advance()
+        pieces += 1
+        most = max(most, sum(operations[before:]))
+    assert_close(cut.hidden, whole)
+    for layer, expected in zip(fast.decoder.kv, kv, strict=True):
+        assert_close(layer[:70], expected)
+    assert sum(operations) == whole_operations
+    assert most <= 22 * 96 * 160, "the largest block, 96 columns of the longest product"
+    assert pieces > 3 * 4 * (2 + 1 + 5 + 1)
+
+
+def test_a_row_takes_along_what_is_begun_of_its_tokens(fast: LoadedModel, operations: list[int]) -> None:
+    """Wherever it leaves: no product is computed twice for it, and what it leaves unfinished is written by nobody."""
+    expected = finish(make_cut_by_columns(fast)).clone()
+    total, at, begun = sum(operations), 0, 0
+    while True:
+        for layer in fast.decoder.kv:
+            layer[:70].fill_(float("nan"))
+        operations.clear()
+        iteration, count = make_cut_by_columns(fast), WorkCount()
+        for _ in range(at):
+            iteration.advance()
+        if iteration.done:
+            break
+        layer_at = iteration.layer
+        progress = iteration.leave(0)
+        begun += progress.begun is not None
+        assert_close(finish(iteration), expected[40:])
+        if progress.layer == layer_at:
+            assert fast.decoder.kv[layer_at][progress.projected : 40].isnan().all()
+        batch = make_batch()
+        alone = DecoderBatch(
+            batch.tokens[:40], batch.positions[:40], batch.slots[:40], batch.rows[:1], batch.sampled[:1]
+        )
+        resumed = Iteration(fast.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
+        for _ in range(at % 3):  # and once more
+            if not resumed.done:
+                resumed.advance()
+        if not resumed.done:
+            progress = resumed.leave(0)
+            resumed = Iteration(fast.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
+        assert_close(finish(resumed), expected[:40])
+        assert sum(operations) == total
+        at += 1
+    assert begun == 3 * 3 * (1 + 6), "in the middle of three blocks of each layer"

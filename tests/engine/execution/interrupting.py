@@ -13,7 +13,7 @@ from dunlin.messages.engine import Interrupt, Resume, StepDone
 from dunlin.messages.types import Verdict, i64
 from tests.engine.build import SteppingClock
 
-LIMITS = RunnerLimits(response_s=0.0, piece_tokens=16)
+LIMITS = RunnerLimits(response_s=0.0, piece_tokens=16, piece_columns=64)
 LAYERS = 3
 
 

@@ -13,8 +13,9 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapError, RemapOrder, RemapOutcome
-from dunlin.messages.types import RemapPhase
+from dunlin.engine.execution.remap import LayerRemapper, RemapError
+from dunlin.messages.engine import Remap, RemapDone
+from dunlin.messages.types import RemapPhase, i32
 from tests.engine.build import Sequences
 
 PREPARE, DROP_WEIGHTS, RELEASE_KV = RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV
@@ -44,13 +45,13 @@ class Engine:
         self.remapper = LayerRemapper(self.arena, self.model.weights, CheckpointSource(directory))
 
     def begin(self, phase: RemapPhase, layers: tuple[int, ...], layout: int = 1, **options: Any) -> None:
-        self.remapper.begin(RemapOrder(layout, phase, layers), **options)
+        self.remapper.begin(Remap(layout, phase, i32(layers)), **options)
 
-    def do(self, phase: RemapPhase, layers: tuple[int, ...], layout: int = 1, **options: Any) -> RemapOutcome:
+    def do(self, phase: RemapPhase, layers: tuple[int, ...], layout: int = 1, **options: Any) -> RemapDone:
         self.begin(phase, layers, layout, **options)
         return self.finish()
 
-    def finish(self) -> RemapOutcome:
+    def finish(self) -> RemapDone:
         """The one answer; then everything that is left to do."""
         outcomes = []
         while self.remapper.busy:

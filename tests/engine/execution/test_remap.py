@@ -16,8 +16,9 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, PeerSource, WeightSource
-from dunlin.engine.execution.remap import RemapError, RemapOrder, RemapOutcome
-from dunlin.messages.types import RemapPhase
+from dunlin.engine.execution.remap import RemapError
+from dunlin.messages.engine import Remap, RemapDone
+from dunlin.messages.types import RemapPhase, i32
 from tests.engine.build import Sequences, make_checkpoint
 from tests.engine.execution.remap_engine import (
     ABORT,
@@ -73,10 +74,10 @@ def test_layers_go_and_come_back(engine: Engine, source: str) -> None:
     kv = [layer.data_ptr() for layer in engine.model.decoder.kv]
     weights = 4 * (engine.arena.plan.weights[0])
 
-    assert engine.do(PREPARE, FEWER) == RemapOutcome(1, PREPARE, ALL, slots, engine.model.quantum)
+    assert engine.do(PREPARE, FEWER) == RemapDone(1, PREPARE, i32(ALL), slots, engine.model.quantum)
     dropped = engine.do(DROP_WEIGHTS, FEWER)
     more = weights // 2 // 2 * engine.arena.plan.quantum
-    assert dropped == RemapOutcome(1, DROP_WEIGHTS, FEWER, slots + more, engine.model.quantum)
+    assert dropped == RemapDone(1, DROP_WEIGHTS, i32(FEWER), slots + more, engine.model.quantum)
     assert sorted(engine.model.weights.layers) == [0, 1]
     assert all(engine.is_marked(layer, slots) for layer in ALL), "also the KV that others may fetch"
     released = engine.do(RELEASE_KV, FEWER)
@@ -86,9 +87,9 @@ def test_layers_go_and_come_back(engine: Engine, source: str) -> None:
         assert engine.is_marked(layer, released.slots), "old and new slots, to the last"
 
     assert engine.remapper.coming_slots(ALL) == slots
-    assert engine.do(PREPARE, ALL, 2) == RemapOutcome(2, PREPARE, FEWER, slots, engine.model.quantum)
-    assert engine.do(LOAD, ALL, 2, **options) == RemapOutcome(2, LOAD, FEWER, slots, engine.model.quantum)
-    assert engine.do(COMMIT, ALL, 2) == RemapOutcome(2, COMMIT, ALL, slots, engine.model.quantum)
+    assert engine.do(PREPARE, ALL, 2) == RemapDone(2, PREPARE, i32(FEWER), slots, engine.model.quantum)
+    assert engine.do(LOAD, ALL, 2, **options) == RemapDone(2, LOAD, i32(FEWER), slots, engine.model.quantum)
+    assert engine.do(COMMIT, ALL, 2) == RemapDone(2, COMMIT, i32(ALL), slots, engine.model.quantum)
     assert list(engine.model.weights.layers) == list(ALL), "in the order in which they are computed"
     assert all(engine.is_marked(layer, slots) for layer in FEWER)
     assert [layer.data_ptr() for layer in engine.model.decoder.kv] == kv
@@ -171,21 +172,21 @@ WRONG_ORDERS = [
     ((), (1, DROP_WEIGHTS, FEWER), "DROP_WEIGHTS of layout 1: no change of layers is under way"),
     ((), (1, ABORT, FEWER), "ABORT of layout 1: no change of layers is under way"),
     ((), (0, PREPARE, FEWER), "PREPARE of layout 0: layout 0 is in force"),
-    ((), (1, PREPARE, ()), "() are not layers of 4, ascending"),
-    ((), (1, PREPARE, (1, 0)), "(1, 0) are not layers of 4"),
-    ((), (1, PREPARE, (0, 4)), "(0, 4) are not layers of 4"),
-    ((), (1, PREPARE, (0, 0)), "(0, 0) are not layers of 4"),
-    ((), (1, PREPARE, ALL), "are neither fewer nor more than the layers held, (0, 1, 2, 3)"),
-    ((PREPARE,), (2, PREPARE, FEWER), "PREPARE of layout 2: under way is RemapOrder(layout=1"),
+    ((), (1, PREPARE, ()), "[] are not layers of 4, ascending"),
+    ((), (1, PREPARE, (1, 0)), "[1, 0] are not layers of 4"),
+    ((), (1, PREPARE, (0, 4)), "[0, 4] are not layers of 4"),
+    ((), (1, PREPARE, (0, 0)), "[0, 0] are not layers of 4"),
+    ((), (1, PREPARE, ALL), "are neither fewer nor more than the layers held, [0, 1, 2, 3]"),
+    ((PREPARE,), (2, PREPARE, FEWER), "PREPARE of layout 2: under way is layout 1 with layers [0, 1]"),
     ((PREPARE,), (1, RELEASE_KV, FEWER), "RELEASE_KV of layout 1: the next phase is DROP_WEIGHTS"),
     ((PREPARE,), (1, LOAD, FEWER), "LOAD of layout 1: the next phase is DROP_WEIGHTS"),
-    ((PREPARE,), (2, DROP_WEIGHTS, FEWER), "under way is RemapOrder(layout=1"),
-    ((PREPARE,), (1, DROP_WEIGHTS, (0,)), "DROP_WEIGHTS of layout 1 and layers (0,): under way is"),
-    ((PREPARE,), (2, ABORT, FEWER), "ABORT of layout 2 and layers (0, 1): under way is RemapOrder(layout=1"),
+    ((PREPARE,), (2, DROP_WEIGHTS, FEWER), "under way is layout 1 with layers [0, 1]"),
+    ((PREPARE,), (1, DROP_WEIGHTS, (0,)), "DROP_WEIGHTS of layout 1 and layers [0]: under way is"),
+    ((PREPARE,), (2, ABORT, FEWER), "ABORT of layout 2 and layers [0, 1]: under way is layout 1 with layers [0, 1]"),
     ((PREPARE, DROP_WEIGHTS), (1, DROP_WEIGHTS, FEWER), "the next phase is RELEASE_KV"),
     ((PREPARE, DROP_WEIGHTS), (1, COMMIT, FEWER), "the next phase is RELEASE_KV"),
     ((PREPARE, DROP_WEIGHTS, RELEASE_KV), (1, RELEASE_KV, FEWER), "no change of layers is under way"),
-    ((PREPARE, DROP_WEIGHTS, RELEASE_KV), (2, PREPARE, (1, 2)), "neither fewer nor more than the layers held, (0, 1)"),
+    ((PREPARE, DROP_WEIGHTS, RELEASE_KV), (2, PREPARE, (1, 2)), "neither fewer nor more than the layers held, [0, 1]"),
     ((PREPARE, DROP_WEIGHTS, RELEASE_KV), (2, PREPARE, FEWER), "neither fewer nor more"),
 ]
 
@@ -198,7 +199,7 @@ def test_an_order_out_of_turn_is_refused_and_changes_nothing(
         engine.do(phase, FEWER)
     record, state = engine.arena.record, repr(engine.remapper)
     with pytest.raises(RemapError) as refused:
-        engine.remapper.begin(RemapOrder(*order))
+        engine.remapper.begin(Remap(*order[:2], i32(order[2])))
     assert text in str(refused.value)
     assert engine.arena.record is record
     assert repr(engine.remapper) == state
@@ -323,7 +324,7 @@ def test_a_source_that_fails_can_be_followed_by_another(engine: Engine, source: 
     while engine.remapper.busy:
         engine.remapper.advance()
     engine.do(LOAD, ALL, 2)
-    assert engine.do(COMMIT, ALL, 2).layers == ALL
+    assert engine.do(COMMIT, ALL, 2).layers == i32(ALL)
 
 
 def test_a_source_that_fails_is_not_waited_for(engine: Engine) -> None:

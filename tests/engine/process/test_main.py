@@ -16,7 +16,7 @@ from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapOrder
+from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
@@ -31,6 +31,7 @@ from dunlin.messages.engine import (
     MapHost,
     Meet,
     Met,
+    Remap,
     Resume,
     StepDone,
     Transfer,
@@ -55,7 +56,7 @@ from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 class Child:
@@ -228,11 +229,11 @@ class Running:
         self.arena = loaded.arena
         self.remapper = LayerRemapper(loaded.arena, loaded.weights, CheckpointSource(model))
         for phase in (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV):
-            self.remap(RemapOrder(1, phase, (0, 2)))
+            self.remap(Remap(1, phase, i32([0, 2])))
         for layer in (0, 2):
             loaded.decoder.kv[layer][: self.arena.slots] = float("inf")
 
-    def remap(self, order: RemapOrder) -> None:
+    def remap(self, order: Remap) -> None:
         self.remapper.begin(order)
         while self.remapper.busy:
             self.remapper.advance()
@@ -272,7 +273,7 @@ def test_a_rehearsal_counts_unless_the_arena_changed_meanwhile(model: Path, monk
                 assert loaded.layers == (0, 2)
                 if changes:
                     for phase in (RemapPhase.PREPARE, RemapPhase.ABORT):
-                        running.remap(RemapOrder(9, phase, (0, 1, 2)))
+                        running.remap(Remap(9, phase, i32([0, 1, 2])))
                 if faulty:
                     raise ModelError(model, "nothing is a number", "-")
                 return range(1, 3)
@@ -347,7 +348,7 @@ def test_it_dies_with_its_parent(model: Path, tmp_path: Path) -> None:
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + TIMEOUT_S
     while _alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _alive(pid)

@@ -73,7 +73,6 @@ def tokens_of(done: StepDone) -> list[tuple[int, int]]:
     return sorted(zip(done.sequence, done.token, strict=True))
 
 
-@pytest.mark.timeout(600)  # two engines at once, perhaps on a busy machine
 def test_two_stages_give_the_tokens_of_one_engine(stages: Pair) -> None:
     first, second = stages
     whole = []
@@ -100,7 +99,6 @@ def test_two_stages_give_the_tokens_of_one_engine(stages: Pair) -> None:
         back = [look(behind, told)]
 
 
-@pytest.mark.timeout(600)
 def test_hidden_states_that_came_damaged_are_not_used(stages: Pair) -> None:
     first, second = stages
     for each in stages:

@@ -72,7 +72,6 @@ def answer(holder: Child, number: int, row: tuple[int, int], there: Sequence[Pie
     holder.send(no_rows(100 + number, serve=part, **group(FIRST, number)))
 
 
-@pytest.mark.timeout(600)  # two engines at once, perhaps on a busy machine
 @pytest.mark.parametrize("is_exact", [True, False], ids=["deterministic", "fast"])
 def test_keys_split_at_random_give_the_tokens_of_one_engine(two_engines: Callable[..., Pair], is_exact: bool) -> None:
     master, holder = two_engines(deterministic=is_exact)
@@ -102,7 +101,6 @@ def test_keys_split_at_random_give_the_tokens_of_one_engine(two_engines: Callabl
             assert [logprob for _, logprob in found] == pytest.approx([each for _, each in expected], rel=1e-5)
 
 
-@pytest.mark.timeout(600)
 def test_a_master_whose_holder_dies_is_interrupted(two_engines: Callable[..., Pair]) -> None:
     """It waits, and still reads its socket."""
     master, holder = two_engines()

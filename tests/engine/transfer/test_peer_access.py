@@ -7,8 +7,7 @@ import pytest
 
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_page import PeerPageView
-from dunlin.messages.engine import ArenaGeometry, EngineAgent
-from dunlin.messages.types import i32, i64
+from dunlin.messages.types import ArenaGeometry, EngineAgent, i32, i64
 from dunlin.wire.codec import decode
 from tests.engine.transfer.engines import LAYER_BYTES, SLOT_BYTES, SLOTS, Engine
 
@@ -16,7 +15,7 @@ from tests.engine.transfer.engines import LAYER_BYTES, SLOT_BYTES, SLOTS, Engine
 def read(engine: Engine) -> ArenaGeometry:
     agent = cast(EngineAgent, decode("EngineAgent", engine.access.agent))
     page = PeerPageView(f"/proc/{agent.pid}/fd/{agent.page_fd}", agent.life)
-    return cast(ArenaGeometry, decode("ArenaGeometry", page.geometry()))
+    return cast(ArenaGeometry, decode("ArenaGeometry", page.geometry()[1]))
 
 
 def test_the_geometry_says_where_every_slot_lies() -> None:

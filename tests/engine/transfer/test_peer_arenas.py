@@ -12,8 +12,8 @@ from dunlin.effects import Address
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_arenas import PeerArenas, SharedFile
 from dunlin.engine.transfer.slab import KvSlab
-from dunlin.messages.engine import EngineAgent, Transfer, TransferDone
-from dunlin.messages.types import Payload, Region, TransferKind, TransferStatus, i64
+from dunlin.messages.engine import Transfer, TransferDone
+from dunlin.messages.types import EngineAgent, Payload, Region, TransferKind, TransferStatus, i64
 from dunlin.wire.codec import decode, encode
 from tests.engine.transfer.engines import LAYER_BYTES, LAYERS, SLOTS, Engine, peer_transfer, slots_of
 from tests.engine.transfer.receiver_process import ReceiverProcess

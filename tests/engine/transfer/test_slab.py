@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dunlin.engine.transfer.errors import TransferError
-from dunlin.engine.transfer.slab import KvSlab, check_extents
+from dunlin.engine.transfer.extents import check_extents
+from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.types import Region
 
 

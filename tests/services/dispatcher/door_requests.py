@@ -15,7 +15,7 @@ MODEL = "builtin:tiny"
 
 
 def client(cluster: Doors) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def with_doors(
@@ -24,7 +24,7 @@ def with_doors(
     **options: Any,
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(90), doors(**options) as cluster:
+        async with asyncio.timeout(400), doors(**options) as cluster:
             await test(cluster)
 
     with asyncio.Runner(loop_factory=loop) as runner:

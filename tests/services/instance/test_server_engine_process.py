@@ -10,6 +10,7 @@ import pytest
 from dunlin.effects import Effect, Message
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.progress_page import ProgressPage
+from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.messages.engine import (
     CancelTransfer,
     EngineExited,
@@ -91,8 +92,9 @@ class Engine:
     def __init__(self, code: int | None = None, queued_bytes: int = 0) -> None:
         self.host, self.child, self.pipe = Host(), Child(code), Pipe(queued_bytes)
         host, child, pipe = (cast_any(one) for one in (self.host, self.child, self.pipe))
-        self.page = ProgressPage(os.memfd_create("progress"))
-        self.process = EngineProcess(host, ENGINE, child, self.page)
+        self.page_fd = os.memfd_create("progress")
+        self.page, self.rooms = ProgressPage(self.page_fd), PeerRoomTable(self.page_fd)
+        self.process = EngineProcess(host, ENGINE, child, self.page, self.rooms)
         self.process.connection_made(pipe)
 
     def say(self, message: Message, incarnation: int = 3) -> None:
@@ -198,7 +200,7 @@ def test_what_cannot_be_sent_is_said_at_once(fault: str) -> None:
         engine = Engine(queued_bytes=1 << 40 if fault == "full" else 0)
         engine.pipe.is_aborted = fault == "closing"
         if fault == "unconnected":
-            process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child), engine.page)
+            process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child), engine.page, engine.rooms)
             assert not process.send(CancelTransfer(7))
             return
         assert not engine.process.send(CancelTransfer(7))

@@ -23,7 +23,7 @@ from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
 from tests.settings import configured
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 class Listener:
@@ -101,7 +101,8 @@ class Seat:
 
 @asynccontextmanager
 async def seated(model: Path, engine: dict[str, Any] | None = None, **config: Any) -> AsyncIterator[Seat]:
-    seat = Seat(model, engine or {}, **{"recovery__engine_grace_s": TIMEOUT_S, **config})
+    patience = {"recovery__engine_grace_s": TIMEOUT_S, "engine_watch__stuck_s": TIMEOUT_S}
+    seat = Seat(model, engine or {}, **{**patience, **config})
     tasks = [asyncio.create_task(seat.keeper.run()), asyncio.create_task(seat.keeper.report_progress())]
     try:
         yield seat
@@ -153,13 +154,13 @@ def kill_it(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("end", [kill_it, stop_for_good])
+@pytest.mark.parametrize(("end", "stuck_s"), [(kill_it, TIMEOUT_S), (stop_for_good, 3.0)])
 def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
-    model: Path, end: Callable[[int], None]
+    model: Path, end: Callable[[int], None], stuck_s: float
 ) -> None:
     async def story() -> None:
         expected = await undisturbed(model, 1, 2)
-        async with seated(model, DETERMINISTIC, engine_watch__stuck_s=2.0) as seat:
+        async with seated(model, DETERMINISTIC, engine_watch__stuck_s=stuck_s) as seat:
             first = await seat.until_ready()
             for request in expected:
                 seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))

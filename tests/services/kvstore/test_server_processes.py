@@ -46,7 +46,7 @@ def test_the_end_of_a_process_is_told_once_and_not_before() -> None:
             assert ear.heard == []
         finally:
             process.kill()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not ear.heard:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)

@@ -59,7 +59,7 @@ class Side:
         return RegionPayload(host, Region(0, 2, 0, 9), "fp32", b"c")
 
     async def until(self, kind: type[Any]) -> Any:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not (found := [message for message in self.heard if isinstance(message, kind)]):
                 await asyncio.sleep(0.005)
         self.heard.remove(found[0])

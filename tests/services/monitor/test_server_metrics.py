@@ -28,7 +28,7 @@ def talk(request: bytes, *, ready: bool = True) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(request)
         try:
-            return await asyncio.wait_for(reader.read(), 60)
+            return await asyncio.wait_for(reader.read(), 300)
         finally:
             writer.close()
 

@@ -1,7 +1,8 @@
 """Plans draw every kind of fault, phases to wait for, and requests that continue answers."""
 
 from simulator.campaign.faults.catalog import fault_kinds
-from simulator.campaign.runner import plan_of
+from simulator.campaign.plans import RESTLESS_KINDS
+from simulator.campaign.runner import plan_of, restless_part
 from simulator.engine.token_model import continuation
 
 
@@ -19,3 +20,15 @@ def test_some_faults_take_aim_and_some_clients_go_on_from_what_they_were_answere
         texts = {(*ask.tokens, *continuation(ask.tokens, 1, ask.number)) for ask in plan.requests}
         again += sum(ask.tokens[:length] in texts for ask in plan.requests for length in range(len(ask.tokens)))
     assert again > 15
+
+
+def test_a_restless_part_keeps_the_plan_and_has_more_faults_of_its_own() -> None:
+    more = set()
+    for plan in map(plan_of, range(40)):
+        part = restless_part(plan)
+        assert part == restless_part(plan)
+        assert (part.shape.interrupts, part.shape.rebalance) == ("restless", "restless")
+        assert (part.requests, part.faults[: len(plan.faults)]) == (plan.requests, plan.faults)
+        assert len({fault.number for fault in part.faults}) == len(part.faults)
+        more |= {fault.kind for fault in part.faults[len(plan.faults) :]}
+    assert more == set(RESTLESS_KINDS)

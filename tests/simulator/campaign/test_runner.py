@@ -1,5 +1,6 @@
 """Campaigns: a few seeds hold, replay exactly, and a broken invariant is found, shrunk and told."""
 
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -12,8 +13,9 @@ from services.instance.core import InstanceCore
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.plans import Fault, TrialPlan
-from simulator.campaign.runner import FailingSeed, plan_of, run_campaign, run_seed
+from simulator.campaign.runner import FailingSeed, plan_of, restless_part, run_campaign, run_seed
 from simulator.campaign.trial import CampaignTrial
+from simulator.campaign.violation import Violation
 
 SEEDS = 8
 
@@ -88,6 +90,12 @@ def test_a_client_that_left_while_its_dispatcher_slept_is_served_as_an_orphan_an
     assert 36.0 < violation.at_s < 42.0
 
 
+def test_several_processes_run_the_same_part_of_each_plan_as_one() -> None:
+    alone, shared = (run_campaign(range(2), restless_part, jobs=jobs) for jobs in (1, 2))
+    assert (alone.digest, alone.events) == (shared.digest, shared.events)
+    assert alone.digest != run_campaign(range(2)).digest
+
+
 def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--campaign", "--seeds", "2", "--first-seed", "1", "--coverage"]) == 0
     *before, last = capsys.readouterr().out.splitlines()
@@ -101,3 +109,8 @@ def test_a_found_violation_names_the_commands_that_show_it_again() -> None:
     found = FailingSeed(outcome, plan_of(1), plan_of(1).subset(frozenset({4}), frozenset({0, 2})))
     assert found.replay() == "dunlin sim --campaign --seeds 1 --first-seed 1"
     assert found.replay_smallest() == f"{found.replay()} --only-requests '4' --only-faults '0,2'"
+
+
+def test_a_violation_crosses_from_one_process_to_another() -> None:
+    told = pickle.loads(pickle.dumps(Violation("I8", 1.5, "two owners")))
+    assert (str(told), told.invariant, told.at_s) == ("I8 at 1.500000 s: two owners", "I8", 1.5)

@@ -109,3 +109,34 @@ def test_the_audit_learns_a_tenant_by_the_number_of_the_sequence() -> None:
     core: Any = SimpleNamespace(sequences=SimpleNamespace(by_number={7: sequence}.get))
     tenant_of = tenant_lookup(core)
     assert [tenant_of(7), tenant_of(8)] == ["ann", ""]
+
+
+def test_answers_name_the_engine_s_life_and_its_stream_does_not() -> None:
+    bench, said = Bench(restart_s=0.5), list[tuple[Address, type[Message]]]()
+    bench.world.before = lambda event: said.append((event.sender, type(event.message))) if event.to == ME else None
+    bench.tell(open_of(1), step_of(1, (1, 0, 10)), at_s=0.1)
+    bench.world.run_to(2.0)
+    bench.supervisor.crash()
+    bench.world.run_to(4.0)
+    lives = [ENGINE._replace(incarnation=number) for number in (1, 2)]
+    assert said == [
+        (lives[0], StepDone),
+        (ENGINE, Gone),
+        (ENGINE, EngineExited),
+        (ENGINE, Joined),
+        (lives[1], EngineReady),
+    ]
+
+
+def test_the_last_words_of_an_engine_come_again_after_the_first_of_its_successor() -> None:
+    bench = Bench(restart_s=0.5)
+    bench.tell(open_of(1), step_of(1, (1, 0, 10)), at_s=0.1)
+    bench.world.run_to(2.0)
+    bench.supervisor.crash()
+    bench.supervisor.repeat_last_words()
+    bench.heard.clear()
+    senders: list[Address] = []
+    bench.world.before = lambda event: senders.append(event.sender) if event.to == ME else None
+    bench.run()
+    assert [type(message) for _, message in heard(bench)] == [EngineExited, EngineReady, EngineReady, StepDone]
+    assert senders[-2:] == [ENGINE._replace(incarnation=1)] * 2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.engine import Forget, Interrupt, Interrupted, Meet, Step, StepDone, Unsupported
+from dunlin.messages.engine import Forget, Interrupt, Interrupted, Step, StepDone, Unsupported
 from dunlin.messages.types import GroupKind, Keep, Serve, Verdict, i8, i32, i64
 from simulator.engine.errors import ContractBroken
 from simulator.engine.token_model import continuation
@@ -28,18 +28,29 @@ def spans(start: int, stop: int, stride: int = 1) -> dict[str, Any]:
 
 def serving(number: int, start: int, stop: int, held: tuple[int, int, int], **fields: Any) -> Step:
     """No row: the answer for queries `start` to `stop` of sequence 1; held are tokens (first, last) from a slot on."""
-    part = {"sequence": i64([1]), "start": i64([start]), "stop": i64([stop]), "stride": i64([1]), "master": i32([0])}
-    own = {"span_part": i32([0]), "span_start": i64([held[0]]), "span_stop": i64([held[1]]), "slot": i64([held[2]])}
-    empty = {"extent_row": i32(), "extent_start": i64(), "extent_length": i64()}
+    part: dict[str, Any] = {
+        "sequence": i64([1]),
+        "start": i64([start]),
+        "stop": i64([stop]),
+        "stride": i64([1]),
+        "master": i32([0]),
+    }
+    own: dict[str, Any] = {
+        "span_part": i32([0]),
+        "span_start": i64([held[0]]),
+        "span_stop": i64([held[1]]),
+        "slot": i64([held[2]]),
+    }
+    empty: dict[str, Any] = {"extent_row": i32(), "extent_start": i64(), "extent_length": i64()}
     return Step(number, i64(), i64(), i64(), i8(), **empty, serve=Serve(**part, **own), **fields)
 
 
 def split_pair() -> Pair:
     """Engine b has computed sequence 1; of a's sequence 1 the first six tokens lie there, three in slots 106 to 108."""
     pair = Pair()
-    pair.tell("a", Meet(Address("engine", "b")), open_of(9), step_of(1, (9, 0, 10)))
-    pair.tell("b", Meet(Address("engine", "a")), open_of(1), step_of(1, (1, 0, 10)))
-    extents = {"extent_start": i64([-1, 906]), "extent_length": i64([6, 3])}
+    pair.tell("a", pair.meet("b"), open_of(9), step_of(1, (9, 0, 10)))
+    pair.tell("b", pair.meet("a"), open_of(1), step_of(1, (1, 0, 10)))
+    extents: dict[str, Any] = {"extent_start": i64([-1, 906]), "extent_length": i64([6, 3])}
     pair.tell("a", open_of(1, **extents))
     pair.run(2.0)
     pair.heard.clear()
@@ -87,7 +98,7 @@ def test_a_ring_keeps_what_it_names_and_decodes_over_it() -> None:
         keep = Keep(i32([0]), i32([0]), i32([2]), i64([5 * own]), i64([5 * own + 5]), i64([300]))
         striped = {"stride": i64([2]), "sample": i8([own]), **spans(1 - own, 10, 2)}
         step = replace(step_of(1, (1, own, 10)), **striped, **group(other, GroupKind.RING), keep=keep)
-        pair.tell(name, open_of(1), Meet(Address("engine", other)), step)
+        pair.tell(name, open_of(1), pair.meet(other), step)
     pair.run(2.0)
     found = [list(done.token) for done in pair.of(StepDone, "b")]
     assert [done.tokens_computed for done in pair.of(StepDone)] == [5, 5]

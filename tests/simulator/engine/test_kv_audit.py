@@ -88,14 +88,6 @@ def test_a_copy_carries_the_content_and_no_tenant() -> None:
         audit.copied_out([2, 12])
 
 
-def test_a_row_of_a_closed_sequence_spoils_the_slots_that_it_may_have_written() -> None:
-    audit = audited("")
-    audit.computed(1, 0, 2, [0, 1])
-    audit.may_have_written([1])
-    with pytest.raises(ContractBroken, match="sequence 1: the slot of token 1 holds another's KV"):
-        audit.computed(1, 2, 3, [2])
-
-
 @pytest.mark.parametrize(("trusted", "left"), [(True, digest_of([5])), (False, GARBAGE)])
 def test_an_engine_that_is_replaced_leaves_torn_slots_and_perhaps_no_other(trusted: bool, left: int) -> None:
     audit = audited("")

@@ -154,3 +154,14 @@ def test_a_step_needs_its_layers_and_its_rooms(fields: dict[str, Any], words: st
     phases(layers, FEWER, HALF)
     refusal = layers.refusal(step(**fields))
     assert words in refusal if words else refusal == ""
+
+
+def test_kv_that_is_retained_of_layers_that_stay_away_takes_room_beside_those_that_come() -> None:
+    """Of 5,000 bytes beside three layers' weights 256 slots (16 bytes each) of layers 2 and 3 are retained."""
+    layers = layer_set()
+    phases(layers, (PREPARE, DROP), (0,))
+    assert layers.retained == {1: SLOTS, 2: SLOTS, 3: SLOTS}
+    phases(layers, (ABORT,), (0,))
+    room = (256 * 64 + 4000 - 2 * 1000 - 2 * SLOTS * 16) // (2 * 16) // 16 * 16
+    assert phases(layers, MORE, HALF, layout=2) == [room] * 3
+    assert layers.retained == {2: SLOTS, 3: SLOTS}

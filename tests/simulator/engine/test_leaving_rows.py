@@ -168,12 +168,20 @@ def test_an_interrupt_after_the_last_safepoint_waits_for_the_end() -> None:
     assert (done_s, len(done.sequence), at_s, rows_of(left)) == (0.08, 2, 0.08, [])
 
 
-def test_a_row_of_a_closed_sequence_is_dropped_and_does_not_leave() -> None:
+def test_a_row_of_a_closed_sequence_leaves_and_is_not_parked() -> None:
     bench = two()
-    bench.tell(Close(1), interrupt(7, DISCARD), at_s=0.02)
+    bench.tell(Close(1), interrupt(7, SUSPEND), at_s=0.02)
+    (_, left), (_, done) = answers(bench)
+    assert [(sequence, parked) for sequence, *_, parked in rows_of(left)] == [(1, 0), (2, 1)]
+    assert (list(done.dropped), list(done.left)) == ([], [1, 2])
+
+
+def test_a_row_of_a_closed_sequence_goes_on_to_its_end_if_another_leaves() -> None:
+    bench = two()
+    bench.tell(Close(1), interrupt(7, DISCARD, 2), at_s=0.02)
     (_, left), (_, done) = answers(bench)
     assert [sequence for sequence, *_ in rows_of(left)] == [2]
-    assert (list(done.dropped), list(done.left)) == ([1], [2])
+    assert (list(done.sequence), list(done.dropped), done.tokens_computed) == ([1], [], 10)
 
 
 @pytest.mark.parametrize(
@@ -251,3 +259,13 @@ def test_kv_that_a_row_was_writing_anew_is_not_valid_when_it_leaves() -> None:
     bench.tell(interrupt(7, DISCARD, up_to=2), step_of(3, (1, 10, 11)), at_s=0.1)
     with pytest.raises(ContractBroken, match="token 10 is computed, KV ends at 4"):
         bench.run()
+
+
+def test_a_row_that_is_to_be_resumed_takes_its_room_until_its_step_begins() -> None:
+    bench = two(parked_rows=1)
+    bench.tell(open_of(3), interrupt(7, SUSPEND, 1), at_s=0.02)
+    bench.tell(Resume(2, i64([1])), step_of(3, (3, 0, 10)), at_s=0.03)
+    bench.tell(interrupt(8, SUSPEND, 2), at_s=0.05)
+    bench.tell(interrupt(9, SUSPEND, 3), at_s=0.15)
+    parked = [list(answer.parked) for _, answer in bench.of(Interrupted)]
+    assert parked == [[1], [0], [1]]

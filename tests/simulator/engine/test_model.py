@@ -1,5 +1,7 @@
 """The model of an engine raises ContractBroken for what the contract forbids, and counts its safepoints."""
 
+from itertools import pairwise
+
 import pytest
 
 from dunlin.effects import Message
@@ -43,3 +45,27 @@ def test_the_counter_of_safepoints_moves_within_a_long_step() -> None:
     bench.world.run_to(1.0 + 4.9)
     counts = [message.safepoints for _, message in bench.heard if hasattr(message, "safepoints")]
     assert counts[-1] >= 3
+
+
+def test_the_counter_moves_within_a_long_layer_and_stands_while_the_engine_is_stuck() -> None:
+    bench = Bench(step_s=80.0, progress_s=0.5)
+    bench.tell(open_of(1), step_of(1, (1, 0, 10)))
+    bench.world.run_to(1.0 + 9.9)
+    counts = [message.safepoints for _, message in bench.heard if hasattr(message, "safepoints")]
+    assert len(counts) > 15
+    assert all(b > a for a, b in pairwise(counts[2:])), "a safepoint every few milliseconds"
+    bench.engine.is_stuck = True
+    heard = len(bench.heard)
+    bench.world.run_to(bench.world.now_s + 3.0)
+    stuck = [message.safepoints for _, message in bench.heard[heard:] if hasattr(message, "safepoints")]
+    assert len(stuck) > 3
+    assert len(set(stuck)) == 1
+
+
+def test_the_counter_never_falls_when_a_step_ends() -> None:
+    bench = Bench(step_s=1.0, progress_s=0.1)
+    bench.tell(open_of(1), step_of(1, (1, 0, 10)))
+    bench.world.run_to(4.0)
+    counts = [message.safepoints for _, message in bench.heard if hasattr(message, "safepoints")]
+    assert counts == sorted(counts)
+    assert counts[-1] >= 200

@@ -8,9 +8,11 @@ import pytest
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import (
     CancelTransfer,
+    ClosePeerRoom,
     Forget,
     Meet,
     Met,
+    OpenPeerRoom,
     Step,
     StepDone,
     Transfer,
@@ -21,6 +23,7 @@ from dunlin.messages.types import Payload, Region, TransferKind, TransferStatus,
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.world import World
 from simulator.engine.errors import ContractBroken
+from simulator.engine.kv_audit import TORN
 from simulator.engine.model import engine_settings
 from simulator.engine.peer_links import PeerLinks
 from simulator.engine.peer_transfers import PeerNetwork
@@ -28,7 +31,7 @@ from simulator.engine.token_model import continuation
 from tests.simulator.engine.engine_bench import open_of, step_of
 
 NAMES = ("a", "b")
-OK, CORRUPT = TransferStatus.OK, TransferStatus.CORRUPT
+OK, CORRUPT, FAILED = TransferStatus.OK, TransferStatus.CORRUPT, TransferStatus.FAILED
 
 
 class Pair:
@@ -40,6 +43,7 @@ class Pair:
             6400.0, 0.0, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
         )
         network = PeerNetwork(links, lambda engine, due: self.world.post(engine, engine, due, 0.0))
+        self.network = network
         self.heard: list[tuple[float, str, Any]] = []
         self.supervisors: dict[str, SimulatedEngineSupervisor] = {}
         settings = engine_settings(slots=1024, step_s=0.08, restart_s=0.5)
@@ -50,6 +54,11 @@ class Pair:
             )
         self.world.run_to(1.0)
         self.heard.clear()
+
+    def meet(self, name: str) -> Meet:
+        """The order to meet an engine as it is now."""
+        address = Address("engine", name)
+        return Meet(address, self.network.ends[address].agent)
 
     def tell(self, name: str, *messages: Message) -> None:
         for message in messages:
@@ -94,7 +103,7 @@ def looked_at(checksum: int, ticket: int = 6, **fields: Any) -> Transfer:
 def ready() -> Pair:
     """Engine `a` has computed sequence 1 and met `b`; sequence 2 of the same text is open there."""
     pair = Pair()
-    pair.tell("a", open_of(1), step_of(1, (1, 0, 10)), Meet(Address("engine", "b")))
+    pair.tell("a", open_of(1), step_of(1, (1, 0, 10)), pair.meet("b"))
     pair.tell("b", open_of(2, prompt_tokens=10, tokens=i32([*range(10), *continuation(range(10), 1, seed=1)])))
     pair.run(1.1)
     pair.heard.clear()
@@ -133,6 +142,23 @@ def test_what_is_not_what_was_sent_is_corrupt_and_stops_the_rows_that_wait(field
     assert (theirs.status, list(step.dropped)) == (CORRUPT, [2])
 
 
+def test_a_room_is_written_while_it_is_open_whatever_the_engine_does() -> None:
+    pair = ready()
+    assert moved(pair, peer_handle=3).detail == "the room 3 is closed"
+    pair = ready()
+    pair.supervisors["b"].engine.is_stuck = True
+    pair.tell("b", OpenPeerRoom(3, i64([200]), i64([10])))
+    assert moved(pair, peer_handle=3).status is OK
+    pair = ready()
+    pair.tell("b", OpenPeerRoom(3, i64([200]), i64([10])))
+    pair.tell("a", sent(peer_handle=3))
+    pair.run(1.15)
+    pair.tell("b", ClosePeerRoom(3))
+    pair.run(1.5)
+    (done,) = pair.of(TransferDone, "a")
+    assert (done.status, done.detail) == (FAILED, "the room 3 is closed")
+
+
 def test_a_transfer_into_an_engine_that_crashed_meanwhile_fails() -> None:
     pair = ready()
     pair.tell("a", sent())
@@ -141,7 +167,7 @@ def test_a_transfer_into_an_engine_that_crashed_meanwhile_fails() -> None:
     pair.run(1.3)
     assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED]
     pair.run(3.0)
-    pair.tell("a", Meet(Address("engine", "b")), sent(8))
+    pair.tell("a", pair.meet("b"), sent(8))
     pair.run()
     assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED, OK]
 
@@ -169,6 +195,44 @@ def test_only_an_engine_that_was_met_is_written_into() -> None:
     assert [met.detail for met in pair.of(Met)] == ["engine/nobody@0 cannot be reached"]
 
 
+def test_an_engine_that_forgets_a_peer_shuts_all_out_until_they_meet_it_anew() -> None:
+    pair = ready()
+    pair.tell("a", sent())
+    pair.run(1.12)
+    pair.tell("b", Forget(Address("engine", "a")))
+    pair.run(1.5)
+    (told,) = pair.of(Met, "b")
+    assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED]
+    pair.tell("a", Meet(Address("engine", "b"), told.agent), sent(8))
+    pair.run()
+    assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED, OK]
+
+
+def test_an_engine_is_not_met_as_it_was_before() -> None:
+    pair = ready()
+    before = pair.meet("b")
+    pair.supervisors["b"].crash()
+    pair.run(3.0)
+    pair.tell("a", before, pair.meet("b"))
+    pair.run(3.1)
+    assert [met.detail for met in pair.of(Met, "a")] == ["engine/b@0 cannot be reached", ""]
+
+
+@pytest.mark.parametrize("end", ["cancel", "crash"])
+def test_a_copy_that_does_not_end_leaves_the_peers_slots_torn(end: str) -> None:
+    pair = ready()
+    pair.tell("a", sent())
+    pair.run(1.12)
+    if end == "crash":
+        pair.supervisors["a"].crash()
+    else:
+        pair.tell("a", CancelTransfer(5))
+    pair.run(2.0)
+    audit = pair.supervisors["b"].audit
+    assert audit is not None
+    assert audit.slab.read(list(range(199, 211))) == [None, *[TORN] * 10, None]
+
+
 # -- hidden states and tokens between the stages of a pipeline ------------------------------------------------------
 
 
@@ -188,7 +252,7 @@ def stages() -> Pair:
     """Two engines that have met, with sequence 1 open in both."""
     pair = Pair()
     for name, other in (("a", "b"), ("b", "a")):
-        pair.tell(name, open_of(1), Meet(Address("engine", other)))
+        pair.tell(name, open_of(1), pair.meet(other))
     pair.run(1.1)
     pair.heard.clear()
     return pair

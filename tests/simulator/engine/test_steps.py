@@ -4,6 +4,7 @@ import pytest
 
 from dunlin.messages.engine import Close, StepDone
 from dunlin.messages.types import FinishReason, i8, i32, i64
+from simulator.engine.errors import ContractBroken
 from simulator.engine.token_model import continuation
 from tests.simulator.engine.engine_bench import STEP_S, Bench, move_of, open_of, step_of
 
@@ -38,8 +39,25 @@ def test_a_row_that_ended_is_dropped_from_the_step_queued_behind_and_a_closed_on
     bench.tell(open_of(1, max_tokens=1), open_of(2), step_of(1, (1, 0, 10), (2, 0, 10)))
     bench.tell(step_of(2, (1, 10, 11), (2, 10, 11)), Close(2))
     (_, first), (_, second) = bench.of(StepDone)
-    assert list(first.finish) == [FinishReason.LENGTH]
-    assert (list(first.dropped), list(second.dropped)) == ([2], [1, 2])
+    assert list(first.finish) == [FinishReason.LENGTH, FinishReason.RUNNING]
+    assert (list(first.dropped), list(second.dropped)) == ([], [1, 2])
+
+
+def test_a_sequence_that_is_closed_in_its_step_is_computed_to_the_end_and_known_no_more_then() -> None:
+    bench = Bench()
+    bench.tell(open_of(1), step_of(1, (1, 0, 10)), Close(1))
+    (_, done) = bench.of(StepDone)[0]
+    assert (list(done.token), list(done.dropped)) == (continuation(range(10), 1, seed=1), [])
+    bench.tell(open_of(1), step_of(2, (1, 0, 10)))
+    bench.world.run_to(120.0)
+    assert [list(each.token) for _, each in bench.of(StepDone)] == [list(done.token)] * 2
+
+
+def test_a_sequence_that_is_computed_yet_cannot_be_opened_again() -> None:
+    bench = Bench()
+    bench.tell(open_of(1), step_of(1, (1, 0, 10)), Close(1), open_of(1))
+    with pytest.raises(ContractBroken, match="sequence 1 is open already"):
+        bench.run()
 
 
 def test_a_token_named_by_stop_ids_ends_the_row() -> None:

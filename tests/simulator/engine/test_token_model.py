@@ -4,6 +4,7 @@ import pytest
 
 from simulator.engine.token_model import (
     VOCABULARY,
+    AnswerTokenModel,
     PositionTokenModel,
     PrefixTokenModel,
     TokenModel,
@@ -68,3 +69,11 @@ def test_the_model_of_positions_depends_on_the_seed_and_the_position_alone() -> 
 def test_no_token_is_outside_the_vocabulary(model: TokenModel) -> None:
     assert set(expected_tokens(model, [1], 1, 300, 2, 7)) == set(range(7))
     assert expected_tokens(model, [1], 1, 0, 2, 7) == []
+
+
+def test_an_answer_ends_where_its_trace_does_and_nowhere_else() -> None:
+    model = AnswerTokenModel({3: 10})
+    said = [model.next_token(0, 3, length, 50) for length in range(1, 400)]
+    assert [length for length, token in enumerate(said, 1) if token == 49] == [9]
+    assert 49 not in [model.next_token(0, 4, length, 50) for length in range(1, 400)]
+    assert len(set(said)) > 20

@@ -2,6 +2,7 @@
 
 import sys
 from array import array
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,7 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
         draw_study(tmp_path, [Arrival(0.0, 1, 1)], outcomes(), {})
 
 
-def test_measures_leave_out_requests_that_failed_or_have_no_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_never_came_is_in_every_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
     titles: list[str] = []
     monkeypatch.setattr(plot_files, "cdfs", lambda path, found, limits: drawn.update(measures=found, limits=limits))
@@ -67,15 +66,16 @@ def test_measures_leave_out_requests_that_failed_or_have_no_token(
     records = [
         RequestRecord(1.0, 1, 3, token_s=[1.5, 2.0, 3.0], outcome="ok"),
         RequestRecord(2.0, 1, 1, token_s=[2.25], outcome="ok"),
-        RequestRecord(3.0, 1, 1, token_s=[9.0], outcome="cut_off"),
-        RequestRecord(4.0, 1, 1, outcome="ok"),
+        RequestRecord(3.0, 1, 1, token_s=[9.0], outcome="error", clipped=True),
+        RequestRecord(4.0, 1, 1, outcome="refused"),
     ]
     outcome = SimulationOutcome("a", records, [0.5, -1.0, 0.0], {})
     draw_study(tmp_path, [Arrival(7.0, 1, 2)], [outcome], {"": Slo(tpot=0.5), "chat": Slo(ttft=9.0)})
+    name = "a (1 refused, 1 failed, 1 clipped)"
     assert drawn["measures"] == {
-        "TTFT": {"a": [0.5, 0.25]},
-        "TPOT": {"a": [0.75]},
-        "queueing": {"a": [0.5, 0.0]},
-        "JCT": {"a": [2.0, 0.25]},
+        "TTFT": {name: [0.5, 0.25, 6.0, inf]},
+        "TPOT": {name: [0.75]},
+        "queueing": {name: [0.5, inf, 0.0]},
+        "JCT": {name: [2.0, 0.25, inf, inf]},
     }
-    assert (drawn["limits"], drawn["at_s"], titles) == ({"TPOT": 0.5}, [7.0], ["a: memory of each instance"])
+    assert (drawn["limits"], drawn["at_s"], titles) == ({"TPOT": 0.5}, [7.0], [f"{name}: memory of each instance"])

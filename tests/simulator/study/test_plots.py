@@ -1,6 +1,8 @@
 """Axes of plots: labels stand apart, the SLO is named beside its line, times have the unit that reads best."""
 
 from itertools import pairwise
+from math import inf
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,15 @@ def test_the_slo_is_named_beside_its_line() -> None:
 def test_where_nothing_finished_there_is_nothing_to_draw() -> None:
     pytest.importorskip("matplotlib")
     cdf_figure({"TTFT": {"a": []}, "TPOT": {}}, {})[0].canvas.draw()
+
+
+def test_a_curve_ends_below_one_by_the_share_that_never_came() -> None:
+    pytest.importorskip("matplotlib")
+    _, axes = cdf_figure({"TTFT": {"a (2 refused)": [1.0, inf, 2.0, inf], "b (1 failed)": [inf]}}, {})
+    lines: list[Any] = list(axes[0].get_lines())
+    first, second = lines
+    assert first.get_xydata().tolist() == [[1.0, 0.25], [2.0, 0.5]]
+    assert (second.get_xydata().tolist(), second.get_label()) == ([], "b (1 failed)")
 
 
 @pytest.mark.parametrize(

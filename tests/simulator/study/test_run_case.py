@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from cli.commands.simulate.table import render
+from dunlin.cost.engine_overheads import find_overhead
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.timing_loader import load_timing
+from dunlin.workload.traffic.prompts import answer_bound
 from dunlin.workload.traffic.workload_spec import read_workload
 from simulator.study.report import figures
 from simulator.study.run_case import SimError, cluster_of, run_case
@@ -61,15 +64,45 @@ def test_a_step_of_many_seconds_is_no_hang() -> None:
     whole = BatchCounts()
     whole.add_prefill(100_000)
     step_s = load_timing("a100", "llama-3-8b").step_s(whole)
-    assert step_s > 6.0  # an instance waits for 3 s for a sign of life: each of the model's layers gives one
+    assert step_s > 6.0  # an instance waits for 3 s for a sign of life: pieces of layers give one
     assert record.token_s[0] - record.at_s == pytest.approx(step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("preset", ["fifo", "vllm"])
+def test_layers_longer_than_the_watch_are_no_hang(preset: str) -> None:
+    arrivals = read_workload("poisson:rate=1,requests=2,lengths=fixed(300000,2)")
+    outcome = run_case(case(preset=preset, instances=1), arrivals)
+    assert [record.outcome for record in outcome.records] == ["ok", "ok"]
+    whole = BatchCounts()
+    whole.add_prefill(300_000)
+    assert load_timing("a100", "llama-3-8b").step_s(whole) / 32 > 3.0  # the limits of instance and monitor
+
+
+def test_the_scheduler_is_not_told_how_long_an_answer_will_be() -> None:
+    arrivals = read_workload("poisson:rate=2,requests=9,lengths=uniform(50..80,10..70)", seed=3)
+    unknown, known = (run_case(case(oracle=oracle, story_of="slowest"), arrivals) for oracle in (False, True))
+    for outcome in (unknown, known):
+        assert [record.outcome for record in outcome.records] == ["ok"] * 9
+        assert [len(record.token_s) for record in outcome.records] == [each.output_tokens for each in arrivals]
+    assert "(stop)" in unknown.story[-1]
+    assert "(length)" in known.story[-1]
+    assert answer_bound(arrivals) in (64, 128)
 
 
 def test_a_hosts_overhead_slows_every_token() -> None:
     arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(500,50)")
-    bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("", "2,5"))
+    bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("0", "2,5"))
     assert hosted.token_s[0] - bare.token_s[0] == pytest.approx(0.007, abs=1e-6)
     assert hosted.token_s[-1] - bare.token_s[-1] == pytest.approx(0.007 + 49 * 0.002, abs=1e-6)
+
+
+def test_an_overhead_is_the_engines_that_a_preset_stands_for_and_is_said() -> None:
+    arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(500,50)")
+    for preset, name in (("vllm", "vllm-a800-tp8"), ("chunked", "dunlin")):
+        by_preset, by_name = (run_case(case(preset=preset, overhead=text), arrivals) for text in ("", name))
+        assert by_preset.records[0].token_s == by_name.records[0].token_s
+        assert by_preset.overhead == str(find_overhead(name))
+        assert f"engine overhead of {preset}: {find_overhead(name)}" in render([figures(by_preset, {})])
 
 
 def test_classes_come_through() -> None:
@@ -82,7 +115,7 @@ def test_a_story_is_that_of_the_live_cluster(asked: str) -> None:
     outcome = run_case(case(story_of=asked), read_workload(LOAD))
     assert outcome.story[0].startswith("req-")
     assert any("dispatcher-0 handed it to instance-0 as attempt 1, with 200 prompt" in line for line in outcome.story)
-    assert "dispatcher-0 ended it (length) after 20 tokens" in outcome.story[-1]
+    assert "dispatcher-0 ended it (stop) after 20 tokens" in outcome.story[-1]
 
 
 def test_only_as_much_is_asked_as_the_memory_holds() -> None:

@@ -22,13 +22,14 @@ ROOM = 8 << 20
 
 
 class Pair:
-    """A sender and a receiver, each with a tier."""
+    """A sender and a receiver, each with a tier. Neither gives the other up unless a test says so."""
 
     def __init__(self, **settings: Any) -> None:
         self.source, self.target = bytearray(random.Random(1).randbytes(ROOM)), bytearray(ROOM)
         self.sent, self.received = Told(), Told()
-        self.receiver = RegionReceiver(memoryview(self.target), self.received, **settings)
-        self.sender = RegionSender(memoryview(self.source), self.sent, stall_s=2.0)
+        patience = {"patience_s": 60.0, "stall_s": 60.0, **settings}
+        self.receiver = RegionReceiver(memoryview(self.target), self.received, **patience)
+        self.sender = RegionSender(memoryview(self.source), self.sent, stall_s=60.0)
 
     def payload(self, offset: int = 0, length: int = SIZE, **overrides: Any) -> RegionHeader:
         plain = RegionHeader(b"", 3, 1, Region(0, 2, 16, 64), "float32", b"chain", length, 0)
@@ -43,7 +44,7 @@ class Pair:
         return RegionSend(ticket, f"127.0.0.1:{self.receiver.port}", "", payload, offset)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=300)
 
 
 @contextmanager

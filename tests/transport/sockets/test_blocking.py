@@ -13,7 +13,7 @@ from dunlin.transport.sockets.blocking import receive_exactly, receive_into
 def pipe() -> Iterator[tuple[socket.socket, socket.socket]]:
     near, far = socket.socketpair()
     with near, far:
-        near.settimeout(60)
+        near.settimeout(300)
         yield near, far
 
 

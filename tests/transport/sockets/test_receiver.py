@@ -94,7 +94,7 @@ def test_one_that_stalls_in_the_midst_is_given_up() -> None:
         payload = both.announce(both.payload())
         with both.connect() as stream:
             stream.sendall(payload.encode() + bytes(100))
-            assert "ended" in both.received.wait(1, 5)[0][2]
+            assert "ended" in both.received.wait(1)[0][2]
 
 
 def test_what_never_comes_is_reported_and_what_was_abandoned() -> None:
@@ -108,7 +108,7 @@ def test_what_never_comes_is_reported_and_what_was_abandoned() -> None:
 
 def test_damaged_streams_are_never_taken_and_never_end_the_receiver() -> None:
     draw = random.Random(3)
-    with pair(stall_s=0.3) as both:
+    with pair() as both:
         for turn in range(300):
             payload = both.announce(both.payload(length=512))
             frame = bytearray(payload.encode() + bytes(both.source[:512]))
@@ -158,11 +158,11 @@ def test_between_two_network_namespaces() -> None:
             payload = both.announce(both.payload())
             frame = payload.encode() + bytes(both.source[:SIZE])
             program = (
-                "import socket, sys; s = socket.create_connection(('10.77.3.1', int(sys.argv[1])), 5);"
+                "import socket, sys; s = socket.create_connection(('10.77.3.1', int(sys.argv[1])), 60);"
                 "s.sendall(sys.stdin.buffer.read()); sys.exit(s.recv(1) != b'\\x01')"
             )
             inside = ["ip", "netns", "exec", name, "python3", "-c", program, str(both.receiver.port)]
-            subprocess.run(inside, input=frame, check=True, timeout=20)
+            subprocess.run(inside, input=frame, check=True, timeout=300)
             assert both.received.wait(1) == [(3, 1, "")]
             assert both.target[:SIZE] == both.source[:SIZE]
     finally:

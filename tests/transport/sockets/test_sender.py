@@ -94,7 +94,7 @@ class SlowReceiver:
 
     def accept(self) -> socket.socket:
         connection, _ = self._server.accept()
-        connection.settimeout(60)
+        connection.settimeout(300)
         return connection
 
     def close(self) -> None:

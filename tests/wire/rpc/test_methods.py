@@ -18,7 +18,7 @@ from tests.wire.rpc.answering import answering
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await scenario()
 
     asyncio.run(bounded())
@@ -33,7 +33,7 @@ def test_a_question_gets_its_answer() -> None:
 
     async def scenario() -> None:
         async with answering({STATUS: answer}) as endpoint, open_channel(endpoint) as channel:
-            assert await stub(channel, STATUS)(StatusQuery(), timeout=60) == status
+            assert await stub(channel, STATUS)(StatusQuery(), timeout=300) == status
 
     run(scenario)
 
@@ -79,7 +79,7 @@ def test_a_blocking_channel_asks_the_same_methods() -> None:
 
     def ask(endpoint: str) -> object:
         with open_blocking_channel(endpoint) as channel:
-            return stub(channel, INFO)(InfoRequest(), timeout=60)
+            return stub(channel, INFO)(InfoRequest(), timeout=300)
 
     async def scenario() -> None:
         async with answering({INFO: answer}) as endpoint:

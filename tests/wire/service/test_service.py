@@ -31,7 +31,7 @@ from dunlin.wire.service.options import ServiceOptions
 from dunlin.wire.service.service import ETCD, ServiceProcess
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 _numbers = itertools.count()
 
 Script = Callable[[Address, Message], Sequence[Effect]]
@@ -77,7 +77,7 @@ async def serving(
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(110):
+        async with asyncio.timeout(400):
             await scenario()
 
     asyncio.run(bounded())

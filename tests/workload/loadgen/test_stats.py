@@ -1,5 +1,6 @@
 """From records to figures, with exact times."""
 
+import math
 from typing import Any
 
 import pytest
@@ -31,21 +32,30 @@ def test_latency_counts_from_the_schedule_not_from_a_late_sending() -> None:
     assert found.lateness_s.max == 0.75
 
 
-def test_what_failed_is_counted_and_lends_no_latency() -> None:
+def test_what_never_came_is_infinitely_late_and_counted() -> None:
     failed = record(token_s=(9.0,), outcome="error", detail="boom")
     refused = record(token_s=(), outcome="refused")
-    found = summarize([record(), failed, refused])
-    assert (found.requests, found.completed, found.errors, found.refused) == (3, 1, 1, 1)
+    expired = record(token_s=(), outcome="expired")
+    found = summarize([record(), failed, refused, expired])
+    assert (found.requests, found.completed, found.errors, found.refused, found.expired) == (4, 1, 1, 1, 1)
+    assert found.unanswered == 2
     assert found.first_errors == ("boom",)
-    assert found.ttft_s.max == 1.0
+    assert (found.ttft_s.p50, found.ttft_s.p90) == (9.0, math.inf)
+    assert (found.jct_s.p50, found.itl_s.max) == (math.inf, 1.5)
+
+
+def test_a_few_that_never_came_leave_the_median() -> None:
+    found = summarize([*(record() for _ in range(99)), record(token_s=(), outcome="refused")])
+    assert (found.ttft_s.p50, found.ttft_s.p99, found.ttft_s.max) == (1.0, 1.0, math.inf)
 
 
 def test_a_single_token_has_no_time_per_token() -> None:
     assert summarize([record(token_s=(1.0,))]).tpot_s == Percentiles()
 
 
-def test_clipped_share() -> None:
-    assert summarize([record(), record(clipped=True), record(), record()]).clipped_share == 0.25
+def test_clipped_requests_are_counted() -> None:
+    found = summarize([record(), record(clipped=True), record(), record()])
+    assert (found.clipped, found.clipped_share) == (1, 0.25)
 
 
 def test_no_records_give_zeros() -> None:

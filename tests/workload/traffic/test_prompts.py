@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.workload.traffic.prompts import clip_lengths, make_jobs
+from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs, make_jobs
 from dunlin.workload.traffic.trace import Arrival
 
 LENGTH = st.integers(1, 10_000)
@@ -81,3 +81,12 @@ def test_no_two_texts_begin_alike() -> None:
 
 def test_a_class_goes_along() -> None:
     assert make_jobs([Arrival(0, 4, 1, "chat")], 10, 10, 1)[0].label == "chat"
+
+
+def test_a_bound_is_the_same_for_all_and_leaves_room_for_the_prompt() -> None:
+    arrivals = [Arrival(0.0, 10, 3), Arrival(1.0, 10, 33), Arrival(2.0, 80, 5), Arrival(3.0, 96, 4)]
+    assert answer_bound(arrivals) == 64
+    assert answer_bound([]) == answer_bound([Arrival(0.0, 1, 1)]) == 1
+    bounds = [job.bound for job in iter_jobs(arrivals, 100, 50, 0, bound=64)]
+    assert bounds == [64, 64, 20, 4]
+    assert [job.bound for job in iter_jobs(arrivals, 100, 50, 0)] == [None] * 4

@@ -154,10 +154,10 @@ def test_on_a_terminal_it_draws_over_itself_until_q() -> None:
     while said.count(b"\x1b[H") < 3:
         said += os.read(main, 4096)
     os.write(main, b"q")
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 300
     while b"\x1b[?1049l" not in said and time.monotonic() < deadline_s:
         said += os.read(main, 4096)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     os.close(main)
     assert said.startswith(b"\x1b[?1049h\x1b[?25l")
     assert b"\x1b[2J" not in said  # never cleared: that would flicker

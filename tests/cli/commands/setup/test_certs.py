@@ -48,7 +48,7 @@ def test_a_service_with_the_wrong_certificate_ends_with_one_line(tmp_path: Path)
     assert main(["certs", "issue", str(tmp_path), "--role", "instance", "--name", "a"]) == 0
     words = ["--name", "kvstore-0", "--tls-dir", str(tmp_path / "a"), "--data-dir", str(tmp_path)]
     command = [sys.executable, "-m", "cli.main", "serve", "kvstore", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("dunlin kvstore/kvstore-0: ")

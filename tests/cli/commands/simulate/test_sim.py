@@ -134,7 +134,7 @@ def test_a_mistake_costs_exit_code_2(
 def bare(names: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command where some packages are not installed."""
     command = [sys.executable, "-c", BARE.format(names=tuple(names.split())), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_it_needs_no_server_and_no_torch() -> None:

@@ -14,12 +14,14 @@ from cli.profiling.fitting.regression import (
 from dunlin.cost.surface import Surface
 
 
-def test_a_power_law_is_found_exactly_and_goes_on_beyond_the_grid() -> None:
+def test_a_power_law_is_found_exactly_and_goes_on_in_proportion_beyond_the_grid() -> None:
     x = np.array([[a, b] for a in (1.0, 3.0, 8.0, 20.0, 64.0) for b in (1.0, 5.0, 16.0)])
     seconds = 1e-6 * x[:, 0] ** 2 * x[:, 1]
     surface = fit_surface(("a", "b"), ((0, 2, 4, 6), (0, 2, 4)), x, seconds)
     assert surface_values(surface, x) == pytest.approx(seconds, rel=1e-6)
-    assert surface.at(1000.0, 100.0) == pytest.approx(1e-6 * 1e6 * 100, rel=1e-4)
+    outside = np.array([[640.0, 160.0], [0.1, 16.0]])
+    assert surface_values(surface, outside) == pytest.approx([surface.at(*point) for point in outside])
+    assert surface.at(640.0, 160.0) == pytest.approx(1e-6 * 64**2 * 16 * 10 * 10, rel=1e-4)
     assert surface.at(5.0, 7.0) == pytest.approx(float(surface_values(surface, np.array([[5.0, 7.0]]))[0]), rel=1e-9)
 
 

@@ -36,7 +36,7 @@ def with_keys(test: Callable[[Doors], Awaitable[None]], **limits: Any) -> None:
 
 
 def ai(cluster: Doors, key: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key=key, max_retries=0, timeout=60)
+    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key=key, max_retries=0, timeout=300)
 
 
 async def chat(cluster: Doors, key: str, **options: Any) -> Any:

@@ -35,7 +35,7 @@ class Lines(list[Mapping[str, Any]]):
         self.append(line)
 
     async def until(self, number: int) -> Mapping[str, Any]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(self) < number:
                 await asyncio.sleep(0.002)
         return self[number - 1]

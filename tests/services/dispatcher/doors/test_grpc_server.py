@@ -20,7 +20,7 @@ from tests.services.dispatcher.running_doors import Doors, doors
 
 def with_channel(test: Callable[[Doors, grpc.aio.Channel], Awaitable[None]], **options: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(90), doors(**options) as cluster, open_channel(cluster.endpoint) as channel:
+        async with asyncio.timeout(400), doors(**options) as cluster, open_channel(cluster.endpoint) as channel:
             await test(cluster, channel)
 
     asyncio.run(run())

@@ -9,11 +9,13 @@ from dunlin.messages.dispatch import Accepted, Ready
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    ClosePeerRoom,
     EngineExited,
     Forget,
     Meet,
     Met,
     Open,
+    OpenPeerRoom,
     Step,
     Transfer,
     TransferDone,
@@ -31,6 +33,7 @@ from dunlin.messages.plan import Evacuate
 from dunlin.messages.types import Priority, Region, TransferKind, TransferStatus, i64
 from services.instance.kv.residency import SlotUse
 from services.instance.migration.migrate_in import MigrateInTimeout
+from services.instance.migration.outgoing import MigrateOutTimeout
 from services.instance.migration.peer_copies import MAX_COPY_TOKENS
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, MANAGER, D, done, make_place, of, only, ready_core
@@ -171,6 +174,21 @@ def test_a_sequence_that_ends_stops_its_copy_and_the_room_is_released_after_that
     assert only(Release, source.copied(copy, TransferStatus.CANCELLED)).handle == 6
 
 
+def test_the_next_attempt_comes_to_slots_that_no_copy_writes_any_more() -> None:
+    """The copy lasts too long, so the target shall compute the rest: in slots that the copy would overwrite."""
+    source = Source()
+    core, copy = source.direct.core, source.copying()
+    (migration,) = core.migration.migrate_out._migrations.values()
+    sends = source.direct.give(core.address, MigrateOutTimeout(migration.number, migration.counter))
+    assert source.is_leaving()
+    for step in range(1, core.steps.last_step + 1):
+        if core.steps.is_outstanding(step):
+            sends += source.answer(step, 5)
+    assert of(Ready, sends) == []
+    ready = only(Ready, source.copied(copy))
+    assert (ready.handle, ready.tokens) == (6, 0)
+
+
 def test_a_lost_engine_writes_no_more_and_the_rest_is_computed_elsewhere() -> None:
     source = Source()
     source.copying()
@@ -199,7 +217,9 @@ class Target:
         self.direct.give(PEER, Joined())
         names = (None, f"{D}/1", D, 1, 1)
         asked = Reserve(1, TOKENS, 0, 2, 1, 1, *names, longest=48, weights_digest="fake", kv_dtype="float32")
-        self.told = only(Reserved, self.direct.give(PEER, asked))
+        sends = self.direct.give(PEER, asked)
+        self.told, self.opened = only(Reserved, sends), only(OpenPeerRoom, sends)
+        self.kinds = [type(send.message) for send in sends]
 
     def written(self, stop: int = 32, layers: tuple[int, int] = (0, 2), start: int = 0) -> list[Send]:
         return self.direct.give(PEER, Written(1, Region(*layers, start, stop), 77, b"chain"))
@@ -217,6 +237,38 @@ def test_the_sender_is_told_where_the_slots_lie() -> None:
     told = Target().told.room
     assert (told.engine, told.agent, told.layout) == (ENGINE, b"node 1", 3)
     assert sum(told.extent_length) == TOKENS
+
+
+def test_the_room_is_open_before_the_sender_hears_of_it() -> None:
+    target = Target()
+    assert target.kinds.index(OpenPeerRoom) < target.kinds.index(Reserved)
+    room = target.told.room
+    assert (target.opened.handle, target.opened.extent_start, target.opened.extent_length) == (
+        target.told.handle, room.extent_start, room.extent_length,
+    )  # fmt: skip
+
+
+def test_a_room_is_closed_before_its_slots_serve_the_next_attempt() -> None:
+    target = Target()
+    target.checked(target.written())
+    sends = target.direct.give(D, make_place(tokens=TOKENS, attempt=2, handle=1))
+    kinds = [type(send.message) for send in sends]
+    assert only(ClosePeerRoom, sends).handle == 1
+    assert kinds.index(ClosePeerRoom) < kinds.index(Open) < kinds.index(Step)
+    assert of(ClosePeerRoom, target.direct.give(PEER, Release(1))) == []
+
+
+def test_a_room_that_is_given_up_is_closed_at_once_and_once() -> None:
+    target = Target()
+    assert only(ClosePeerRoom, target.direct.give(target.direct.core.address, MigrateInTimeout(1, 1))).handle == 1
+    assert of(ClosePeerRoom, target.direct.give(PEER, Release(1))) == []
+    assert only(ClosePeerRoom, Target().direct.give(PEER, Release(1))).handle == 1
+
+
+def test_rooms_of_a_lost_engine_went_with_it() -> None:
+    target = Target()
+    target.direct.give(ENGINE, EngineExited(0, 9))
+    assert of(ClosePeerRoom, target.direct.give(ENGINE, Gone("killed"))) == []
 
 
 def test_an_engine_without_an_agent_lets_no_peer_write() -> None:

@@ -70,6 +70,7 @@ def test_what_it_suspends_is_parked_and_what_it_resumes_is_queued_before_new_row
     park_second(direct, script)
     (_, two) = direct.core.sequences.by_arrival()
     assert two.state is SequenceState.PARKED
+    assert (direct.core.report().parked, direct.core.report().running) == (1, 2)
     (candidates, _) = script.asked[-1]
     assert [(candidate.sequence, candidate.is_parked, candidate.row_tokens) for candidate in candidates] == [
         (1, False, 1),

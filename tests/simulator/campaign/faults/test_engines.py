@@ -71,3 +71,14 @@ def test_an_instance_that_dies_without_disk_space_starts_no_engine() -> None:
     campaign.run(5.0)
     assert len(supervisor.ended) == 1
     assert supervisor.engine in supervisor.ended
+
+
+def test_late_answers_of_a_killed_engine_reach_its_instance_and_change_nothing() -> None:
+    campaign = Campaign(instances=1, engine={"restart_s": 0.5})
+    core, client = campaign.cluster.instances["instance-0"], campaign.client()
+    campaign.run(0.1)
+    assert campaign.faults.inject(fault("late_answers")) == core.address
+    assert core.report().stale_total == 0
+    campaign.run(60.0)
+    assert core.report().stale_total > 0
+    assert client.tokens == client.expected

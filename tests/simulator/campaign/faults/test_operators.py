@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from dunlin.effects import Address
 from dunlin.messages.door import CancelById
-from dunlin.messages.plan import DrainRequest, Evacuate
+from dunlin.messages.plan import DrainRequest, Evacuate, RemapLayers
 from simulator.cluster.process import Delivery
 from tests.simulator.campaign.campaign_bench import Campaign, fault
 
@@ -98,3 +100,23 @@ def test_a_request_without_a_name_is_not_submitted_twice() -> None:
     campaign.client()
     campaign.faults.inject(fault("duplicate"))
     assert len(campaign.clients.all) == 1
+
+
+@pytest.mark.parametrize(("other", "orders"), [(0.9, 1), (0.1, 2)])
+def test_layers_go_by_order_and_come_back(other: float, orders: int) -> None:
+    campaign = Campaign()
+    remaps = heard(campaign, RemapLayers)
+    instance = campaign.address("instance")
+    layers = campaign.cluster.engine_supervisors[instance].layers
+    assert campaign.faults.inject(fault("remap", amount=0.25, other=other)) == instance
+    campaign.run(1.0)
+    assert [(to, list(message.layers)) for _, to, message in remaps] == [(instance, [0])] * orders
+    assert layers.held == (0,)
+    campaign.run(10.0)
+    assert layers.is_whole
+
+
+def test_nobody_orders_other_layers_without_a_leader() -> None:
+    campaign = Campaign()
+    campaign.cluster.kill(campaign.address("global_manager"))
+    assert campaign.faults.inject(fault("remap")) is None

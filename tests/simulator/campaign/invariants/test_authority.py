@@ -180,17 +180,26 @@ def audit_groups(
     orders: dict[int, GroupOrder | None],
     sequences: int = 0,
     engines: tuple[tuple[int, ...], tuple[int, ...]] = ((0, 1), (0, 1)),
+    is_whole: bool = True,
+    again_s: float = 0.0,
 ) -> None:
     """Audit two instances that follow these orders, and whose engines hold these of two layers."""
     campaign = Campaign()
     for index, address in enumerate((ONE, OTHER)):
         held: Any = SimpleNamespace(
-            address=address, group_order=orders.get(index), sequences=[f"sequence-{one}" for one in range(sequences)]
+            address=address,
+            group_order=orders.get(index),
+            sequences=[f"sequence-{one}" for one in range(sequences)],
+            layer_changes=SimpleNamespace(is_whole=is_whole),
         )
         campaign.cluster.instances[address.name] = held
         supervisor: Any = SimpleNamespace(layers=SimpleNamespace(held=engines[index], all=2))
         campaign.cluster.engine_supervisors[address] = supervisor
-    watch(campaign, GroupWatcher).audit()
+    watcher = watch(campaign, GroupWatcher)
+    watcher.audit()
+    if again_s:
+        campaign.cluster.world.run(for_s=again_s)
+        watcher.audit()
 
 
 def test_groups_that_agree_break_nothing() -> None:
@@ -226,6 +235,15 @@ def test_layers_that_an_engine_dropped_are_missed_though_its_order_names_them(ki
     both = order(ONE, OTHER, kind=kind)
     with broken("I5", rf"layers \[1\] of 2 are all that {words}"):
         audit_groups({0: both, 1: both}, engines=((1,), (1,)))
+
+
+def test_an_instance_that_knows_what_it_lacks_may_lack_it_for_a_while() -> None:
+    alone: Any = {0: order(ONE), 1: order(OTHER, group=2)}
+    engines = (0,), (0, 1)
+    audit_groups(alone, engines=engines, is_whole=False, again_s=50.0)
+    for is_whole, again_s in ((True, 0.0), (False, 70.0)):
+        with broken("I5", r"layers \[0\] of 2"):
+            audit_groups(alone, engines=engines, is_whole=is_whole, again_s=again_s)
 
 
 def test_an_instance_that_runs_requests_without_an_order_breaks_i4() -> None:

@@ -176,6 +176,7 @@ def test_slots_of_a_row_that_left_may_be_given_to_any_and_of_a_parked_one_once_i
     tell(step(1, 7, 100), left(1, 7, parked=1), Close(7), move(100))
     tell(step(1, 7, 100), left(1, 7, parked=1), Resume(2, i64([7])), step_done(2), step(3, 8, 100))
     tell(step(1, 7, 100), Unsupported("Step", step=1), step(2, 8, 100))
+    tell(step(1, 7, 100), Close(7), left(1, 7, parked=1), step(2, 8, 100))
 
 
 @pytest.mark.parametrize(

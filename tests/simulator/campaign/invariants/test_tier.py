@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Message
-from dunlin.messages.engine import Transfer, TransferDone
+from dunlin.messages.engine import Transfer, TransferDone, Unsupported
 from dunlin.messages.pool import (
     CommitRegion,
     RegionReserved,
@@ -115,6 +115,19 @@ def test_a_region_that_its_owner_released_while_it_was_read_may_be_damaged() -> 
     tier.begin(host)
     tier.release(host)
     tier.end(TransferStatus.CORRUPT)
+
+
+def test_room_is_free_for_a_write_that_the_engine_refused_and_not_for_one_that_it_has() -> None:
+    tier = Tier(RegionWatcher)
+    tier.campaign.cluster.mapped_of[tier.instance] = tier.kvstore
+    host = tier.reserve().host
+    tier.begin(host, TransferKind.SLAB_TO_HOST)
+    tier.before(tier.engine, tier.instance, Unsupported("Transfer", ticket=1))
+    tier.release(host)
+    tier.after(tier.instance, tier.kvstore, ReleaseRegion(host.handle, host.generation))
+    tier.begin(host, TransferKind.SLAB_TO_HOST)
+    with broken("I9", "which is free after"):
+        tier.after(tier.instance, tier.kvstore, ReleaseRegion(host.handle, host.generation))
 
 
 def test_a_write_that_ended_in_anothers_region_breaks_i9() -> None:

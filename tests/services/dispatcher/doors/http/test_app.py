@@ -111,7 +111,7 @@ def test_without_ignore_eos_the_models_ends_stop_it() -> None:
 def test_the_synchronous_client_works_too() -> None:
     async def test(cluster: Doors) -> None:
         def use() -> tuple[str, str, list[str]]:
-            sync = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=60)
+            sync = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=300)
             whole = sync.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=6
             )

@@ -37,7 +37,7 @@ async def send(cluster: Doors, data: Any, encoding: str = "") -> tuple[int, dict
 
 async def generate(cluster: Doors, request: GenerateRequest) -> list[GenerateEvent]:
     async with grpc.aio.insecure_channel(cluster.endpoint) as channel:
-        return [event async for event in stub(channel, GENERATE)(request, timeout=60)]
+        return [event async for event in stub(channel, GENERATE)(request, timeout=300)]
 
 
 def test_a_large_request_at_both_doors_has_the_tokens_of_a_small_one() -> None:
@@ -102,7 +102,7 @@ def test_grpc_says_how_long_a_request_may_be() -> None:
         ) as channel:
             call: Any = channel.unary_stream(GENERATE.path)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await call(request, timeout=60).read()
+                await call(request, timeout=300).read()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert f"at most {MOST_BODY_BYTES} are taken" in str(refused.value.details())
 

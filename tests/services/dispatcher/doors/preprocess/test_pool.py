@@ -58,7 +58,7 @@ def with_pool(test: Callable[[PreprocessPool], Awaitable[None]], limits: Preproc
         served = model()
         pool = PreprocessPool(served, PromptEncoder(served), limits)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 await test(pool)
         finally:
             pool.shut_down()
@@ -164,12 +164,12 @@ def test_too_many_large_bodies_are_refused_and_a_client_that_leaves_frees_its_pl
 
         def slow(kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
             begun.set()
-            go_on.wait(50)
+            go_on.wait(300)
             return here.read(kind, b"".join(parts))
 
         lane._helper.read = slow  # type: ignore[method-assign]
         running = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
-        await asyncio.to_thread(begun.wait, 50)
+        await asyncio.to_thread(begun.wait, 300)
         waiting = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
         await asyncio.sleep(0)
         with pytest.raises(DoorError, match="2 large requests are being read already") as refused:
@@ -230,7 +230,7 @@ def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(helper, "receive_frame", watched)
         reading = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
         # One that is dead before it is sent the call is replaced without a word.
-        assert await asyncio.to_thread(was_sent.wait, 60)
+        assert await asyncio.to_thread(was_sent.wait, 300)
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
             await reading
