@@ -32,10 +32,26 @@ class KvAudit(Protocol):
         """The sequence was closed."""
         ...
 
-    def computed(self, number: int, start: int, stop: int, slots: list[int], layers: Layers = None) -> None:
+    def computed(
+        self, number: int, start: int, stop: int, slots: list[int], layers: Layers = None, is_split: bool = False
+    ) -> None:
         """A row wrote the KV of tokens [start, stop) into `slots`, after it read the KV of all tokens before, in
-        `layers` (None: those held).
+        `layers` (None: those held). Tokens that lie elsewhere (slot -1) it reads only where it `is_split`.
         """
+        ...
+
+    def elsewhere(self, number: int, stop: int) -> set[int]:
+        """Those of the sequence's first `stop` tokens whose KV lies at other engines."""
+        ...
+
+    def digests(self, number: int, positions: range) -> list[int]:
+        """What the slots of these tokens of the sequence should hold."""
+        ...
+
+    def kept(
+        self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]]
+    ) -> None:
+        """A ring's row wrote its stripe (tokens, slots), and what stays of `covered` (tokens, first slot)."""
         ...
 
     def left(self, number: int, start: int, slots: list[int]) -> None:
@@ -105,23 +121,47 @@ class KvCacheAudit:
         text = self._texts[number] = _Text(self._tenant_of(number))
         for token in tokens:
             text.append(token)
-        self._check(number, slots)
+        self._check(number, [slot for slot in slots if slot != -1])
         text.slots = slots
 
     def closed(self, number: int) -> None:
         """See `KvAudit`."""
         self._texts.pop(number, None)
 
-    def computed(self, number: int, start: int, stop: int, slots: list[int], layers: Layers = None) -> None:
+    def computed(
+        self, number: int, start: int, stop: int, slots: list[int], layers: Layers = None, is_split: bool = False
+    ) -> None:
         """See `KvAudit`."""
         text, layers = self._texts[number], layers or self._held
-        self._read(number, text, start, layers)
+        self._read(number, text, start, layers, is_split)
         self._check(number, slots)
         del text.slots[start:]
         self.slab.write(slots, text.digests[start:stop], layers)
         for slot in slots[: stop - start]:
             self.tenants[slot] = text.tenant
         text.slots.extend(slots[: stop - start])
+
+    def elsewhere(self, number: int, stop: int) -> set[int]:
+        """See `KvAudit`."""
+        return {at for at, slot in enumerate(self._texts[number].slots[:stop]) if slot == -1}
+
+    def digests(self, number: int, positions: range) -> list[int]:
+        """See `KvAudit`."""
+        digests = self._texts[number].digests
+        return [digests[position] for position in positions]
+
+    def kept(
+        self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]]
+    ) -> None:
+        """See `KvAudit`."""
+        text = self._texts[number]
+        self._read(number, text, covered.start, self._held)
+        text.slots[covered.start :] = [-1] * len(covered)
+        self._write(number, stripe[1], stripe[0])
+        for positions, first in regions:
+            slots = list(range(first, first + len(positions)))
+            self._write(number, slots, positions)
+            text.slots[positions.start : positions.stop] = slots
 
     def left(self, number: int, start: int, slots: list[int]) -> None:
         """See `KvAudit`."""
@@ -180,12 +220,21 @@ class KvCacheAudit:
         """A row writes `slots`, or wrote them in part."""
         self.slab.write(slots, [content] * len(slots), self._held)
 
-    def _read(self, number: int, text: _Text, stop: int, layers: Layers) -> None:
-        slots = text.slots[:stop]
+    def _write(self, number: int, slots: list[int], positions: range) -> None:
+        self._check(number, slots)
+        self.slab.write(slots, self.digests(number, positions), self._held)
+        for slot in slots:
+            self.tenants[slot] = self._texts[number].tenant
+
+    def _read(self, number: int, text: _Text, stop: int, layers: Layers, is_split: bool = False) -> None:
+        slots, digests = text.slots[:stop], text.digests[:stop]
+        if is_split:
+            digests = [digest for digest, slot in zip(digests, slots, strict=True) if slot != -1]
+            slots = [slot for slot in slots if slot != -1]
         self._check(number, slots)
         found = self.slab.read(slots, layers)
-        if found != text.digests[:stop]:
-            wrong = next(i for i in range(stop) if i >= len(found) or found[i] != text.digests[i])
+        if found != digests:
+            wrong = next(i for i in range(len(digests)) if i >= len(found) or found[i] != digests[i])
             raise ContractBroken(f"sequence {number}: the slot of token {wrong} holds another's KV")
         for tenant in {self.tenants[slot]: None for slot in slots}:
             if tenant not in (None, text.tenant):

@@ -1,6 +1,6 @@
 """Takes the rows that an `Interrupt` names out of the running step and of queued ones, each with its own fate."""
 
-from dunlin.messages.engine import Interrupt, Interrupted
+from dunlin.messages.engine import Interrupt, Interrupted, Step
 from dunlin.messages.types import Verdict, i8, i32, i64
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.parked_rows import SimulatedParkedRow, SimulatedParkedRows
@@ -43,6 +43,7 @@ class LeavingRows:
         return Interrupted(i64(sequence), self._message.ticket, i64(step), layers, blocks, i8(parked))
 
     def _take(self, queued: QueuedSimStep) -> list[int]:
+        queued.is_serving = queued.is_serving and bool(self._named)
         numbers = queued.step.sequence
         leaving = [row for row in queued.rows if not self._named or numbers[row] in self._named]
         if leaving:
@@ -66,9 +67,9 @@ class LeavingRows:
         number, start, stop = step.sequence[row], step.start[row], step.stop[row]
         sequence, slots = self._sequences.computing(number), row_slots(step)[row][: stop - start]
         sequence.kv_tokens = min(sequence.kv_tokens, start)
-        is_kept = (
-            self._message.verdict is Verdict.SUSPEND and queued.layers is None and number not in self._sequences.closing
-        )
+        has_peers = isinstance(step, Step) and bool(step.peers)
+        is_closed = number in self._sequences.closing
+        is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None and not has_peers and not is_closed
         parked = is_kept and self._parked.park(
             SimulatedParkedRow(number, start, stop, step.sample[row], slots, queued.units)
         )

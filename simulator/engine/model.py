@@ -31,6 +31,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import i32
+from simulator.engine.group_steps import GroupMeetings, GroupSteps, PeersDue
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
@@ -173,10 +174,15 @@ class SimulatedEngine:
             ready.kv_dtype,
             lambda step: self.runner.is_unanswered(step),
         )
+        wake = (lambda peer: None) if network is None else (lambda peer: network.wake(peer, PeersDue()))
+        meetings = GroupMeetings() if network is None else network.meetings
+        group = GroupSteps(self.address, meetings, self.peers.met, wake, audit)
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
-            RowComputer(self._sequences, ready.vocabulary, voice, audit, self._failed_sequence, self.rooms, layers.all),
+            RowComputer(
+                self._sequences, ready.vocabulary, voice, audit, self._failed_sequence, self.rooms, layers.all, group
+            ),
             timing,
             layers,
             ready.vocabulary,
@@ -184,6 +190,7 @@ class SimulatedEngine:
             lambda ticket: self.moves.is_pending(ticket) or self.peers.is_pending(ticket),
             SimulatedParkedRows(settings.parked_rows, settings.parked_tokens),
             lambda now_s: self.remapper.between_steps(now_s),
+            group,
         )
         self.remapper = SimulatedRemapper(
             instance,
@@ -206,10 +213,15 @@ class SimulatedEngine:
             TransferDue: self._on_move_over,
             CancelTransfer: self._on_cancel,
             PeerCopyDue: lambda now_s, due: [*self.peers.on_due(now_s, due), *self.runner.begin(now_s)],
-            Meet: self.peers.meet,
+            Meet: lambda now_s, message: [*self.peers.meet(now_s, message), *self.runner.look_at_peers(now_s)],
+            PeersDue: lambda now_s, due: self.runner.look_at_peers(now_s),
             OpenPeerRoom: self.peers.open_room,
             ClosePeerRoom: self.peers.close_room,
-            Forget: lambda now_s, message: [*self.peers.forget(now_s, message), *self.runner.begin(now_s)],
+            Forget: lambda now_s, message: [
+                *self.peers.forget(now_s, message),
+                *self.runner.look_at_peers(now_s),
+                *self.runner.begin(now_s),
+            ],
             MapHost: self._on_map_host,
             Interrupt: self.runner.interrupt,
             SafepointDue: self._on_safepoint,
@@ -271,7 +283,7 @@ class SimulatedEngine:
 
     def _on_step(self, now_s: float, step: Step) -> list[Effect]:
         if is_unsupported(step):
-            return [Send(self._instance, Unsupported("Step", "only local steps", step=step.step))]
+            return [Send(self._instance, Unsupported("Step", "no such step", step=step.step))]
         is_partial = step.layer_start or step.layer_stop or step.layout or not self.layers.is_whole
         if is_partial and (refusal := self.layers.refusal(step)):
             return [Send(self._instance, Unsupported("Step", refusal, step=step.step))]

@@ -4,7 +4,7 @@ As the real ones: nothing happens at the receiver's engine until its own PEER_TO
 with the sender's checksum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address, Effect, Send
@@ -19,6 +19,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
+from simulator.engine.group_steps import GroupMeetings, PeersDue
 from simulator.engine.host_memory import checksum_of
 from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
@@ -62,10 +63,11 @@ class PeerNetwork:
     `wake(engine, due)` gives an engine its timer.
     """
 
-    def __init__(self, links: PeerLinks, wake: Callable[[Address, PeerCopyDue], None]) -> None:
+    def __init__(self, links: PeerLinks, wake: Callable[[Address, PeerCopyDue | PeersDue], None]) -> None:
         self.links = links
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
+        self.meetings = GroupMeetings()
         self._lives = 0
 
     def admit(
@@ -130,6 +132,11 @@ class PeerTransfers:
     def failed_sequence(self, ticket: int) -> int | None:
         """The sequence whose KV this transfer failed to bring; None: it did not fail."""
         return self._failed.get(ticket)
+
+    @property
+    def met(self) -> Container[Address]:
+        """The peers whose memory is mapped."""
+        return self._met
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
         """Map a peer's memory; transfers into what was mapped of it before fail first."""

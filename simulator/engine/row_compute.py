@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
-from dunlin.messages.types import FinishReason
+from dunlin.messages.types import FinishReason, GroupKind
 from simulator.engine.errors import ContractBroken
+from simulator.engine.group_steps import GroupSteps, SplitSpans
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_slots
+from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_positions, row_slots
 from simulator.engine.step_results import IterationResult
 from simulator.engine.token_model import TokenModel
 from simulator.engine.transit_rooms import SimulatedTransitRooms
@@ -28,6 +29,7 @@ class RowComputer:
         spoiled: Callable[[int], int | None],
         rooms: SimulatedTransitRooms,
         layers: int,
+        group: GroupSteps,
     ) -> None:
         self._sequences = sequences
         self._vocabulary = vocabulary
@@ -36,16 +38,18 @@ class RowComputer:
         self._spoiled = spoiled
         self._rooms = rooms
         self._layers = layers
+        self._group = group
 
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
         step, sequences, closing = queued.step, self._sequences.by_number, self._sequences.closing
         numbers, starts, stops = step.sequence, step.start, step.stop
+        strides = step.stride if isinstance(step, Step) else ()
         for row in queued.rows:
             sequence = sequences.get(numbers[row]) or closing[numbers[row]]
             start, stop = starts[row], stops[row]
-            tokens = stop - start
+            tokens = len(range(start, stop, strides[row])) if strides else stop - start
             if tokens == 1 and start >= sequence.prompt_tokens:
                 decode_rows += 1
                 context += stop
@@ -54,6 +58,9 @@ class RowComputer:
                 new += tokens
                 prefix += tokens * start
                 squares += tokens * tokens
+        if queued.is_serving and isinstance(step, Step) and step.serve is not None:
+            decode_rows += len(step.serve.master)
+            context += sum(step.serve.span_stop) - sum(step.serve.span_start)
         return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
 
     def compute(self, queued: QueuedSimStep) -> IterationResult:
@@ -66,16 +73,20 @@ class RowComputer:
         self._learn(queued)
         slots = row_slots(step) if self._audit is not None else None
         tally = IterationResult(step.step, queued.left, queued.dropped)
+        splits = self._group.spans(step) if isinstance(step, Step) and step.span_row else {}
         sequences, closing, samples = self._sequences.by_number, self._sequences.closing, step.sample
         for row in queued.rows:
             number = step.sequence[row]
             sequence = sequences.get(number) or closing[number]
+            if splits and row in splits and isinstance(step, Step) and step.group is GroupKind.RING:
+                self._ring_row(step, row, sequence, splits[row], tally)
+                continue
             start, stop = step.start[row], step.stop[row]
             if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
                 raise _broken(sequence, start, stop)
             sequence.kv_tokens = stop
             if slots is not None:
-                self._audit_row(queued, row, number, slots[row])
+                self._audit_row(queued, row, number, slots[row], splits.get(row) if splits else None)
             if stop - start == 1 and start >= sequence.prompt_tokens:
                 tally.decode_rows += 1
             else:
@@ -106,14 +117,36 @@ class RowComputer:
     def _spoiled_by(self, step: RowColumns) -> list[int]:
         return [number for move in step.after if (number := self._spoiled(move)) is not None]
 
-    def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:
+    def _ring_row(
+        self, step: Step, row: int, sequence: SimulatedSequence, split: SplitSpans, tally: IterationResult
+    ) -> None:
+        """Compute a stripe, and take in the others."""
+        stripe, positions = row_positions(step, row), split.positions
+        covered = range(min(stripe.start, *positions), max(stripe[-1], *positions) + 1)
+        if covered.start > sequence.kv_tokens or covered.stop > sequence.length:
+            raise _broken(sequence, covered.start, covered.stop)
+        sequence.kv_tokens = covered.stop
+        if self._audit is not None:
+            self._group.check(step, sequence.number, split, covered.start)
+            slots = row_slots(step)[row][: len(stripe)]
+            self._audit.kept(sequence.number, covered, (stripe, slots), _kept(step, row))
+        tally.prefill_rows += 1
+        tally.computed += len(stripe)
+        if step.sample[row]:
+            self._sample(sequence, stripe[-1] + 1, tally)
+
+    def _audit_row(
+        self, queued: QueuedSimStep, row: int, number: int, slots: list[int], split: SplitSpans | None
+    ) -> None:
         """Report to the audit which slots a row writes."""
         start, stop = queued.step.start[row], queued.step.stop[row]
         if self._audit is not None:
             if queued.is_resumed:
                 self._audit.resumed(number, slots[: stop - start])
             layers = frozenset(queued.layers) if queued.layers is not None else None
-            self._audit.computed(number, start, stop, slots[: stop - start], layers)
+            if split is not None and isinstance(queued.step, Step):
+                self._group.check(queued.step, number, split, start)
+            self._audit.computed(number, start, stop, slots[: stop - start], layers, split is not None)
 
     def _pass_hidden(self, queued: QueuedSimStep, tally: IterationResult) -> None:
         """Hidden states of a step over some of the layers: those before it, and those that it leaves."""
@@ -124,10 +157,12 @@ class RowComputer:
         if step.hidden_in and step.layer_start:
             self._rooms.read(step.hidden_in, rows)
         if queued.layers is not None and queued.layers.stop < self._layers:
-            self._rooms.write(step.hidden_out, rows)
+            closed = self._sequences.closing
+            self._rooms.write(step.hidden_out, frozenset(row for row in rows if row[0] not in closed))
         elif step.hidden_out:
             for number, token in zip(tally.numbers, tally.tokens, strict=True):
-                self._rooms.tell(step.hidden_out, number, self._sequences.computing(number).length - 1, token)
+                if (sequence := self._sequences.by_number.get(number)) is not None:  # not closed meanwhile
+                    self._rooms.tell(step.hidden_out, number, sequence.length - 1, token)
 
     def _learn(self, queued: QueuedSimStep) -> None:
         """The first stage of a pipeline learns the tokens that the last one sampled."""
@@ -169,6 +204,15 @@ class RowComputer:
         if finish is not RUNNING:
             sequence.ended = True
         return finish
+
+
+def _kept(step: Step, row: int) -> list[tuple[range, int]]:
+    """What stays of a ring's row: (tokens, first slot)."""
+    keep = step.keep
+    if keep is None:
+        return []
+    columns = zip(keep.row, keep.start, keep.stop, keep.slot, strict=True)
+    return [(range(start, stop), slot) for at, start, stop, slot in columns if at == row]
 
 
 def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:

@@ -8,6 +8,7 @@ most `RESPONSE_S` long; their number is a power of two, so that the places of on
 from dataclasses import dataclass
 from math import ceil
 
+from dunlin.messages.engine import Step
 from simulator.engine.step_queue import QueuedSimStep
 
 RESPONSE_S = 0.005
@@ -24,6 +25,7 @@ class SimulatedRunningStep:
     At `since_s` it stood at `queued.units`, and other work of the engine takes `delay_s` first. `began_s` is when it
     was started with all its rows. `has_paused`: interrupts took effect at a safepoint of it. `held_s`: delay that its
     end has not had yet, `lost_s`: delay since `since_s`.
+    `is_waiting`: it is through, and steps of peers are not.
     """
 
     queued: QueuedSimStep
@@ -35,6 +37,12 @@ class SimulatedRunningStep:
     held_s: float = 0.0
     lost_s: float = 0.0
     has_paused: bool = False
+    is_waiting: bool = False
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether steps of other engines compute together with it."""
+        return isinstance(self.queued.step, Step) and bool(self.queued.step.peers)
 
     @property
     def end_in_s(self) -> float:

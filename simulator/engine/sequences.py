@@ -96,5 +96,8 @@ class SimulatedSequences:
 
 
 def slots_of_extents(starts: Ints, lengths: Ints) -> list[int]:
-    """The slots of the extents, in order."""
-    return [slot for start, length in zip(starts, lengths, strict=True) for slot in range(start, start + length)]
+    """The slots of the extents, in order; -1 for each token that lies elsewhere."""
+    extents = zip(starts, lengths, strict=True)
+    return [
+        slot for start, length in extents for slot in (range(start, start + length) if start >= 0 else [-1] * length)
+    ]

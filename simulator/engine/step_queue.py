@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.messages.engine import Step
-from dunlin.messages.types import GroupKind, GroupRole, Ints
+from dunlin.messages.types import GroupKind, Ints
 from simulator.engine.errors import ContractBroken
 
 
@@ -34,7 +34,7 @@ class QueuedSimStep:
     had ended by then.
 
     A step of a `Resume` begins `units` of its work later (see `simulator.engine.running_step`): where its rows stood.
-    `layers`: those that it computes; None: all of the model.
+    `layers`: those that it computes; None: all of the model. `is_serving`: it answers for rows of peers.
     """
 
     step: RowColumns
@@ -42,6 +42,7 @@ class QueuedSimStep:
     units: int = 0
     is_resumed: bool = False
     layers: range | None = None
+    is_serving: bool = False
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
 
@@ -85,9 +86,9 @@ class SimulatedStepQueue:
 
     def take_empty(self) -> list[QueuedSimStep]:
         """Remove and return the steps without rows, in order."""
-        empty = [queued for queued in self.steps if not queued.rows]
+        empty = [queued for queued in self.steps if not queued.rows and not queued.is_serving]
         if empty:
-            self.steps = deque(queued for queued in self.steps if queued.rows)
+            self.steps = deque(queued for queued in self.steps if queued.rows or queued.is_serving)
         return empty
 
     def _waits(self, queued: QueuedSimStep) -> bool:
@@ -102,21 +103,32 @@ def check_step(step: Step) -> None:
         ContractBroken: the step's columns contradict each other.
     """
     rows = len(step.sequence)
-    if not rows or len(set(step.sequence)) != rows:
+    if not (rows or step.serve is not None) or len(set(step.sequence)) != rows:
         raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
     given = [0] * rows
     for row, length in zip(step.extent_row, step.extent_length, strict=True):
         given[row] += length
-    for row, (start, stop) in enumerate(zip(step.start, step.stop, strict=True)):
-        if given[row] < stop - start:
-            raise ContractBroken(f"step {step.step}: row {row} writes {stop - start} tokens into {given[row]} slots")
+    for row in range(rows):
+        if given[row] < (count := len(row_positions(step, row))):
+            raise ContractBroken(f"step {step.step}: row {row} writes {count} tokens into {given[row]} slots")
+
+
+def row_positions(step: Step, row: int) -> range:
+    """The tokens that a row computes."""
+    return range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
 
 
 def is_unsupported(step: Step) -> bool:
-    """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
-    with_others = step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or bool(step.peers)
-    with_others = with_others or bool(step.span_row) or step.serve is not None
-    return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
+    """Whether the step asks for what no engine does: pushes; spans, stripes, or retention without a group for it."""
+    has_peers = step.group in (GroupKind.RING, GroupKind.MASTERS)
+    if step.push is not None or has_peers != bool(step.peers):
+        return True
+    if not has_peers:
+        asks = bool(step.span_row) or step.serve is not None or step.keep is not None
+        return asks or any(one != 1 for one in step.stride)
+    is_ring, split = step.group is GroupKind.RING, set(step.span_row)
+    striped = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())
+    return (is_ring and step.serve is not None) or not striped <= (split if is_ring else set())
 
 
 def row_slots(step: RowColumns) -> list[list[int]]:

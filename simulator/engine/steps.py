@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Resume, Step, Unsupported
+from dunlin.messages.types import Verdict
 from simulator.engine.errors import ContractBroken
+from simulator.engine.group_steps import GroupSteps
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.leaving_rows import LeavingRows
@@ -58,6 +60,7 @@ class SimulatedStepRunner:
         is_landing: Callable[[int], bool],
         parked: SimulatedParkedRows,
         between_steps: Callable[[float], list[Effect]],
+        group: GroupSteps,
     ) -> None:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
@@ -73,6 +76,7 @@ class SimulatedStepRunner:
         self._vocabulary = vocabulary
         self._audit = audit
         self._between_steps = between_steps
+        self._group = group
         self._interrupts: list[Interrupt] = []
         self._turn = 0
         self._idle_since_s = 0.0
@@ -95,7 +99,7 @@ class SimulatedStepRunner:
             ContractBroken: its columns contradict each other.
         """
         check_step(step)
-        queued = QueuedSimStep(step, list(range(len(step.sequence))))
+        queued = QueuedSimStep(step, list(range(len(step.sequence))), is_serving=step.serve is not None)
         if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None
@@ -127,6 +131,8 @@ class SimulatedStepRunner:
         if queued.step.layout != self._layers.layout:
             refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
             return [Send(self._instance, refused), *self.begin(now_s)]
+        if isinstance(queued.step, Step) and queued.step.peers and (wrong := self._group.refusal(queued.step)):
+            return [Send(self._instance, Unsupported("Step", wrong, step=queued.step.step)), *self.begin(now_s)]
         if len(self.parked):
             self._refuse_parked(queued)
         self._rows.drop_gone(queued)
@@ -148,12 +154,40 @@ class SimulatedStepRunner:
         if running.held_s:
             held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
+        step = running.queued.step
+        if isinstance(step, Step) and step.peers:
+            running.is_waiting = not self._group.is_through(step)
+            if self._group.lacks(step, running.queued.rows):
+                return self._abandon(now_s, running)
+            if running.is_waiting:
+                return self._take_effect(now_s) if self._interrupts else []
         self.safepoints += running.safepoints
         tally = self._rows.compute(running.queued)
         effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
             return [*effects, *self._take_effect(now_s)]
         return [*effects, *self.begin(now_s)]
+
+    def look_at_peers(self, now_s: float) -> list[Effect]:
+        """A peer's step is through, has ended early, or its engine was forgotten."""
+        running = self.running
+        if running is None or not isinstance(running.queued.step, Step) or not running.queued.step.peers:
+            return []
+        if running.is_waiting:
+            return self.on_due(now_s, StepDue(self._turn))
+        return self._abandon(now_s, running) if self._group.lacks(running.queued.step, running.queued.rows) else []
+
+    def _abandon(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
+        """All rows leave: they cannot be computed without a peer."""
+        discard = LeavingRows(Interrupt(Verdict.DISCARD), self._sequences, self.parked, self._audit)
+        discard.take_running(running.queued)
+        return [*self._end_early(now_s, running), *self.begin(now_s)]
+
+    def _end_early(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
+        self._turn += 1
+        if isinstance(running.queued.step, Step) and running.has_peers:
+            self._group.give_up(running.queued.step)
+        return [self._end(now_s, _nothing(running.queued)), *self._between_steps(now_s)]
 
     def is_computing(self, number: int) -> bool:
         """Whether the running step has a row of the sequence."""
@@ -173,7 +207,7 @@ class SimulatedStepRunner:
     def interrupt(self, now_s: float, message: Interrupt) -> list[Effect]:
         """Take rows out: at the next safepoint of the running step, else at its end; at once where no step runs."""
         self._interrupts.append(message)
-        if self.running is None:
+        if self.running is None or self.running.is_waiting:
             return self._take_effect(now_s)
         if len(self._interrupts) > 1:
             return []
@@ -213,7 +247,7 @@ class SimulatedStepRunner:
             self.parked.forget(number)
 
     def _await_safepoint(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
-        if not running.has_paused and not self._rows.count(running.queued).prefill_rows:
+        if not running.has_paused and not running.has_peers and not self._rows.count(running.queued).prefill_rows:
             return []  # a step that began with decode rows alone ends first
         units = running.next_safepoint(now_s)
         if units is None:
@@ -241,8 +275,11 @@ class SimulatedStepRunner:
     def _compact(self, now_s: float, running: SimulatedRunningStep, rows: int) -> list[Effect]:
         """Let the running step go on with the rows that it has, of the `rows` before; or end it if it has none."""
         queued = running.queued
-        if not queued.rows:
-            return [self._end(now_s, _nothing(queued)), *self._between_steps(now_s)]
+        if not queued.rows and not queued.is_serving:
+            return self._end_early(now_s, running)
+        if running.is_waiting:
+            self._turn += 1
+            return [After(0.0, StepDue(self._turn))]
         if len(queued.rows) < rows:
             running.whole_s = self._whole_s(queued)
         return self._until_end(running)

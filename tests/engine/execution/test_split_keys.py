@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dunlin.messages.engine import Close, Forget, Interrupted, Met, StepDone
-from dunlin.messages.types import GroupKind, Keep, i32, i64
+from dunlin.messages.types import GroupKind, Keep, i8, i32, i64
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import make_checkpoint
 from tests.engine.commands import make_open, make_step
@@ -176,6 +176,9 @@ def test_a_striped_ring_gives_the_tokens_of_one_engine(directory: Path, mode: st
         found += samples(master.answers()[0])
         [each.answers() for each in members]
     assert agree(found, expected, mode)
+    master.tell(make_step(9, (1, 702, 703, 1002)))
+    master.events += master.runner.work(lambda: None)
+    assert "do not all lie here" in master.answers()[0].detail
 
 
 def test_a_step_that_waits_for_a_peer_can_be_interrupted(directory: Path) -> None:
@@ -370,6 +373,10 @@ RING: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "stripes up to 11 are named, 10 tokens are known": ((0, 10, 2), span_columns([(0, (1, 11, 1, 0))])),
     "keep of a part of the step's layers": ((0, 4, 2), {"keep": keep(0, 1, 0, 2, 0)}),
     "go round": ((0, 4, 2), {"serve": serve(0, [(1, 0, 4, [(0, 1, 0)])])}),
+    "token 9 is to be sampled, but 10 are known": (
+        (0, 10, 2),
+        {**span_columns([(0, (1, 10, 2, 0))]), "sample": i8([1])},
+    ),
     "a stride of a span below 1": ((0, 4, 2), {"span_stride": i64([0])}),
 }
 
@@ -380,7 +387,8 @@ def test_what_is_no_ring_is_refused(directory: Path, detail: str) -> None:
     me, (row, changed) = members[0], RING[detail]
     me.tell(make_open(1, TEXT[:10]))
     columns = {**span_columns([(0, (1, 4, 2, 0))]), **group(me, members, GroupKind.RING, 1), **changed}
-    me.tell(make_step(1, (1, *row[:2], 2000), sample=[0], stride=i64([row[2]]), **columns))
+    sample = columns.pop("sample", [0])
+    me.tell(make_step(1, (1, *row[:2], 2000), sample=sample, stride=i64([row[2]]), **columns))
     if me.runner.busy:
         me.events += me.runner.work(lambda: None)
     (refused,) = me.answers()
@@ -400,6 +408,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "spans [range(0, 8)] before token 6": {"span_stop": i64([8])},
     "tokens 3 to 6 do not all lie here": {"span_stop": i64([3])},
     "tokens 0 to 6 do not all lie here": span_columns([]),
+    "token 7 is computed, but the KV before it ends at 6": {"start": i64([7])},
 }
 
 

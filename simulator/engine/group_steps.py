@@ -1,0 +1,149 @@
+"""Steps of modelled engines that compute together: they end together, and what one tells of its KV the others check.
+
+The real ones exchange queries, results and K/V in each layer. Here a step that is through waits until its peers' steps
+of the same exchange are, and then looks whether the keys that it was promised are those of its sequences.
+"""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from dunlin.effects import Address
+from dunlin.messages.engine import Step
+from dunlin.messages.types import GroupKind
+from simulator.engine.errors import ContractBroken
+from simulator.engine.kv_audit import KvAudit
+
+Told = dict[int, dict[int, int]]
+"""Sequence → position → the content of its slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeersDue:
+    """A peer's step is through: the one that waits for it may be, too."""
+
+
+class GroupMeetings:
+    """The last exchange that each engine has reached with each peer, and what it told of its KV."""
+
+    def __init__(self) -> None:
+        self._reached: dict[tuple[Address, Address], tuple[int, Told]] = {}
+
+    def reach(self, engine: Address, peer: Address, exchange: int, told: Told) -> None:
+        """The engine's step of the exchange with the peer is through."""
+        self._reached[engine, peer] = exchange, told
+
+    def give_up(self, engine: Address, peer: Address, exchange: int) -> None:
+        """The engine's step of the exchange ended early."""
+        self._reached[engine, peer] = -exchange, {}
+
+    def is_given_up(self, engine: Address, peer: Address, exchange: int) -> bool:
+        """Whether it did."""
+        return self._reached.get((engine, peer), (0, {}))[0] == -exchange
+
+    def told(self, engine: Address, peer: Address, exchange: int) -> Told | None:
+        """What the engine told the peer in the exchange; None: it has not reached it."""
+        reached, told = self._reached.get((engine, peer), (0, {}))
+        return told if reached == exchange else None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSpans:
+    """The tokens of a row that lie at peers, as (peer, positions)."""
+
+    spans: tuple[tuple[Address, range], ...]
+
+    @property
+    def positions(self) -> frozenset[int]:
+        return frozenset(position for _, positions in self.spans for position in positions)
+
+
+class GroupSteps:
+    """One engine's steps with peers. `met`: the peers whose memory is mapped; `wake(engine)`: look again."""
+
+    def __init__(
+        self, engine: Address, meetings: GroupMeetings, met: Container[Address], wake: Callable[[Address], None],
+        audit: KvAudit | None,
+    ) -> None:  # fmt: skip
+        self._engine = engine
+        self._meetings = meetings
+        self._met = met
+        self._wake = wake
+        self._audit = audit
+
+    def refusal(self, step: Step) -> str:
+        """Why the step cannot be computed with peers; empty if it can, or has none."""
+        if gone := [peer for peer in step.peers if peer not in self._met]:
+            return f"{gone} were not met"
+        return "" if step.exchange > 0 or not step.peers else "peers without the number of an exchange"
+
+    def is_through(self, step: Step) -> bool:
+        """The own work is done: tell the peers; returns whether theirs is, too."""
+        for index, peer in enumerate(step.peers):
+            if self._meetings.told(self._engine, peer, step.exchange) is None:
+                self._meetings.reach(self._engine, peer, step.exchange, self._tells(step, index))
+                self._wake(peer)
+        return all(
+            self._meetings.told(peer, self._engine, step.exchange) is not None or self._is_gone(peer, step)
+            for peer in step.peers
+        )
+
+    def lacks(self, step: Step, rows: list[int]) -> bool:
+        """Whether a step that these rows need has ended early, or its engine was forgotten."""
+        needed = {peer for row, split in self.spans(step).items() if row in rows for peer, _ in split.spans}
+        forgotten = any(peer not in self._met for peer in step.peers)
+        return forgotten or any(self._is_gone(peer, step) for peer in needed)
+
+    def give_up(self, step: Step) -> None:
+        """The own step ends early: the peers' need not wait for it."""
+        for peer in step.peers:
+            self._meetings.give_up(self._engine, peer, step.exchange)
+            self._wake(peer)
+
+    def _is_gone(self, peer: Address, step: Step) -> bool:
+        return self._meetings.is_given_up(peer, self._engine, step.exchange)
+
+    def spans(self, step: Step) -> dict[int, SplitSpans]:
+        """The spans elsewhere, by row."""
+        strides = step.span_stride or [1] * len(step.span_row)
+        found: dict[int, list[tuple[Address, range]]] = {}
+        for row, start, stop, stride, holder in zip(
+            step.span_row, step.span_start, step.span_stop, strides, step.span_holder, strict=True
+        ):
+            found.setdefault(row, []).append((step.peers[holder], range(start, stop, stride)))
+        return {row: SplitSpans(tuple(spans)) for row, spans in found.items()}
+
+    def check(self, step: Step, sequence: int, split: SplitSpans, start: int) -> None:
+        """Compare what the peers told of tokens before `start` with the sequence's own text.
+
+        Raises:
+            ContractBroken: a peer holds something else, did not answer for a span, or no span names such a token.
+        """
+        if self._audit is None:
+            return
+        if step.group is GroupKind.MASTERS and not self._audit.elsewhere(sequence, start) <= split.positions:
+            raise ContractBroken(f"sequence {sequence}: a row reads tokens that lie elsewhere, and no span names them")
+        for peer, positions in split.spans:
+            told = (self._meetings.told(peer, self._engine, step.exchange) or {}).get(sequence, {})
+            found = [told.get(position) for position in positions]
+            if found != self._audit.digests(sequence, positions):
+                raise ContractBroken(f"sequence {sequence}: {peer} does not hold tokens {positions}")
+
+    def _tells(self, step: Step, index: int) -> Told:
+        """What the engine's step tells a peer: the K/V of its stripes, or of the spans that it answers for."""
+        told: Told = {}
+        if self._audit is None:
+            return told
+        if step.group is GroupKind.RING:
+            for row in dict.fromkeys(step.span_row):
+                positions = range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
+                digests = self._audit.digests(step.sequence[row], positions)
+                told[step.sequence[row]] = dict(zip(positions, digests, strict=True))
+        serve = step.serve
+        if serve is not None:
+            for part, start, stop, slot in zip(
+                serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True
+            ):
+                if serve.master[part] == index:
+                    content = self._audit.content_of(list(range(slot, slot + stop - start)))
+                    told.setdefault(serve.sequence[part], {}).update(zip(range(start, stop), content, strict=True))
+        return told
