@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
-from simulator.campaign.plans import TrialPlan, draw_plan, draw_restless
+from simulator.campaign.plans import RESTLESS_KINDS, TrialPlan, draw_plan, draw_restless
 from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
@@ -75,8 +75,9 @@ class CampaignSummary:
 
 
 def plan_of(seed: int) -> TrialPlan:
-    """The plan of a seed, drawn from all faults and presets."""
-    return draw_plan(seed, fault_kinds(), tuple(sorted(PRESETS)))
+    """The plan of a seed, drawn from all presets and all faults but those that only restless plans have."""
+    kinds = tuple(kind for kind in fault_kinds() if kind not in RESTLESS_KINDS)
+    return draw_plan(seed, kinds, tuple(sorted(PRESETS)))
 
 
 def restless_part(plan: TrialPlan) -> TrialPlan:

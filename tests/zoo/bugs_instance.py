@@ -321,7 +321,7 @@ BUGS = (
         "room for a sequence that never arrives is kept",
         ("I8",),
         (skip(MigrateIn._free, list, called_by=MigrateIn._cancel),),
-        seed=30015,
+        seed=143,
     ),
     Bug(
         "arrival-says-too-much",

@@ -181,8 +181,8 @@ BUGS = (
         "the rows that a dead engine had parked are resumed at its successor",
         ANY,
         (swap(StepLedger.clear, _keep_parked),),
-        seed=37,
         restless=True,
+        seed=559,
     ),
     Bug(
         "parked-row-without-slots",
@@ -205,16 +205,16 @@ BUGS = (
         "a sequence with a parked row is handed over as if it had none",
         ANY,
         (skip(SequenceLifecycle.unpark, list, called_by=MigrateOut._copy),),
-        seed=53,
         restless=True,
+        seed=516,
     ),
     Bug(
         "parked-for-ever",
         "an idle engine's parked rows are not resumed",
         ("I12", "I9"),
         (skip(RowInterrupts.resume_if_idle, list),),
-        seed=1,
         restless=True,
+        seed=522,
     ),
     Bug(
         "checkpoint-of-the-issued",
