@@ -33,6 +33,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         tier_bytes=shape.tier_bytes,
         engine=engine_settings(
             progress_s=0.25,
+            has_agent=shape.has_agents,
             layers=i32(range(LAYERS)),
             weights_bytes=WEIGHTS_SLOTS * shape.slots * KV_BYTES // LAYERS,
             kv_bytes_per_token=KV_BYTES,

@@ -72,6 +72,8 @@ class ClusterShape:
     """Clock offsets in seconds, assigned in turn to the processes as they start."""
     interrupts: str = "never"
     """The instances' policy for rows that leave their steps."""
+    has_agents: bool = False
+    """Whether engines of a node can meet, so that KV goes from one to the other; otherwise it goes by the host tier."""
     rebalance: str = ""
     """The managers' policy for work that moves; empty: the preset's."""
 
@@ -181,6 +183,7 @@ def _shape(draw: Random, presets: tuple[str, ...]) -> ClusterShape:
         preset=draw.choice(presets),
         quotas=draw.choice([None, None, (3, None), (None, 600), (4, 1200)]),
         skews=tuple(draw.choice([0.0, draw.uniform(0, 1e6)]) for _ in range(7)),
+        has_agents=draw.random() < 0.5,
     )
 
 

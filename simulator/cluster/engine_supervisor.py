@@ -143,7 +143,7 @@ class SimulatedEngineSupervisor:
     def _start(self) -> SimulatedEngine:
         address = Address("engine", self._instance.name)
         engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
-        if self._network is not None:
+        if self._network is not None and self.settings.has_agent:
             end = self._network.admit(address, self._node, self.layers, self.audit, engine.rooms)
             engine.ready = replace(engine.ready, agent=end.agent)
         self.last_words.clear()

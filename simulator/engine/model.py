@@ -91,8 +91,8 @@ class SimulatedEngineSettings:
     an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
     `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
-    that may be parked at once. `answer_ends`: where answers end by themselves, as in `AnswerTokenModel` (without
-    `audit` alone); None: every answer goes on to its bound.
+    that may be parked at once. `has_agent`: engines of the same node can meet it. `answer_ends`: where answers end by
+    themselves, as in `AnswerTokenModel` (without `audit` alone); None: every answer goes on to its bound.
     """
 
     ready: EngineReady = field(default_factory=make_engine_ready)
@@ -105,6 +105,7 @@ class SimulatedEngineSettings:
     failing_token: int | None = None
     parked_rows: int = 64
     parked_tokens: int = 1 << 20
+    has_agent: bool = True
     answer_ends: Mapping[int, int] | None = None
 
     @property

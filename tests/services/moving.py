@@ -8,7 +8,8 @@ from dunlin.messages.plan import DrainReply, DrainRequest, Evacuate
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 
-ENGINE = {"slots": 512, "step_s": 0.01}
+ENGINE = {"slots": 512, "step_s": 0.01, "has_agent": False}
+"""Engines that cannot be met: KV goes by the host tier."""
 
 
 @dataclass

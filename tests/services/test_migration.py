@@ -11,6 +11,7 @@ from dunlin.messages.group import DialPeer, Fill, Filled, Reserve, Reserved
 from dunlin.messages.plan import Drain, DrainDone, EvacuateDone
 from simulator.cluster.scripted import ScriptedCluster
 from tests.services.moving import (
+    ENGINE,
     evacuate,
     finish,
     make_cluster,
@@ -23,9 +24,10 @@ from tests.services.moving import (
 )
 
 
-@pytest.mark.parametrize("tier", [False, True])
-def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> None:
-    cluster = make_cluster()
+@pytest.mark.parametrize(("tier", "has_agent"), [(False, False), (True, False), (False, True)])
+def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool, has_agent: bool) -> None:
+    """Its KV goes by the host tier, or from engine to engine; with neither it is computed again."""
+    cluster = make_cluster(engine={**ENGINE, "has_agent": has_agent})
     if not tier:
         cluster.world.kill(cluster.kvstore.address)
     client = cluster.submit(list(range(1, 100)), max_tokens=100)
@@ -37,9 +39,9 @@ def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> Non
     done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (1, 0)
     switched = len(client.tokens)
-    assert ready.tokens == (99 + switched - 1 if tier else 0)
+    assert ready.tokens == (99 + switched - 1 if tier or has_agent else 0)
     assert cluster.world.run(lambda: len(client.tokens) > switched, for_s=1.0)
-    assert steps_of(cluster, target) == (0 if tier else 99 + switched)
+    assert steps_of(cluster, target) == (0 if tier or has_agent else 99 + switched)
     assert cluster.instances[target].report().arrivals_total == 1
     assert cluster.instances[source].report().migrations_total == 1
     finish(cluster)

@@ -131,8 +131,8 @@ def test_it_says_what_it_is_and_computes(child: Child) -> None:
     first, second = child.receive(), child.receive()
     assert [first.step, second.step] == [1, 2]
     assert [list(first.finish), list(second.finish)] == [[FinishReason.RUNNING], [FinishReason.LENGTH]]
-    # A prompt has five safepoints in each of its three layers: after its projection, its attention, and each of the three
-    # products behind it. A decode row has none: it counts its layers. Between two steps progress is not counted.
+    # A prompt has five safepoints in each of its three layers: after its projection, its attention, and each of the
+    # three products behind it. A decode row has none: it counts its layers. Between steps progress is not counted.
     assert child.progress.passed == before + 3 * 5 + 3
     assert first.compute_s > 0
     assert second.idle_s >= 0
