@@ -16,8 +16,9 @@ from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
+from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import EngineReady, Interrupted, MapHost, StepDone, Unsupported
+from dunlin.messages.engine import ClosePeerRoom, EngineReady, Interrupted, MapHost, OpenPeerRoom, StepDone, Unsupported
 from dunlin.messages.types import i32
 from services.instance.core import InstanceCore
 from simulator.cluster.scripted import ScriptedCluster
@@ -72,7 +73,8 @@ class EngineMemory:
 class RealEngine:
     """One engine in the world. `passed`: the safepoints passed since the running step began. `said`: its answers.
 
-    `tier`: the file that stands for the host tier. `agent`: what lets peers write into its slots, or nothing.
+    `tier`: the file that stands for the host tier. `agent`: what lets peers write into its slots, or nothing; `rooms`:
+    which of them, as its instance's host keeps it.
     """
 
     instance: Address
@@ -80,6 +82,7 @@ class RealEngine:
     tier: Path
     runner: EngineRunner
     agent: bytes
+    rooms: PeerRoomTable
     passed: int = 0
     said: list[Any] = field(default_factory=list)
     _is_awake: bool = False
@@ -93,9 +96,7 @@ class RealEngine:
             self._is_awake = False
             events = self._work()
         else:
-            if isinstance(message, MapHost):
-                message = replace(message, path=str(self.tier))
-            events = self.runner.receive(message)
+            events = self._obey(message)
         self.said += events
         refused = [event for event in events if isinstance(event, Unsupported)]
         assert not refused, f"a core that keeps the contract is refused: {refused}"
@@ -104,6 +105,16 @@ class RealEngine:
             self._is_awake = True
             effects.append(After(PIECE_S, Turn()))
         return effects
+
+    def _obey(self, message: Message) -> list[Any]:
+        if isinstance(message, OpenPeerRoom):
+            assert self.rooms.open(message.handle, message.extent_start, message.extent_length)
+            return []
+        if isinstance(message, ClosePeerRoom):
+            self.rooms.close(message.handle)
+        if isinstance(message, MapHost):
+            message = replace(message, path=str(self.tier))
+        return self.runner.receive(message)
 
     def answers(self, kind: type[Any]) -> list[Any]:
         """What it said of one kind."""
@@ -134,12 +145,13 @@ class EngineCluster(ScriptedCluster):
         memory.forget_kv()
         rooms = TransitRooms()
         own, agent = OwnMemory(slab_of(memory.model.arena, memory.model.decoder.kv), rooms), b""
+        page = os.memfd_create("page")
         if self._peers:
-            access = PeerAccess(os.memfd_create("page"), rooms)
+            access = PeerAccess(page, rooms)
             access.publish(memory.arena_fd, own.slab, kv_file_runs(memory.model.arena))
             own, agent = replace(own, access=access), access.agent
         runner = EngineRunner(memory.model.decoder, memory.model.slots, SteppingClock(), LIMITS, memory=own)
-        engine = RealEngine(core.address, memory, self._tier, runner, agent)
+        engine = RealEngine(core.address, memory, self._tier, runner, agent, PeerRoomTable(page))
         self.engines[core.address.name] = engine
         self.world.add(core.engine, engine)
         self.world.connect(core.address, core.engine)
