@@ -13,8 +13,9 @@ PROMPT = 40
 TOKENS = 20
 
 
-def split(instances: int = 4, slots: int = 1000, **settings: object) -> ScriptedCluster:
-    cluster = ScriptedCluster(instances=instances, preset="distserve", engine={"slots": slots}, **settings)
+def split(instances: int = 4, slots: int = 1000, has_agent: bool = True, **settings: object) -> ScriptedCluster:
+    engine = {"slots": slots, "has_agent": has_agent}
+    cluster = ScriptedCluster(instances=instances, preset="distserve", engine=engine, **settings)
     cluster.run_until_ready()
     return cluster
 
@@ -113,7 +114,7 @@ def test_the_last_one_does_everything_until_another_comes() -> None:
 
 
 def test_what_the_host_tier_has_no_room_for_goes_on_where_it_is() -> None:
-    cluster = split(2, tier_bytes=1 << 12, instance={"checkpoint.engine_share": 0.0})
+    cluster = split(2, has_agent=False, tier_bytes=1 << 12, instance={"checkpoint.engine_share": 0.0})
     cluster.submit([1] * PROMPT, TOKENS)
     large = cluster.submit([2] * (6 * PROMPT), TOKENS)
     finish(cluster)
