@@ -34,9 +34,9 @@ def test_disconnects_lose_no_slot(cluster: ClusterProcess) -> None:
 
 
 def test_a_bursty_trace_is_served_whole_and_in_batches(cluster: ClusterProcess, tmp_path: Path) -> None:
-    rows = "".join(f"{at_s},96,96\n" for at_s in arrivals_until(gamma_arrivals(6, 2, seed=1), 30))
+    rows = "".join(f"{at_s},96,48\n" for at_s in arrivals_until(gamma_arrivals(6, 2, seed=1), 30))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
-    plan = throughput.ThroughputPlan(tmp_path / "trace.csv", duration_s=10, capacity_s=5, width=16, stream_tokens=192)
+    plan = throughput.ThroughputPlan(tmp_path / "trace.csv", duration_s=10, capacity_s=5, width=16, stream_tokens=96)
     figures = asyncio.run(throughput.run(plan, cluster)).figures
     assert (figures["errors"], figures["refused"]) == (0, 0)
     assert figures["completed"] == figures["requests"] > 0
@@ -77,7 +77,7 @@ def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
 
 def test_faults_of_any_role_in_any_phase_are_only_a_pause() -> None:
     cells = [("dispatcher", "decode", "kill"), ("kvstore", "migration", "kill"), ("leader", "drain", "kill")]
-    plan = fault_matrix.FaultMatrixPlan(width=3, decode_tokens=400)  # they run still when a drain is ordered
+    plan = fault_matrix.FaultMatrixPlan(width=3, decode_tokens=320)  # they run still when a drain is ordered
     with ClusterProcess(*plan.flags()) as own:
         figures = held(asyncio.run(fault_matrix.run(plan, own, cells))).figures
     assert figures["faults done"] == len(cells)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 
 # Long, so that it runs still when the monitor has heard where, however fast the engine is.
-ONE = checkpoint_recovery.CheckpointRecoveryPlan(kills=1, output_tokens=512)
+ONE = checkpoint_recovery.CheckpointRecoveryPlan(kills=1, output_tokens=384)
 PLANS = {
     "same node": ONE,
     "other node, on TLS": replace(ONE, nodes=2, flags=("--tls",)),

@@ -81,13 +81,13 @@ def test_every_device_is_checked_against_its_data_sheet() -> None:
     assert len({shape for _, shape, _ in CASES}) == len(SHAPES)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(CASES), batches())
 def test_no_step_is_faster_than_the_hardware(case: Case, batch: BatchCounts) -> None:
     assert model(case).step_s(batch) >= least_s(case, batch) * (1 - 1e-9)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(CASES), batches(), lengths)
 def test_more_work_never_takes_less(case: Case, batch: BatchCounts, more: int) -> None:
     larger = []
@@ -103,7 +103,7 @@ def test_more_work_never_takes_less(case: Case, batch: BatchCounts, more: int) -
     assert all(base <= model(case).step_s(each) * (1 + 1e-12) for each in larger)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.sampled_from(CASES), lengths, st.integers(1, 100_000))
 def test_a_longer_prompt_never_takes_less(case: Case, tokens: int, more: int) -> None:
     short, long = BatchCounts(), BatchCounts()

@@ -133,7 +133,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 DETERMINISTIC = {"deterministic": True}
-LENGTH = 600  # streams still when the signal arrives, however fast the engine is
+LENGTH = 300  # streams still when the signal arrives, however fast the engine is
 
 
 async def undisturbed(model: Path, *requests: int) -> dict[int, list[int]]:
