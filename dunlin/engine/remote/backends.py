@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dunlin.transport.sockets.blocking import receive_exactly, receive_into
+from dunlin.transport.sockets.connections import connect
 from dunlin.wire.security import certificate_names
 
 _SEND_BUFFER_BYTES = 512 << 10
@@ -103,15 +104,8 @@ def dial(endpoint: str, server_name: str, settings: LinkSettings) -> Link:
 
     :raises OSError, ValueError: it cannot be reached.
     """
-    host, _, port = endpoint.rpartition(":")
-    stream = socket.create_connection((host.strip("[]"), int(port)), timeout=settings.stall_s)
-    try:
-        _tune(stream)
-        if settings.tls is not None:
-            stream = settings.tls.wrap_socket(stream, server_hostname=server_name)
-    except OSError:
-        stream.close()
-        raise
+    stream = connect(endpoint, server_name, settings.tls, settings.stall_s)
+    _tune(stream)
     return SocketLink(stream, settings.stall_s)
 
 

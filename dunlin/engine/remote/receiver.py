@@ -31,10 +31,10 @@ from dunlin.engine.remote.protocol import (
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.messages.agent import EngineAgent
+from dunlin.transport.sockets.listener import ConnectionListener
 from dunlin.wire.security import is_certificate_of
 
 CONNECTIONS_MOST = 64
-_TICK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class _Served:
 
 
 class ChunkReceiver:
-    """Owns the listening socket and the connections. No peer is welcome before `serve`."""
+    """Owns the listener and the connections. No peer is welcome before `serve`."""
 
     def __init__(
         self, host: str, port: int, backend: Backend, settings: LinkSettings, say: Callable[[str], None]
@@ -58,19 +58,13 @@ class ChunkReceiver:
         self._served: _Served | None = None
         self._lock = threading.Lock()
         self._links: set[Link] = set()
-        self._places = threading.BoundedSemaphore(CONNECTIONS_MOST)
-        self._closing = threading.Event()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host.strip("[]"), port), family=family, backlog=32)
-        self._socket.settimeout(_TICK_S)
-        self._thread = threading.Thread(target=self._listen, name="transfers-in", daemon=True)
-        self._thread.start()
+        self._listener = ConnectionListener(host, port, name="transfers-in", most_connections=CONNECTIONS_MOST)
+        self._listener.start(self._serve)
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        port: int = self._socket.getsockname()[1]
-        return port
+        return self._listener.port
 
     def serve(self, agent: EngineAgent) -> bytes:
         """Take chunks for this life of the engine, and for no earlier one; the token that peers must show.
@@ -85,27 +79,15 @@ class ChunkReceiver:
 
     def close(self) -> None:
         """Accept nothing more, and end the connections."""
-        self._closing.set()
+        self._listener.stop()
         self._end_links()
-        self._thread.join()
-        self._socket.close()
+        self._listener.close()
 
     def _end_links(self) -> None:
         with self._lock:
             links = list(self._links)
         for link in links:
             link.close()
-
-    def _listen(self) -> None:
-        while not self._closing.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except (TimeoutError, OSError):
-                continue
-            if not self._places.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="transfer-in", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -121,8 +103,6 @@ class ChunkReceiver:
             pass  # the sender has left
         except (OSError, ProtocolError, TransferError) as error:
             self._say(f"a connection from another node ended: {error or type(error).__name__}")
-        finally:
-            self._places.release()
 
     def _take_chunks(self, link: Link) -> None:
         served = self._served_to(link)
@@ -135,7 +115,7 @@ class ChunkReceiver:
                 self._links.add(link)
             link.send(WELCOME)
             staging = np.empty(CHUNK_BYTES, dtype=np.uint8)
-            while link.await_bytes(lambda: self._closing.is_set() or self._served is not served):
+            while link.await_bytes(lambda: self._listener.is_closing or self._served is not served):
                 link.send(_take(link, memory, staging).encode())
         finally:
             memory.close()

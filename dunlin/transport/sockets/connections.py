@@ -31,17 +31,8 @@ class ConnectionPool:
         self._kept.setdefault(endpoint, []).append(stream)
 
     def connect(self, endpoint: str, server_name: str) -> socket.socket:
-        """A new connection. :raises OSError, ValueError: it cannot be reached."""
-        host, _, port = endpoint.rpartition(":")
-        plain = socket.create_connection((host.strip("[]"), int(port)), timeout=self._stall_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is None:
-            return plain
-        try:
-            return self._tls.wrap_socket(plain, server_hostname=server_name)
-        except OSError:
-            plain.close()
-            raise
+        """A new connection; raises as `connect`."""
+        return connect(endpoint, server_name, self._tls, self._stall_s)
 
     def close(self) -> None:
         """Close all that is kept."""
@@ -50,3 +41,20 @@ class ConnectionPool:
                 with contextlib.suppress(OSError):
                     stream.close()
         self._kept.clear()
+
+
+def connect(endpoint: str, server_name: str, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
+    """A connection to `endpoint` ("host:port"), which with TLS shows a certificate of `server_name`.
+
+    :raises OSError, ValueError: it cannot be reached.
+    """
+    host, _, port = endpoint.rpartition(":")
+    plain = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is None:
+        return plain
+    try:
+        return tls.wrap_socket(plain, server_hostname=server_name)
+    except OSError:
+        plain.close()
+        raise

@@ -26,9 +26,9 @@ from dunlin.transport.payload import (
     decode_header,
 )
 from dunlin.transport.sockets.blocking import receive_exactly, receive_into
+from dunlin.transport.sockets.listener import ConnectionListener
 
 CHUNK_BYTES = 1 << 20
-TICK_S = 0.25
 
 OnReceived = Callable[[int, int, str], None]
 """Called once per expected region: handle, generation, and the error (empty: the bytes are there)."""
@@ -43,7 +43,7 @@ class _Expected:
 
 
 class RegionReceiver:
-    """Owns the listening socket, its threads, and the expected regions. `received` is called from those threads."""
+    """Owns the listener and the expected regions. `received` is called from its threads."""
 
     def __init__(
         self,
@@ -77,19 +77,13 @@ class RegionReceiver:
         self._stall_s = stall_s
         self._lock = threading.Lock()
         self._expected: dict[bytes, _Expected] = {}
-        self._places = threading.BoundedSemaphore(most_connections)
-        self._closing = threading.Event()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, 0), family=family, backlog=32)
-        self._socket.settimeout(TICK_S)
-        self._thread = threading.Thread(target=self._listen, name="regions-in", daemon=True)
-        self._thread.start()
+        self._listener = ConnectionListener(host, 0, name="regions-in", most_connections=most_connections)
+        self._listener.start(self._serve, self._give_up_late_ones)
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        port: int = self._socket.getsockname()[1]
-        return port
+        return self._listener.port
 
     def expect(self, payload: RegionHeader, offset_bytes: int) -> bytes:
         """Announce a region (its token is ignored) that belongs at `offset_bytes`; the token that must come with it.
@@ -114,21 +108,7 @@ class RegionReceiver:
 
     def close(self) -> None:
         """Accept nothing more. Connections end at their next chunk."""
-        self._closing.set()
-        self._thread.join()
-        self._socket.close()
-
-    def _listen(self) -> None:
-        while not self._closing.is_set():
-            self._give_up_late_ones()
-            try:
-                connection, _ = self._socket.accept()
-            except (TimeoutError, OSError):
-                continue
-            if not self._places.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="region-in", daemon=True).start()
+        self._listener.close()
 
     def _give_up_late_ones(self) -> None:
         now_s = time.monotonic()
@@ -144,12 +124,10 @@ class RegionReceiver:
                 connection.settimeout(self._stall_s)
                 stream = self._tls.wrap_socket(connection, server_side=True) if self._tls is not None else connection
                 with stream:
-                    while not self._closing.is_set() and self._take_one(stream):
+                    while not self._listener.is_closing and self._take_one(stream):
                         pass
         except (OSError, EOFError, PayloadError):
             pass  # the sender learns it by the end of the connection, the expecting side by its timeout
-        finally:
-            self._places.release()
 
     def _take_one(self, stream: socket.socket) -> bool:
         """Receive one region; False ends the connection."""
@@ -179,7 +157,7 @@ class RegionReceiver:
 
     def _wait(self, stream: socket.socket) -> bytes:
         """Wait for the next frame's first byte without a limit; empty when the connection or this receiver ends."""
-        while not self._closing.is_set():
+        while not self._listener.is_closing:
             try:
                 return stream.recv(1)
             except TimeoutError:
@@ -190,7 +168,7 @@ class RegionReceiver:
         hasher = xxhash.xxh3_64(wanted.payload.identity)
         at, stop = wanted.offset_bytes, wanted.offset_bytes + wanted.payload.length_bytes
         while at < stop:
-            if wanted.is_abandoned or self._closing.is_set():
+            if wanted.is_abandoned or self._listener.is_closing:
                 return "abandoned"
             chunk = self._room[at : min(at + CHUNK_BYTES, stop)]
             receive_into(stream, chunk)
