@@ -232,14 +232,18 @@ class Prefill:
 def measure_cost(rounds: int, tokens: int, outcome: BenchmarkResult) -> None:
     """A prefill that is sent while it computes, against the same alone, in turns."""
     torch.set_num_threads(1)
-    alone, sending = Timing(), Timing()
     with receiver_process() as receiver, tempfile.TemporaryDirectory() as folder:
-        prefill = Prefill(Path(folder) / "model", receiver, tokens)
-        for turn in range(rounds + 1):
-            pair = [(alone, False), (sending, True)]
-            for timing, sends in pair if turn % 2 else reversed(pair):
-                timing.measure(partial(prefill.run, sends))
-            say(f"round {turn}: alone {alone.wall_s[-1]:.3f} s, sent {sending.wall_s[-1]:.3f} s")
+        compare_prefills(Prefill(Path(folder) / "model", receiver, tokens).run, rounds, tokens, outcome)
+
+
+def compare_prefills(prefill: Callable[[bool], None], rounds: int, tokens: int, outcome: BenchmarkResult) -> None:
+    """Run `prefill(sends)` with and without sending, in turns, and note what it costs; the first round is no figure."""
+    alone, sending = Timing(), Timing()
+    for turn in range(rounds + 1):
+        pair = [(alone, False), (sending, True)]
+        for timing, sends in pair if turn % 2 else reversed(pair):
+            timing.measure(partial(prefill, sends))
+        say(f"round {turn}: alone {alone.wall_s[-1]:.3f} s, sent {sending.wall_s[-1]:.3f} s")
     costs = [after / before - 1 for before, after in zip(alone.wall_s[1:], sending.wall_s[1:], strict=True)]
     cpu_costs = [after / before - 1 for before, after in zip(alone.cpu_s[1:], sending.cpu_s[1:], strict=True)]
     outcome.figures[f"prefill of {tokens} tokens alone, s (wall)"] = median(alone.wall_s[1:])

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.engine.peer_transfer import CHUNK_TOKENS, SHAPE, SLOT_BYTES, SLOTS, SlabProcess, Timing, rate
+from benchmarks.engine.peer_transfer import (
+    CHUNK_TOKENS,
+    SHAPE,
+    SLOT_BYTES,
+    SLOTS,
+    SlabProcess,
+    Timing,
+    compare_prefills,
+    rate,
+)
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.effects import Address
@@ -39,7 +47,6 @@ from dunlin.messages.engine import Close, Meet, Open, Step, StepDone, Transfer, 
 from dunlin.messages.types import Header, Region, SamplingParams, TransferKind, TransferStatus, i8, i32, i64
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
-COST_AT_MOST = 0.10
 NEAR, FAR = Address("engine", "near"), Address("engine", "far")
 ROOM = 1
 
@@ -239,22 +246,11 @@ class Prefill:
 def measure_cost(rounds: int, tokens: int, outcome: BenchmarkResult) -> None:
     """A prefill that is sent while it computes, against the same alone, in turns."""
     torch.set_num_threads(1)
-    alone, sending = Timing(), Timing()
     far = memory()
     with tempfile.TemporaryDirectory() as folder:
         prefill = Prefill(Path(folder) / "model", tokens)
         with helpers(prefill.agent, far.access.agent) as (helper, _):
-            for turn in range(rounds + 1):
-                pair: list[tuple[Timing, Helper | None]] = [(alone, None), (sending, helper)]
-                for timing, by in pair if turn % 2 else reversed(pair):
-                    timing.measure(partial(prefill.run, by))
-                say(f"round {turn}: alone {alone.wall_s[-1]:.3f} s, sent {sending.wall_s[-1]:.3f} s")
-    costs = [after / before - 1 for before, after in zip(alone.wall_s[1:], sending.wall_s[1:], strict=True)]
-    cpu_costs = [after / before - 1 for before, after in zip(alone.cpu_s[1:], sending.cpu_s[1:], strict=True)]
-    outcome.figures[f"prefill of {tokens} tokens alone, s (wall)"] = median(alone.wall_s[1:])
-    outcome.figures["cost of sending it, by rounds (wall)"] = costs
-    outcome.figures["cost of sending it, median (wall, CPU)"] = median(costs), median(cpu_costs)
-    outcome.expect(median(costs) <= COST_AT_MOST, f"sending costs the prefill {median(costs):.1%}")
+            compare_prefills(lambda sends: prefill.run(helper if sends else None), rounds, tokens, outcome)
 
 
 def main(argv: list[str] | None = None) -> int:
