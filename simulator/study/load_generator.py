@@ -203,9 +203,9 @@ class SimulatedLoad:
 
 def _submit(job: Job, number: int, end_token: int) -> Submit:
     seed = number if job.seed is None else job.seed
-    is_batch = getattr(job, "label", "") == "batch"
+    is_batch = job.label == "batch"
     request_class = RequestClass.BATCH if is_batch else RequestClass.INTERACTIVE
-    bound = getattr(job, "bound", None)
+    bound = job.bound
     return Submit(
         job.prompt,
         job.max_tokens if bound is None else bound,
