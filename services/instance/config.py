@@ -62,7 +62,9 @@ class PreemptionConfig:
 
     victim_policy: str = setting(
         "youngest",
-        "Which running sequence is preempted.",
+        "Which running sequence is preempted. `youngest`: whose turn is last, and none for one that waits; "
+        "`batch_first`: batch work, also for an interactive request that waits for slots, and first what the host tier "
+        "has a copy of.",
         choices=tuple(VICTIM_POLICIES),
         why="the oldest is preempted last: it gets to its end, whatever arrives behind it",
     )

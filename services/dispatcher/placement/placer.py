@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
 from dunlin.policies.dispatch import DispatchPolicy
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
@@ -84,6 +84,7 @@ class RequestPlacer:
             submit.stop_ids,
             submit.request_class,
             submit.tenant,
+            may_preempt=submit.request_class is RequestClass.INTERACTIVE,
             handle=handle,
             why=_with_last_outcome(why, request),
             key=request.key,

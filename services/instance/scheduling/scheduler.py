@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Step
-from dunlin.policies.victim import VictimCandidate, VictimPolicy
+from dunlin.kv.prefix_hash import BLOCK_TOKENS
+from dunlin.policies.victim import SlotNeed, VictimCandidate, VictimPolicy
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.scheduling.interrupts import RowInterrupts
@@ -16,6 +17,10 @@ from services.instance.scheduling.step_ledger import MAX_OUTSTANDING_STEPS, Step
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence import crash_suspects
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+
+_FREEING = (SequenceState.DRAINING, SequenceState.ASKING, SequenceState.SPILLING, SequenceState.ENDING)
+_GIVING_UP = (*_FREEING, SequenceState.LEAVING)
+"""The states of a sequence whose slots will be free without another decision; one that is LEAVING may come back."""
 
 
 class Scheduler:
@@ -101,13 +106,28 @@ class Scheduler:
             if only_kept and not sequence.kept:
                 break
             wanted = self._initial_slots(sequence)
-            if self._sequences.running_count + self._sequences.parked_count >= self._config.max_running:
-                break
-            if self._kv_cache.available_slots < self._kv_cache.slots_needed(sequence, wanted) + self._headroom(
-                sequence
-            ):
-                break
+            if self._missing_slots(sequence, wanted) > 0:
+                effects += self._make_room(sequence, wanted)
+                if self._missing_slots(sequence, wanted) > 0:
+                    break
             effects += self._lifecycle.start(sequence, wanted)
+        return effects
+
+    def _missing_slots(self, sequence: Sequence, wanted: int) -> int:
+        """Slots that must be freed before a waiting sequence may start; 0 or less: it may start now."""
+        if self._sequences.running_count + self._sequences.parked_count >= self._config.max_running:
+            return max(1, wanted)
+        needed = self._kv_cache.slots_needed(sequence, wanted) + self._headroom(sequence)
+        return needed - self._kv_cache.available_slots
+
+    def _make_room(self, sequence: Sequence, wanted: int) -> list[Effect]:
+        """Preempt running sequences for a waiting one, as far as the victim policy allows it for its class."""
+        effects: list[Effect] = []
+        while self._missing_slots(sequence, wanted) > self._slots_coming():
+            preempted = self._preempt_one(sequence, is_waiting=True)
+            if preempted is None:
+                break
+            effects += preempted
         return effects
 
     def _initial_slots(self, sequence: Sequence) -> int:
@@ -145,7 +165,8 @@ class Scheduler:
                 continue  # it has them already, as nearly every row that decodes
             if sequence.state is not SequenceState.RUNNING or self._allocate(sequence, tokens):
                 continue
-            effects += self._preempt_one(sequence)
+            if not self._slots_are_coming(sequence):
+                effects += self._preempt_one(sequence) or []
             if sequence.state is SequenceState.RUNNING and not self._allocate(sequence, tokens):
                 without[sequence] = None
         if effects or without:  # one that was preempted for an older one has no row either
@@ -161,36 +182,33 @@ class Scheduler:
         ahead = min(self._lookahead_slots(), sequence.max_length - self._kv_cache.held_positions(sequence))
         return self._kv_cache.allocate(sequence, max(needed, ahead)) or self._kv_cache.allocate(sequence, needed)
 
-    def _preempt_one(self, sequence: Sequence) -> list[Effect]:
-        """Preempt one sequence, unless slots are about to be freed already."""
-        if self._slots_are_coming(sequence):
-            return []
+    def _preempt_one(self, sequence: Sequence, is_waiting: bool = False) -> list[Effect] | None:
+        """Preempt the sequence that the victim policy chooses for this one's need; None: it chooses none."""
         holders = self._sequences.running_or_parked()
-        candidates = [
-            VictimCandidate(
-                each.name,
-                rank,
-                self._kv_cache.slots_gained_without(each),
-                each.place.request_class,
-                each.place.may_preempt,
-                each.state is SequenceState.PARKED,
-            )
-            for rank, each in enumerate(holders)
-        ]
-        choice = self._victim_policy(candidates)
-        return self._lifecycle.preempt(holders[choice.index], choice.why)
+        candidates = [self._victim_candidate(each, rank) for rank, each in enumerate(holders)]
+        place = sequence.place
+        choice = self._victim_policy(candidates, SlotNeed(place.request_class, place.may_preempt, is_waiting))
+        return None if choice is None else self._lifecycle.preempt(holders[choice.index], choice.why)
+
+    def _victim_candidate(self, sequence: Sequence, rank: int) -> VictimCandidate:
+        return VictimCandidate(
+            sequence.name,
+            rank,
+            self._kv_cache.slots_gained_without(sequence),
+            sequence.place.request_class,
+            sequence.place.may_preempt,
+            sequence.state is SequenceState.PARKED,
+            sequence.valid - sequence.kept_tokens < BLOCK_TOKENS,
+        )
+
+    def _slots_coming(self) -> int:
+        """Slots that preempted and ended sequences are about to free."""
+        return sum(self._kv_cache.slots_gained_without(other) for other in self._sequences if other.state in _FREEING)
 
     def _slots_are_coming(self, sequence: Sequence) -> bool:
         """Whether slots are about to be freed, or a younger sequence that could free some is being restored."""
-        going = (
-            SequenceState.DRAINING,
-            SequenceState.ASKING,
-            SequenceState.SPILLING,
-            SequenceState.LEAVING,
-            SequenceState.ENDING,
-        )
         for other in self._sequences:
-            if other.state in going and self._kv_cache.held_positions(other):
+            if other.state in _GIVING_UP and self._kv_cache.held_positions(other):
                 return True
             if other.state is SequenceState.RESTORING and other.turn > sequence.turn:
                 return True

@@ -12,7 +12,7 @@ from operator import attrgetter
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import HostRegion, Region
+from dunlin.messages.types import HostRegion, Region, RequestClass
 
 
 class SequenceState(Enum):
@@ -134,10 +134,12 @@ class Sequence:
     chains: PrefixChain = field(default_factory=PrefixChain)
     tokens: "list[int]" = field(init=False)
     turn: Turn = field(init=False)
+    is_batch: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.place.tokens)
         self.turn = (len(self.tokens) <= self.place.prompt_tokens, self.order)
+        self.is_batch = self.place.request_class is RequestClass.BATCH
         self.suspicion = self.place.suspicion
         self.trial_stop = len(self.tokens) if self.suspicion else 0
 
@@ -258,7 +260,9 @@ class SequenceTable:
         return len(self._waiting)
 
     def waiting(self) -> list[Sequence]:
-        """The sequences that wait for slots: preempted ones first, then in order of arrival."""
+        """The sequences that wait for slots: interactive ones first; of each class preempted ones first, then in order
+        of arrival.
+        """
         return sorted(self._waiting, key=_waiting_turn)
 
     def waiting_tokens(self) -> int:
@@ -345,5 +349,5 @@ class SequenceTable:
 _queue_position = attrgetter("turn")
 
 
-def _waiting_turn(sequence: Sequence) -> tuple[bool, Turn]:
-    return not sequence.preempted, sequence.turn
+def _waiting_turn(sequence: Sequence) -> tuple[bool, bool, Turn]:
+    return sequence.is_batch, not sequence.preempted, sequence.turn

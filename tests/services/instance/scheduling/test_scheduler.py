@@ -1,13 +1,14 @@
 """Which sequences get slots when: what a new one may not take from the running ones."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import RequestClass, SamplingParams, i32
 from dunlin.policies.batch import BATCH_POLICIES, BatchCandidate
 from dunlin.policies.interrupt import never
-from dunlin.policies.victim import VICTIM_POLICIES, VictimCandidate, VictimChoice, youngest
+from dunlin.policies.victim import VICTIM_POLICIES, SlotNeed, VictimCandidate, VictimChoice, youngest
 from services.instance.config import SchedulerConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
@@ -54,9 +55,9 @@ def test_policies_see_the_class_and_what_may_be_preempted_for_a_request() -> Non
         seen.extend(candidates)
         return [each.remaining_tokens for each in candidates]
 
-    def victim(candidates: Sequence[VictimCandidate]) -> VictimChoice:
+    def victim(candidates: Sequence[VictimCandidate], need: SlotNeed) -> VictimChoice | None:
         seen.extend(candidates)
-        return youngest(candidates)
+        return youngest(candidates, need)
 
     direct = ready_core(kv_cache__max_slots=32, scheduler__allocate_ahead_tokens=1)
     direct.core._composer._policy = batch
@@ -99,3 +100,61 @@ def test_where_slots_ahead_are_too_many_a_sequence_gets_those_that_its_row_needs
         direct.give(ENGINE, done(step, (1, 5), (2, 5)))
         assert states(direct) == [SequenceState.RUNNING] * 2, "none was preempted while a slot was free"
     assert direct.core.slot_table.free == 0
+
+
+def interactive(request: int, tokens: int, max_tokens: int = 4) -> Place:
+    return make_place(request, tokens=tokens, max_tokens=max_tokens, may_preempt=True)
+
+
+def batch(request: int, tokens: int, max_tokens: int = 4) -> Place:
+    return make_place(request, tokens=tokens, max_tokens=max_tokens, request_class=RequestClass.BATCH)
+
+
+def two_batch_sequences(**settings: Any) -> Direct:
+    """Two of the batch class run, each with a row in step 3; step 2 is outstanding too."""
+    direct = ready_core({"slots": 64}, **{"scheduler__allocate_ahead_tokens": 1} | settings)
+    direct.give(D, batch(1, 20))
+    direct.give(D, batch(2, 20))
+    direct.give(ENGINE, done(1, (1, 5)))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.RUNNING]
+    return direct
+
+
+def test_batch_work_gives_its_slots_to_an_interactive_request_that_waits() -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first")
+    direct.give(D, interactive(3, 30))
+    direct.give(ENGINE, done(2, (1, 5)))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.WAITING]
+    direct.give(ENGINE, done(3, (1, 5), (2, 5)))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.WAITING, SequenceState.RUNNING]
+
+
+def test_without_a_policy_for_it_an_interactive_request_waits_for_batch_work() -> None:
+    direct = two_batch_sequences()
+    direct.give(D, interactive(3, 30))
+    direct.give(ENGINE, done(2, (1, 5)))
+    direct.give(ENGINE, done(3, (1, 5), (2, 5)))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.RUNNING, SequenceState.WAITING]
+
+
+def test_a_place_in_the_batch_is_given_up_too() -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first", scheduler__max_running=2)
+    direct.give(D, interactive(3, 5))
+    direct.give(ENGINE, done(2, (1, 5)))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.RUNNING]
+
+
+def test_no_more_batch_work_is_preempted_than_makes_room() -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first")
+    direct.give(D, interactive(3, 30))
+    direct.give(ENGINE, done(2, (1, 5)))
+    direct.give(D, interactive(4, 5))  # the scheduler is asked again while the slots for the first are on their way
+    assert states(direct)[:2] == [SequenceState.RUNNING, SequenceState.DRAINING]
+
+
+def test_interactive_requests_overtake_batch_requests_in_the_queue() -> None:
+    direct = ready_core({"slots": 640}, scheduler__max_running=1)
+    direct.give(D, batch(1, 20))
+    direct.give(D, batch(2, 20))
+    direct.give(D, interactive(3, 30))
+    assert [each.place.request for each in direct.core.sequences.waiting()] == [3, 2]
