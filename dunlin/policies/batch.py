@@ -2,34 +2,13 @@
 sequences that could run. Knows no slot, no engine and no queue.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from dunlin.messages.types import RequestClass
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCandidate:
-    """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row.
-
-    `may_preempt`: work of the batch class may be preempted for it.
-    """
-
-    remaining_tokens: int
-    is_decode: bool
-    request_class: RequestClass = RequestClass.INTERACTIVE
-    may_preempt: bool = False
+from dunlin.policies.slo_batch import slo_aware
+from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
 
 
-BatchPolicy = Callable[[Sequence[BatchCandidate], int], list[int]]
-"""(candidates, oldest first; budget in tokens) to tokens per candidate, 0 for no row in this step.
-
-The result depends on nothing else, so it is not asked for again while the candidates stay the same: where all had
-decode rows and none joined or left, the next step holds the same rows.
-"""
-
-
-def chunked_prefill(candidates: Sequence[BatchCandidate], budget_tokens: int) -> list[int]:
+def chunked_prefill(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
     """Every decode row first, then chunks of prompts, oldest first, until the budget is full.
 
     A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
@@ -39,7 +18,7 @@ def chunked_prefill(candidates: Sequence[BatchCandidate], budget_tokens: int) ->
     decodes = taken.count(1)
     if decodes == len(taken):
         return taken
-    left = max(budget_tokens - decodes, 1)
+    left = max(budget.tokens - decodes, 1)
     for index, candidate in enumerate(candidates):
         if not candidate.is_decode and left > 0:
             taken[index] = min(candidate.remaining_tokens, left)
@@ -47,7 +26,7 @@ def chunked_prefill(candidates: Sequence[BatchCandidate], budget_tokens: int) ->
     return taken
 
 
-def prefill_first(candidates: Sequence[BatchCandidate], budget_tokens: int) -> list[int]:
+def prefill_first(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
     """Whole prompts, oldest first, as many as the budget holds; decode rows only when no prompt waits.
 
     A prompt is never cut, so the first may be longer than the budget; none overtakes an older one that does not fit.
@@ -56,7 +35,7 @@ def prefill_first(candidates: Sequence[BatchCandidate], budget_tokens: int) -> l
     prompts = [index for index, candidate in enumerate(candidates) if not candidate.is_decode]
     if not prompts:
         return [1] * len(candidates)
-    left = budget_tokens
+    left = budget.tokens
     taken = [0] * len(candidates)
     for index in prompts:
         tokens = candidates[index].remaining_tokens
@@ -67,4 +46,8 @@ def prefill_first(candidates: Sequence[BatchCandidate], budget_tokens: int) -> l
     return taken
 
 
-BATCH_POLICIES: dict[str, BatchPolicy] = {"chunked": chunked_prefill, "prefill_first": prefill_first}
+BATCH_POLICIES: dict[str, BatchPolicy] = {
+    "chunked": chunked_prefill,
+    "prefill_first": prefill_first,
+    "slo_aware": slo_aware,
+}

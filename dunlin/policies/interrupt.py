@@ -16,6 +16,11 @@ _SUSPENDED_DECODE, _DISCARDED_DECODE = 0.08, 0.04
 _RESUMED, _FORGOTTEN = 0.2, 0.1
 """Shares of the parked rows that go on, or are forgotten, each time."""
 
+SLACK_SHARE = 0.1
+"""Share of the TTFT objective that batch work may cost: p99 stays within 10 % of what it is without batch work."""
+LEAST_GAIN_S = 0.005
+"""Steps that end so soon are not interrupted: the answer to an interrupt takes about as long."""
+
 
 @dataclass(frozen=True, slots=True)
 class InterruptCandidate:
@@ -47,26 +52,43 @@ class InterruptChoice:
     resume: tuple[int, ...] = ()
 
 
-InterruptPolicy = Callable[[Sequence[InterruptCandidate], int], InterruptChoice | None]
-"""Maps (candidates, number of the newest step) to a choice; None: everything goes on as it is.
+@dataclass(frozen=True, slots=True)
+class StepSituation:
+    """What the outstanding steps hold up. `last_step`: the number of the newest one; `remaining_s`: until all are done.
+
+    `waiting_tokens` is what interactive requests have to compute of which no outstanding step has a row, `waiting_s`
+    the longest that one of them has waited, `prefill_s` what their prefill will take, and `ttft_s` their objective.
+    Without a profile all but `last_step` is unknown: nothing waits.
+    """
+
+    last_step: int
+    waiting_tokens: int = 0
+    waiting_s: float = 0.0
+    remaining_s: float = 0.0
+    prefill_s: float = 0.0
+    ttft_s: float = float("inf")
+
+
+InterruptPolicy = Callable[[Sequence[InterruptCandidate], StepSituation], InterruptChoice | None]
+"""Maps candidates and what they hold up to a choice; None: everything goes on as it is.
 
 Asked after every event. Parked rows of an engine without other work are resumed without being asked about.
 """
 
 
-def never(candidates: Sequence[InterruptCandidate], last_step: int) -> InterruptChoice | None:
+def never(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
     """Every row stays to the end of its step."""
     return None
 
 
-def restless(candidates: Sequence[InterruptCandidate], last_step: int) -> InterruptChoice | None:
+def restless(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
     """Some rows leave, some parked ones come back, at random: for campaigns and fault runs, which look for what breaks.
 
     The choice is a function of the numbers of sequences and steps, so that a run can be repeated.
     """
     suspend, discard, resume = list[int](), list[int](), list[int]()
     for index, row in enumerate(candidates):
-        drawn = chance(row.sequence, row.step, last_step, row.is_parked)
+        drawn = chance(row.sequence, row.step, situation.last_step, row.is_parked)
         chosen, share, discarded = suspend, _SUSPENDED_DECODE, _DISCARDED_DECODE
         if row.is_parked:
             chosen, share, discarded = resume, _RESUMED, _FORGOTTEN
@@ -84,4 +106,50 @@ def restless(candidates: Sequence[InterruptCandidate], last_step: int) -> Interr
     return InterruptChoice(why, tuple(suspend), tuple(discard), tuple(resume))
 
 
-INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {"never": never, "restless": restless}
+def on_arrival(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
+    """All rows leave steps of batch work alone, when a request that waits would miss its objective (Algorithm 2 of
+    ConServe, whose line 10 is printed inverted). Steps with an interactive row go on.
+    """
+    if any(row.request_class is not RequestClass.BATCH for row in candidates):
+        return None
+    return _make_way("on_arrival", candidates, situation, situation.ttft_s)
+
+
+def on_arrival_rows(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
+    """The rows of batch work leave any step, when a request that waits would miss a tenth of its objective by them:
+    what is left of the objective belongs to the queue before it and to its own prefill.
+    """
+    slack_s = situation.waiting_s + situation.prefill_s + SLACK_SHARE * situation.ttft_s
+    return _make_way("on_arrival_rows", candidates, situation, min(situation.ttft_s, slack_s))
+
+
+def _make_way(
+    policy: str, candidates: Sequence[InterruptCandidate], situation: StepSituation, most_s: float
+) -> InterruptChoice | None:
+    """Batch rows leave if the first token of what waits would come later than `most_s` after its arrival."""
+    first_token_s = situation.waiting_s + situation.remaining_s + situation.prefill_s
+    leaving = [
+        index for index, row in enumerate(candidates) if row.request_class is RequestClass.BATCH and not row.is_parked
+    ]
+    if not leaving or not situation.waiting_tokens or first_token_s <= most_s or situation.remaining_s < LEAST_GAIN_S:
+        return None
+    figures = (
+        Figure("waiting_tokens", situation.waiting_tokens),
+        Figure("remaining_s", situation.remaining_s),
+        Figure("first_token_s", first_token_s),
+        Figure("ttft_s", situation.ttft_s),
+    )
+    rejected = (RejectedOption("wait", f"its first token would come {first_token_s:.3g} s after it"),)
+    why = Why(policy, f"{len(leaving)} batch rows leave", figures, rejected)
+    return InterruptChoice(why, discard=tuple(leaving))
+
+
+INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {
+    "never": never,
+    "restless": restless,
+    "on_arrival": on_arrival,
+    "on_arrival_rows": on_arrival_rows,
+}
+
+ARRIVAL_POLICIES: tuple[InterruptPolicy, ...] = (on_arrival, on_arrival_rows)
+"""Those that leave everything as it is while no interactive request waits: they need not be asked then."""

@@ -60,6 +60,9 @@ PRESETS: dict[str, Preset] = {
     "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", preemption="recompute"),
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
+    "vllm++": Preset(dispatch="fewest_requests"),
+    "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
+    "unified": Preset(dispatch="prefix_affinity", batch="slo_aware", victim="batch_first", interrupt="on_arrival_rows"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
     "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handoff="most_room"),
 }

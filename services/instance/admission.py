@@ -79,7 +79,7 @@ class AttemptAdmission:
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
-        return [*effects, *self._enqueue(sender, place)]
+        return [*effects, *self._enqueue(now_s, sender, place)]
 
     @handles
     def cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
@@ -116,9 +116,9 @@ class AttemptAdmission:
         arrived = self._lifecycle.start_migrated(sequence, migration, migration.filled)
         return [accepted, *closed, *arrived, *self._claims.claim_after_migration(sequence, migration.claimed)]
 
-    def _enqueue(self, sender: Address, place: Place) -> list[Effect]:
+    def _enqueue(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
         before = self._sequences.waiting_tokens()
-        sequence = self._sequences.add(sender, place)
+        sequence = self._sequences.add(sender, place, now_s)
         reused = self._lifecycle.kv_cache.reusable_tokens(sequence)
         eta_s = before * self._steps.totals.s_per_token
         figures = (

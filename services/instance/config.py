@@ -17,7 +17,8 @@ class SchedulerConfig:
     policy: str = setting(
         "chunked",
         "How a step is filled: `chunked` takes all decode rows, then chunks of prompts; `prefill_first` whole prompts "
-        "while any waits.",
+        "while any waits; `slo_aware` interactive rows, then batch rows as far as the predicted time of the step keeps "
+        "the objectives.",
         choices=tuple(BATCH_POLICIES),
         why="Sarathi-Serve: no prompt, however long, holds up the tokens of others",
     )
@@ -29,6 +30,13 @@ class SchedulerConfig:
         unit="tokens",
         least=1,
         why="a compromise: traces like 256 to 1024 best (docs/measurements/2026-11-21-presets.md)",
+    )
+    max_step_tokens: int = setting(
+        2048,
+        "Tokens that a step of `slo_aware` holds at most: where only batch work runs, it is filled up to so many.",
+        unit="tokens",
+        least=1,
+        why="beyond it a device is saturated, and a step only gets longer",
     )
     max_running: int = setting(
         128,
@@ -50,6 +58,29 @@ class SchedulerConfig:
         unit="tokens",
         least=1,
         why="long extents make transfers of KV cheap, and 32 slots per running sequence are little",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivesConfig:
+    """What interactive requests are to get; the policies `slo_aware`, `on_arrival` and `on_arrival_rows` aim at it."""
+
+    ttft_s: float = setting(
+        1.5,
+        "Time to the first token, since the request came to the instance.",
+        unit="seconds",
+        above=0,
+        why="ConServe's evaluation; a reader notices more",
+    )
+    tpot_s: float = setting(
+        0.11,
+        "Time of each token after the first.",
+        unit="seconds",
+        above=0,
+        why="ConServe's evaluation; faster than people read",
     )
 
     def __post_init__(self) -> None:
@@ -85,7 +116,9 @@ class InterruptsConfig:
 
     policy: str = setting(
         "never",
-        "Which rows leave a running step at a safepoint: `never` any; `restless`: some at random, to find what breaks.",
+        "Which rows leave a running step at a safepoint: `never` any; `on_arrival`: all of a step of batch work, where "
+        "an interactive request would miss its objective; `on_arrival_rows`: batch rows of any step, earlier; "
+        "`restless`: some at random, to find what breaks.",
         choices=tuple(INTERRUPT_POLICIES),
         why="steps are short beside what a reader notices, unless prompts are very long",
     )
@@ -362,6 +395,7 @@ class InstanceConfig:
     node: str = ""
     model: str = ""
     scheduler: SchedulerConfig = section(SchedulerConfig)
+    objectives: ObjectivesConfig = section(ObjectivesConfig)
     preemption: PreemptionConfig = section(PreemptionConfig)
     interrupts: InterruptsConfig = section(InterruptsConfig)
     kv_cache: KvCacheConfig = section(KvCacheConfig)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.cores.handlers import handlers_of, handles
 from dunlin.cores.reporting import PromptHeartbeat, ReportDue
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message
 from dunlin.messages.engine import EngineProgress, EngineReady, TransferDone, Unsupported
 from dunlin.messages.fleet import InstanceReport
@@ -18,6 +19,7 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
+from dunlin.policies.step_budget import StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES
 from services.instance.admission import AttemptAdmission
 from services.instance.adoption import SequenceAdoption
@@ -51,23 +53,24 @@ class DispatcherGraceOver:
 
 
 class InstanceCore:
-    """The decisions of one instance. `stale_total` counts replaced kvstores; a report adds the counts of its parts."""
+    """The decisions of one instance. `stale_total` counts replaced kvstores; a report adds the counts of its parts.
 
-    def __init__(self, address: Address, config: InstanceConfig) -> None:
-        scheduler, keep = config.scheduler, config.retention
+    `profile`: the step times of its engine, for policies that aim at objectives; None: they count tokens instead.
+    """
+
+    def __init__(self, address: Address, config: InstanceConfig, profile: StepTimes | None = None) -> None:
+        keep = config.retention
         self.address = address
         self.engine = Address("engine", address.name)
         self.sequences = SequenceTable()
         self.host_cache = HostCacheClient(self.engine, config.host_tier.answer_timeout_s)
-        self.steps = StepLedger(self.engine, self.sequences)
+        self.steps = StepLedger(self.engine, self.sequences, profile)
         mode, keeps = PREEMPTION_MODES[config.preemption.mode], config.checkpoint.engine_share > 0
         self.lifecycle = SequenceLifecycle(self.engine, self.sequences, self.host_cache, self.steps, mode, keeps=keeps)
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = RegionClaims(self.host_cache)
-        self._composer = BatchComposer(
-            BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens, self.steps
-        )
+        self._composer = self._make_composer(config)
         self.stale_total = 0
         self._model = config.model
         self._orphan_grace_s = keep.orphan_grace_s
@@ -80,7 +83,7 @@ class InstanceCore:
             self.engine, config.engine_watch, *parts, finished_answers, recovery, layer_changes
         )
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
-        moving = (config.migration, config.kv_handoff, scheduler)
+        moving = (config.migration, config.kv_handoff, config.scheduler)
         self.migration = MigrationRouter(*moving, *shared, engine_client, group_orders, handoff_policy)
         self._host_cache_events = HostCacheEvents(
             self.host_cache,
@@ -92,7 +95,7 @@ class InstanceCore:
             self._restore,
         )
         engine_parts = (engine_client, group_orders, layer_changes)
-        admission = AttemptAdmission(scheduler, *parts[:3], self.migration, claims, *engine_parts)
+        admission = AttemptAdmission(config.scheduler, *parts[:3], self.migration, claims, *engine_parts)
         self._scheduler = self._make_scheduler(config)
         self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
         self._absent: dict[Address, int] = {}
@@ -142,7 +145,7 @@ class InstanceCore:
         effects += self.migration.advance()
         effects += self.layer_changes.advance()
         if self._engine_client.ready is not None:
-            effects += self._scheduler.schedule() if self.layer_changes.may_compute else []
+            effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
             if self.checkpointer.is_on:
                 effects += self.checkpointer.schedule_copy(now_s)
         return effects + self._heartbeat.changed(now_s)
@@ -218,6 +221,17 @@ class InstanceCore:
             self._on_layers_changed,
         )
 
+    def _make_composer(self, config: InstanceConfig) -> BatchComposer:
+        scheduler, objectives, forecast = config.scheduler, config.objectives, self.steps.forecast
+        budget = StepBudget(
+            scheduler.budget_tokens,
+            most_tokens=scheduler.max_step_tokens,
+            tpot_s=objectives.tpot_s,
+            ttft_s=objectives.ttft_s,
+            times=forecast if forecast.is_on else None,
+        )
+        return BatchComposer(BATCH_POLICIES[scheduler.policy], scheduler.policy, budget, self.steps)
+
     def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
         return Scheduler(
             self.engine,
@@ -226,7 +240,9 @@ class InstanceCore:
             self.lifecycle,
             self.steps,
             self._composer,
-            RowInterrupts(INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps),
+            RowInterrupts(
+                INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps, config.objectives.ttft_s
+            ),
             VICTIM_POLICIES[config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
         )

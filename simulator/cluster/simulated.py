@@ -215,7 +215,7 @@ class SimulatedCluster:
         if address.role == "kvstore":
             self.host_memories[address], self._kvstores[address.incarnation] = SimulatedHostMemory(), address
             return KvstoreCore(address, spec.kvstore_config(node))
-        return InstanceCore(address, spec.instance_config(node))
+        return InstanceCore(address, spec.instance_config(node), self.engine.timing)
 
     def _make_engine_supervisor(self, core: InstanceCore) -> SimulatedEngineSupervisor:
         return SimulatedEngineSupervisor(

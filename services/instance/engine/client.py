@@ -118,6 +118,7 @@ class EngineClient:
         if not self._steps.is_outstanding(done.step):
             self.stale_total += 1
             return []
+        self._steps.forecast.on_done(now_s, done)
         answer = self._steps.complete(done)
         if answer.is_plain_decode(self._sequences.running):
             return steady_token_messages(answer)  # no sequence changes its state

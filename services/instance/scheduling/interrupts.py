@@ -3,35 +3,52 @@
 Knows no slot and no engine.
 """
 
+from dunlin.cost.models import BatchCounts
 from dunlin.effects import Effect
 from dunlin.messages.types import Figure, Verdict, Why
-from dunlin.policies.interrupt import InterruptCandidate, InterruptPolicy, never
+from dunlin.policies.interrupt import (
+    ARRIVAL_POLICIES,
+    InterruptCandidate,
+    InterruptChoice,
+    InterruptPolicy,
+    StepSituation,
+    never,
+)
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import LedgerRow
-from services.instance.sequence.table import SequenceState, SequenceTable
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 
 class RowInterrupts:
-    """Asks after every event, unless the policy is `never`; holds no state of its own."""
+    """Asks after every event, unless the policy is `never`; remembers the newest arrival it asked about."""
 
-    def __init__(self, policy: InterruptPolicy, sequences: SequenceTable, ledger: StepLedger) -> None:
+    def __init__(
+        self, policy: InterruptPolicy, sequences: SequenceTable, ledger: StepLedger, ttft_s: float = float("inf")
+    ) -> None:
         self._policy = policy
         self._sequences = sequences
         self._ledger = ledger
+        self._ttft_s = ttft_s
+        self._newest_seen = 0
 
-    def decide(self) -> list[Effect]:
+    def decide(self, now_s: float) -> list[Effect]:
         """Interrupt, resume and discard what the policy chooses."""
         if self._policy is never:
+            return []
+        waiting = [sequence for sequence in self._sequences.waiting_or_running() if _awaits_first_token(sequence)]
+        if self._policy in ARRIVAL_POLICIES and not self._has_arrival(waiting):
             return []
         outstanding = [row for row in self._ledger.outstanding_rows() if self._may_be_interrupted(row)]
         rows = outstanding + self._ledger.parked_rows()
         if not rows:
             return []
         candidates = [_candidate(row, row.sequence.state is SequenceState.PARKED) for row in rows]
-        choice = self._policy(candidates, self._ledger.last_step)
-        if choice is None:
-            return []
-        suspended = [rows[index].sequence for index in choice.suspend if not candidates[index].is_parked]
+        choice = self._policy(candidates, self._situation(now_s, waiting))
+        return [] if choice is None else self._carry_out(choice, rows)
+
+    def _carry_out(self, choice: InterruptChoice, rows: list[LedgerRow]) -> list[Effect]:
+        named = [rows[index].sequence for index in choice.suspend]
+        suspended = [sequence for sequence in named if sequence.state is not SequenceState.PARKED]
         discarded = [rows[index].sequence for index in choice.discard]
         return [
             *self._ledger.interrupt(suspended, Verdict.SUSPEND, choice.why),
@@ -47,8 +64,36 @@ class RowInterrupts:
         why = Why("idle engine", "resume", (Figure("parked", self._sequences.parked_count),))
         return self._ledger.resume(self._sequences.parked(), why)
 
+    def _has_arrival(self, waiting: list[Sequence]) -> bool:
+        """Whether one of these has come since the policy was asked: each sequence is a reason to interrupt once."""
+        newest = max((sequence.order for sequence in waiting), default=0)
+        is_new, self._newest_seen = newest > self._newest_seen, max(newest, self._newest_seen)
+        return is_new
+
+    def _situation(self, now_s: float, waiting: list[Sequence]) -> StepSituation:
+        forecast, last_step = self._ledger.forecast, self._ledger.last_step
+        if not forecast.is_on or not waiting:
+            return StepSituation(last_step)
+        prompts = BatchCounts()
+        for sequence in waiting:
+            prompts.add_prefill(len(sequence.tokens) - sequence.valid, sequence.valid)
+        return StepSituation(
+            last_step,
+            prompts.prefill_tokens,
+            now_s - min(sequence.arrived_s for sequence in waiting),
+            forecast.remaining_s(now_s),
+            forecast.step_s(prompts),
+            self._ttft_s,
+        )
+
     def _may_be_interrupted(self, row: LedgerRow) -> bool:
         return row.sequence.state is SequenceState.RUNNING and not self._ledger.is_held(row.sequence)
+
+
+def _awaits_first_token(sequence: Sequence) -> bool:
+    """Whether it is an interactive one without a token so far, and no outstanding step computes of it."""
+    is_new = len(sequence.tokens) == sequence.place.prompt_tokens
+    return is_new and not sequence.is_batch and not sequence.in_steps
 
 
 def _candidate(row: LedgerRow, is_parked: bool) -> InterruptCandidate:

@@ -6,8 +6,8 @@ Decides which sequences start and which are preempted; `lifecycle.py` carries th
 from collections.abc import Callable
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import Step
 from dunlin.kv.prefix_hash import BLOCK_TOKENS
+from dunlin.messages.engine import Step
 from dunlin.policies.victim import SlotNeed, VictimCandidate, VictimPolicy
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
@@ -48,9 +48,9 @@ class Scheduler:
         self._victim_policy = victim_policy
         self._not_held_for_handoff = not_held_for_handoff
 
-    def schedule(self) -> list[Effect]:
+    def schedule(self, now_s: float) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""
-        effects = self._interrupts.decide()
+        effects = self._interrupts.decide(now_s)
         while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
             step = self._repeat_last_step()
             if step is None:
@@ -64,6 +64,7 @@ class Scheduler:
                 if not granted:
                     break
                 step = self._composer.compose(running, granted, self._kv_cache)
+            self._steps.forecast.on_sent(now_s, step)
             effects.append(Send(self._engine, step))
         return effects + self._interrupts.resume_if_idle()
 

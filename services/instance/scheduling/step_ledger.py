@@ -9,9 +9,11 @@ Knows no policy, no slot and no dispatcher.
 
 from collections.abc import Iterable
 
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, StepDone
 from dunlin.messages.types import Verdict, Why, i64
+from services.instance.scheduling.step_forecast import StepForecast
 from services.instance.scheduling.step_outcome import StepOutcome, StepTotals, is_steady, settle, settle_steady
 from services.instance.scheduling.step_rows import LedgerRow, StepRows, of_rows
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
@@ -24,11 +26,12 @@ class StepLedger:
     """Owns the outstanding steps by number, the parked rows by sequence, and the interrupts that have no answer.
 
     A sequence that an unanswered interrupt names is *held*: it gets no new row, because where its KV ends is
-    not known yet.
+    not known yet. `forecast` knows when the outstanding steps will be done, if there is a `profile` of the engine.
     """
 
-    def __init__(self, engine: Address, sequences: SequenceTable) -> None:
+    def __init__(self, engine: Address, sequences: SequenceTable, profile: StepTimes | None = None) -> None:
         self.totals = StepTotals()
+        self.forecast = StepForecast(profile)
         self._engine = engine
         self._sequences = sequences
         self._outstanding: dict[int, StepRows] = {}
@@ -93,7 +96,7 @@ class StepLedger:
 
     def clear(self) -> None:
         """The engine is gone, with its queue and its parked rows: none will be answered."""
-        for mine in (self._outstanding, self._parked, self._interrupts, self._undecided):
+        for mine in (self._outstanding, self._parked, self._interrupts, self._undecided, self.forecast):
             mine.clear()
 
     # --- steps ---

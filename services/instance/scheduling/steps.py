@@ -5,7 +5,7 @@ Knows which sequences run and which slots they have; not how they were admitted 
 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import Figure, RequestClass, Why, i8, i64
-from dunlin.policies.batch import BatchCandidate, BatchPolicy
+from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
 from services.instance.kv.kv_cache import KvCache
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
 from services.instance.scheduling.step_ledger import StepLedger
@@ -23,10 +23,10 @@ _DECODE = {
 class BatchComposer:
     """Owns the last step's composition, as long as the next one can follow from it."""
 
-    def __init__(self, policy: BatchPolicy, policy_name: str, budget_tokens: int, ledger: StepLedger) -> None:
+    def __init__(self, policy: BatchPolicy, policy_name: str, budget: StepBudget, ledger: StepLedger) -> None:
         self._policy = policy
         self._policy_name = policy_name
-        self._budget_tokens = budget_tokens
+        self._budget = budget
         self._ledger = ledger
         self._layout = 0
         self._composition = i64()
@@ -56,7 +56,8 @@ class BatchComposer:
                 candidates.append(_DECODE[importance] if is_decode else BatchCandidate(remaining, False, *importance))
         if not able:
             return []
-        taken = self._policy(candidates, self._budget_tokens)
+        self._budget.contexts = [sequence.issued for sequence in able]
+        taken = self._policy(candidates, self._budget)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 
     def repeat(self, running: list[Sequence], slot_of: NextSlot) -> Step | None:
@@ -119,7 +120,7 @@ class BatchComposer:
             Figure("rows", len(rows.starts)),
             Figure("decode_rows", decodes),
             Figure("tokens", tokens),
-            Figure("budget_tokens", self._budget_tokens),
+            Figure("budget_tokens", self._budget.tokens),
             Figure("rows_before", before),
         )
         return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures)

@@ -106,7 +106,8 @@ class Sequence:
     tier when it is preempted. `kv_tokens` had KV when it was last preempted.
     `suspicion` is as in `Returned`; until its valid tokens reach `trial_stop` (0: at once) it runs alone.
     `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
-    the KV cache, as long as it has slots at all: the next ones are nearly always found there.
+    the KV cache, as long as it has slots at all: the next ones are nearly always found there. `arrived_s` is the core's
+    time when it came. `is_batch`: it is of the batch class.
     """
 
     order: int
@@ -130,6 +131,7 @@ class Sequence:
     trial_stop: int = 0
     engines_lost: int = 0
     slot_run: SlotRun = NO_SLOT_RUN
+    arrived_s: float = 0.0
     kept: list[KeptHostRegion] = field(default_factory=list)
     chains: PrefixChain = field(default_factory=PrefixChain)
     tokens: "list[int]" = field(init=False)
@@ -265,6 +267,11 @@ class SequenceTable:
         """
         return sorted(self._waiting, key=_waiting_turn)
 
+    def waiting_or_running(self) -> Iterator[Sequence]:
+        """The sequences that wait for slots or may have rows, in no order."""
+        yield from self._waiting
+        yield from self._running
+
     def waiting_tokens(self) -> int:
         """Tokens that the waiting sequences have to compute or restore."""
         total = 0
@@ -293,10 +300,10 @@ class SequenceTable:
         """All of one dispatcher, in order of arrival."""
         return [sequence for sequence in self.by_arrival() if sequence.dispatcher == dispatcher]
 
-    def add(self, dispatcher: Address, place: Place) -> Sequence:
-        """A new attempt, waiting."""
+    def add(self, dispatcher: Address, place: Place, now_s: float = 0.0) -> Sequence:
+        """A new attempt, waiting since `now_s`."""
         self._orders += 1
-        sequence = Sequence(self._orders, self._next_number(), dispatcher, place)
+        sequence = Sequence(self._orders, self._next_number(), dispatcher, place, arrived_s=now_s)
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
         self._waiting[sequence] = None
         return sequence

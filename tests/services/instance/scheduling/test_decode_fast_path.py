@@ -10,7 +10,8 @@ from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import Tokens
 from dunlin.messages.engine import Step
 from dunlin.messages.types import i32
-from dunlin.policies.batch import BATCH_POLICIES, BatchCandidate, chunked_prefill
+from dunlin.policies.batch import BATCH_POLICIES, chunked_prefill
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from dunlin.workload.traffic.prompts import Job
 from services.instance.scheduling.decode_fast_path import DecodeFastPath
 from simulator.cluster.simulated import SimulatedCluster
@@ -69,9 +70,9 @@ def test_steps_are_those_that_would_have_been_composed(
 def test_the_policy_is_not_asked_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counting(candidates: list[BatchCandidate], budget_tokens: int) -> list[int]:
+    def counting(candidates: list[BatchCandidate], budget: StepBudget) -> list[int]:
         asked.append(len(candidates))
-        return chunked_prefill(candidates, budget_tokens)
+        return chunked_prefill(candidates, budget)
 
     monkeypatch.setitem(BATCH_POLICIES, "chunked", counting)
     steps = [each for each in said(4096, 1.5, 1) if isinstance(each[3], Step)]

@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step
 from dunlin.messages.types import RequestClass, Verdict, Why, i8, i32, i64
-from dunlin.policies.interrupt import INTERRUPT_POLICIES, InterruptCandidate, InterruptChoice
+from dunlin.policies.interrupt import INTERRUPT_POLICIES, InterruptCandidate, InterruptChoice, StepSituation
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, of, only, ready_core
 
@@ -18,10 +18,10 @@ class Script:
 
     def __init__(self) -> None:
         self.answer: InterruptChoice | None = None
-        self.asked: list[tuple[list[InterruptCandidate], int]] = []
+        self.asked: list[tuple[list[InterruptCandidate], StepSituation]] = []
 
-    def __call__(self, candidates: Sequence[InterruptCandidate], last_step: int) -> InterruptChoice | None:
-        self.asked.append((list(candidates), last_step))
+    def __call__(self, candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
+        self.asked.append((list(candidates), situation))
         answer, self.answer = self.answer, None
         return answer
 
@@ -57,8 +57,8 @@ def park_second(direct: Direct, script: Script) -> None:
 def test_it_is_asked_about_the_oldest_row_of_each_sequence(script: Script) -> None:
     direct = prefilling(script)
     direct.give(ENGINE, done(3, (1, 7)))
-    candidates, last_step = script.asked[0]
-    assert last_step == 4
+    candidates, situation = script.asked[0]
+    assert situation == StepSituation(4), "without a profile no more is known"
     assert candidates == [
         InterruptCandidate(1, 4, 1, 1, is_prefill=False, request_class=RequestClass.INTERACTIVE, may_preempt=True),
         InterruptCandidate(2, 4, 7, 33, is_prefill=True, request_class=RequestClass.BATCH),

@@ -6,8 +6,9 @@ from typing import Any
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import RequestClass, SamplingParams, i32
-from dunlin.policies.batch import BATCH_POLICIES, BatchCandidate
+from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.interrupt import never
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES, SlotNeed, VictimCandidate, VictimChoice, youngest
 from services.instance.config import SchedulerConfig
 from services.instance.kv.host_cache import HostCacheClient
@@ -32,7 +33,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     steps = StepLedger(ENGINE, sequences)
     lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache, steps)
     lifecycle.kv_cache = KvCache(96)
-    composer = BatchComposer(BATCH_POLICIES["chunked"], "chunked", 512, steps)
+    composer = BatchComposer(BATCH_POLICIES["chunked"], "chunked", StepBudget(512), steps)
     interrupts = RowInterrupts(never, sequences, steps)
     config = SchedulerConfig(allocate_ahead_tokens=4)
     scheduler = Scheduler(
@@ -43,7 +44,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lifecycle.start_migrated(arrived, "arrival", 19)
     preempted = sequences.add(DISPATCHER, place(2, 45, 30))
     preempted.preempted = True
-    scheduler.schedule()
+    scheduler.schedule(0.0)
     assert preempted.state is SequenceState.WAITING
     assert lifecycle.slot_table.free == 44
 
@@ -51,7 +52,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
 def test_policies_see_the_class_and_what_may_be_preempted_for_a_request() -> None:
     seen: list[object] = []
 
-    def batch(candidates: Sequence[BatchCandidate], budget_tokens: int) -> list[int]:
+    def batch(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
         seen.extend(candidates)
         return [each.remaining_tokens for each in candidates]
 

@@ -1,0 +1,111 @@
+"""The batch policy of ConServe (4.2, 4.5): steps as large as the objectives of interactive requests allow, filled up
+with batch work. Knows no slot, no engine and no queue.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from dunlin.cost.models import BatchCounts
+from dunlin.messages.types import RequestClass
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
+
+LEAST_CHUNK_TOKENS = 64
+"""The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take."""
+
+
+def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
+    """Interactive rows first, then batch rows in what the objective leaves (Algorithm 1 of ConServe).
+
+    The predicted time of a step stays under `tpot_s` where interactive rows decode, else under `ttft_s`. Interactive
+    decode rows are never held up; then come chunks of interactive prompts, batch decode rows and chunks of batch
+    prompts, each oldest first. Without interactive rows there is no objective: all decode rows, and chunks up to
+    `most_tokens`. Without a profile a step holds `tokens` instead of a time.
+    """
+    by_kind: dict[tuple[bool, bool], list[int]] = {}
+    for index, each in enumerate(candidates):
+        by_kind.setdefault((each.request_class is RequestClass.BATCH, each.is_decode), []).append(index)
+    decodes, prompts = by_kind.get((False, True), []), by_kind.get((False, False), [])
+    batch_decodes, batch_prompts = by_kind.get((True, True), []), by_kind.get((True, False), [])
+    if not decodes and not prompts:
+        step = _Step(candidates, replace(budget, tokens=budget.most_tokens), float("inf"))
+        step.add_all_decodes(batch_decodes)
+        step.add_chunks(batch_prompts, LEAST_CHUNK_TOKENS)
+        return step.taken
+    step = _Step(candidates, budget, budget.tpot_s if decodes else budget.ttft_s)
+    step.add_all_decodes(decodes)
+    step.add_chunks(prompts, LEAST_CHUNK_TOKENS)
+    step.add_decodes_that_fit(batch_decodes)
+    step.add_chunks(batch_prompts)
+    return step.taken
+
+
+class _Step:
+    """A step that is being filled: `taken` are the tokens per candidate. It may take `most_s`."""
+
+    def __init__(self, candidates: Sequence[BatchCandidate], budget: StepBudget, most_s: float) -> None:
+        self.taken = [0] * len(candidates)
+        self._candidates = candidates
+        self._contexts = budget.contexts
+        self._times, self._most_s = budget.times, most_s
+        self._most_tokens = budget.most_tokens if self._times is not None else budget.tokens
+        self._counts = BatchCounts()
+        self._tokens = 0
+
+    def add_all_decodes(self, indices: list[int]) -> None:
+        """Add the decode rows, whatever they take."""
+        for index in indices:
+            self.taken[index] = 1
+            self._tokens += 1
+            self._counts.add_decode(self._contexts[index] + 1)
+
+    def add_decodes_that_fit(self, indices: list[int]) -> None:
+        """Add decode rows, oldest first, until one more would not fit."""
+        sums = [0]
+        for index in indices:
+            sums.append(sums[-1] + self._contexts[index] + 1)
+        fits = _most(
+            min(len(indices), self._most_tokens - self._tokens),
+            lambda rows: self._fits(
+                replace(
+                    self._counts,
+                    decode_rows=self._counts.decode_rows + rows,
+                    decode_context=self._counts.decode_context + sums[rows],
+                )
+            ),
+        )
+        self.add_all_decodes(indices[:fits])
+
+    def add_chunks(self, indices: list[int], least: int = 0) -> None:
+        """Add prompts or chunks of them, oldest first, until none fits; the first gets at least `least` tokens."""
+        for index in indices:
+            remaining = self._candidates[index].remaining_tokens
+            room = min(remaining, self._most_tokens - self._tokens)
+            chunk = max(self._longest_chunk(index, room), min(least, remaining))
+            if chunk < 1:
+                return
+            least = 0
+            self.taken[index] = chunk
+            self._tokens += chunk
+            self._counts.add_prefill(chunk, self._contexts[index])
+
+    def _longest_chunk(self, index: int, room: int) -> int:
+        def fits(tokens: int) -> bool:
+            counts = replace(self._counts)
+            counts.add_prefill(tokens, self._contexts[index])
+            return self._fits(counts)
+
+        return _most(room, fits)
+
+    def _fits(self, counts: BatchCounts) -> bool:
+        return self._times is None or self._times.step_s(counts) <= self._most_s
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """The greatest number up to `limit` that fits, by bisection: what is more never fits where less does not."""
+    if limit < 1 or fits(limit):
+        return max(0, limit)
+    low, high = 0, limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,43 @@
+"""What a batch policy is asked with: the sequences that could have a row, and what the step may hold."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dunlin.cost.models import StepTimes
+from dunlin.messages.types import RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCandidate:
+    """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row.
+
+    `may_preempt`: work of the batch class may be preempted for it.
+    """
+
+    remaining_tokens: int
+    is_decode: bool
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    may_preempt: bool = False
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """What a step may hold. `tokens`: the setting `budget_tokens`; `contexts`: the tokens before each candidate's row.
+
+    For policies that aim at objectives: `tpot_s` and `ttft_s` are the objectives of interactive requests, `times`
+    predicts a step's duration (None: there is no profile), and `most_tokens` bounds a step whatever is predicted.
+    """
+
+    tokens: int
+    contexts: Sequence[int] = ()
+    most_tokens: int = 2048
+    tpot_s: float = float("inf")
+    ttft_s: float = float("inf")
+    times: StepTimes | None = None
+
+
+BatchPolicy = Callable[[Sequence[BatchCandidate], StepBudget], list[int]]
+"""(candidates, oldest first; what the step may hold) to tokens per candidate, 0 for no row in this step.
+
+It is not asked again while all candidates have decode rows and none joins or leaves: the next step holds the same rows.
+"""
