@@ -19,7 +19,9 @@ class InstanceReport:
     engine, `outstanding_steps` the steps sent and not answered. `draining`: it takes nothing new. `leaving` sequences
     are on their way to another instance, `arriving` ones on their way here; `head_waiting_tokens` is what the first of
     those waiting needs. `parked` of the running ones have a row that left its step and has not come back.
-    `layers_held` of the model's `model_layers` are held, in this `layout`. Counters (`…_total`) only grow.
+    `layers_held` of the model's `model_layers` are held, in this `layout`. `preempts_batch`: running batch work gives
+    its slots to interactive requests that wait; `preemptible_running` sequences with `preemptible_slots` would. Of
+    those waiting `batch_waiting` are of the batch class. Counters (`…_total`) only grow.
     """
 
     ready: bool = number(1, default=False)
@@ -77,6 +79,11 @@ class InstanceReport:
     layers_held: int = number(74, default=0)
     model_layers: int = number(75, default=0)
     parked: int = number(76, default=0)
+    preempts_batch: bool = number(77, default=False)
+    preemptible_slots: int = number(78, default=0)
+    preemptible_running: int = number(79, default=0)
+    batch_waiting: int = number(80, default=0)
+    batch_waiting_tokens: int = number(81, default=0)
 
 
 @message(command=3)
@@ -159,6 +166,11 @@ class MemberView:
     draining: bool = number(17, default=False)
     head_waiting_tokens: int = number(18, default=0)
     leaving: int = number(19, default=0)
+    preempts_batch: bool = number(20, default=False)
+    preemptible_slots: int = number(21, default=0)
+    preemptible_running: int = number(22, default=0)
+    batch_waiting: int = number(23, default=0)
+    batch_waiting_tokens: int = number(24, default=0)
 
 
 @message(event=2, about=Subject.RECEIVER, hot=True)

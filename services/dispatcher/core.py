@@ -134,7 +134,8 @@ class DispatcherCore:
                 return effects
             limit = self.fleet.fleet_max_length([])
             submit = self._admission.cap_max_tokens(submit, limit)
-            refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s, self.fleet.waiting)
+            queued, waiting = (each(submit.request_class) for each in (self.journal.queued_of, self.fleet.waiting_of))
+            refusal = self._admission.refusal(submit, queued, limit, now_s, waiting)
         if refusal is not None:
             return [*effects, *self._completion.reject(now_s, sender, submit, refusal)]
         return effects + self._open(now_s, sender, submit)
@@ -256,7 +257,7 @@ class DispatcherCore:
             return []
         effects: list[Effect] = [After(self._outage.give_up_after_s, message)]
         text = f"no instance has been able to serve for {self._outage.give_up_after_s:g} s or more"
-        for request in self.journal.waiting(self.journal.queued):
+        for request in self.journal.all_waiting():
             effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects
 

@@ -165,6 +165,7 @@ class InstanceCore:
                 **self._group_orders.report_fields(),
                 **self.migration.report_fields(),
                 **self.checkpointer.report_fields(),
+                **self._scheduler.report_fields(),
             },
         )
 

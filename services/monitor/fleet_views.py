@@ -34,10 +34,18 @@ def member_view(
         draining=report.draining,
         head_waiting_tokens=report.head_waiting_tokens,
         leaving=report.leaving,
+        preempts_batch=report.preempts_batch,
+        preemptible_slots=report.preemptible_slots,
+        preemptible_running=report.preemptible_running,
+        batch_waiting=report.batch_waiting,
+        batch_waiting_tokens=report.batch_waiting_tokens,
     )
 
 
-_LOAD = ("free_slots", "running", "waiting", "waiting_tokens", "head_waiting_tokens", "leaving")
+_LOAD = (
+    *("free_slots", "running", "waiting", "waiting_tokens", "head_waiting_tokens", "leaving"),
+    *("preemptible_slots", "preemptible_running", "batch_waiting", "batch_waiting_tokens"),
+)
 _OF_NOTE = attrgetter(*(field.name for field in fields(MemberView) if field.name not in _LOAD))
 """The fields of a view that are not load: a change of one is published soon."""
 

@@ -39,10 +39,10 @@ class AdmissionController:
 
         Args:
             submit: the request, its `max_tokens` capped by `cap_max_tokens`.
-            queued: requests that wait in this dispatcher.
+            queued: requests of its class that wait in this dispatcher.
             limit: tokens of the longest sequence that any instance can hold; None while no instance is known.
             now_s: the core's time.
-            waiting: requests that wait at the instances for slots.
+            waiting: requests of its class that wait at the instances for slots.
         """
         return (
             self._invalid(submit)

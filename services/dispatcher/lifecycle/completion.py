@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.door import Delta, RefusedAtDoor, Submit, SubmitRejected
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, RequestClass, i32
 from services.dispatcher.admission.controller import AdmissionController
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.placement.fleet_state import FleetState
@@ -67,13 +67,19 @@ class RequestCompletion:
         instance = self._journal.remove(request)
         if instance is not None:
             self._fleet.release(instance, request.number)
-            self._admission.on_served(now_s, self._journal.queued + self._fleet.waiting > 0)
+            self._note_served(now_s, request.submit.request_class)
         self._admission.on_ended(request.number, request.generated_tokens, now_s)
         self._replay_cache.add(now_s, request, finish)
         self._totals.finished += finish in (FinishReason.STOP, FinishReason.LENGTH)
         self._totals.cancelled += finish is FinishReason.CANCELLED
         self._totals.failed += finish in (FinishReason.DEADLINE, FinishReason.ERROR)
         return [closed]
+
+    def _note_served(self, now_s: float, request_class: RequestClass) -> None:
+        """Count it for the pace of the queue, which is that of interactive requests: batch ones may wait."""
+        if request_class is RequestClass.INTERACTIVE:
+            waiting = self._journal.queued_of(request_class) + self._fleet.waiting_of(request_class)
+            self._admission.on_served(now_s, waiting > 0)
 
     def abort(self, now_s: float, request: Request, finish: FinishReason, cause: str) -> list[Effect]:
         """End a request before its last token: cancel its attempts at instances; its readers are not notified."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetView, MemberView
-from dunlin.messages.types import GroupKind, GroupRole
+from dunlin.messages.types import GroupKind, GroupRole, RequestClass
 from dunlin.policies.dispatch import CANDIDATE_ORDERS, CandidateOrder, DispatchCandidate
 from services.dispatcher.placement.ranking import NO_PREFIX_HITS, InstanceRanking, PrefixHits, RankedInstance
 
@@ -21,6 +21,7 @@ class Reservation:
     """Tokens of a dispatched request that the last view cannot have counted yet; `accepted_s`: when it was accepted."""
 
     tokens: int
+    request_class: RequestClass
     accepted_s: float | None = None
 
 
@@ -38,18 +39,23 @@ class InstanceState:
     paused: bool = False
     last_dispatch: int = 0
     reserved: dict[int, Reservation] = field(default_factory=dict)
-    reserved_tokens: int = 0
+    reserved_tokens: list[int] = field(default_factory=lambda: [0] * len(RequestClass))
+    """Of each class."""
+    reserved_requests: list[int] = field(default_factory=lambda: [0] * len(RequestClass))
 
-    def reserve(self, number: int, tokens: int) -> None:
+    def reserve(self, number: int, tokens: int, request_class: RequestClass) -> None:
         """Reserve `tokens` for request `number`."""
-        self.reserved[number] = Reservation(tokens)
-        self.reserved_tokens += tokens
+        self.release(number)
+        self.reserved[number] = Reservation(tokens, request_class)
+        self.reserved_tokens[request_class] += tokens
+        self.reserved_requests[request_class] += 1
 
     def release(self, number: int) -> None:
         """Drop the reservation of request `number`, if there is one."""
         reservation = self.reserved.pop(number, None)
         if reservation is not None:
-            self.reserved_tokens -= reservation.tokens
+            self.reserved_tokens[reservation.request_class] -= reservation.tokens
+            self.reserved_requests[reservation.request_class] -= 1
 
     def drop_reported(self, accepted_s: float) -> None:
         """Drop the reservations that were accepted by `accepted_s`: the instance's own report counts those requests."""
@@ -63,10 +69,10 @@ class InstanceState:
 
 
 class FleetState:
-    """Owns the last view, the reservations and the ranking of candidates, which is updated at every change.
+    """Owns the last view, the reservations and the rankings of candidates, which are updated at every change.
 
-    `waiting` requests wait at serving instances for slots, by the last view. `stale_total` counts views that came from
-    an older monitor or were not newer than the last.
+    There is a ranking for each class of requests: an interactive one does not see the batch work that an instance would
+    put aside for it. `stale_total` counts views that came from an older monitor or were not newer than the last.
 
     Args:
         max_waiting: requests that may wait at one instance for slots.
@@ -78,7 +84,6 @@ class FleetState:
         self, max_waiting: int, view_lag_s: float, order: CandidateOrder = CANDIDATE_ORDERS["least_loaded"]
     ) -> None:
         self.stale_total = 0
-        self.waiting = 0
         self._max_waiting = max_waiting
         self._view_lag_s = view_lag_s
         self._connected: dict[Address, InstanceState] = {}
@@ -88,8 +93,11 @@ class FleetState:
         self._version = 0
         self._dispatches = 0
         self._streams = 0
-        self._ranking = InstanceRanking(order)
-        self._waiting_by_instance: dict[Address, int] = {}
+        self._order = order
+        # The one for batch requests is made with the first of them.
+        self._rankings = {RequestClass.INTERACTIVE: InstanceRanking(order)}
+        self._waiting = [0] * len(RequestClass)
+        self._waiting_by_instance: dict[Address, list[int]] = {}
         self._max_lengths: dict[int, int] = {}
 
     def add_instance(self, address: Address) -> None:
@@ -105,7 +113,7 @@ class FleetState:
         instance = self._connected.pop(address, None)
         if instance is not None:
             self._disconnected[address] = None
-            self._ranking.remove(instance.number)
+            self._remove_from_rankings(instance)
             self._update_ranking(address)
 
     def apply_view(self, monitor: Address, view: FleetView, now_s: float) -> list[Address]:
@@ -122,12 +130,14 @@ class FleetState:
         self._disconnected = {address: None for address in self._disconnected if address in self._members}
         return [member.address for member in view.members if member.suspect]
 
-    def reserve(self, address: Address, number: int, tokens: int) -> None:
+    def reserve(
+        self, address: Address, number: int, tokens: int, request_class: RequestClass = RequestClass.INTERACTIVE
+    ) -> None:
         """Request `number` of so many tokens is being dispatched to `address`."""
         self._dispatches += 1
         instance = self._connected[address]
         instance.last_dispatch = self._dispatches
-        instance.reserve(number, tokens)
+        instance.reserve(number, tokens, request_class)
         self._update_ranking(address)
 
     def on_accepted(self, address: Address, number: int, now_s: float) -> None:
@@ -184,23 +194,32 @@ class FleetState:
         """The number of `serving` instances."""
         return len(self._waiting_by_instance)
 
-    @property
-    def candidate_count(self) -> int:
-        """How many instances a request may be dispatched to now, if it is small enough."""
-        return len(self._ranking)
+    def waiting_of(self, request_class: RequestClass) -> int:
+        """How many requests of the class wait at serving instances for slots, by the last view."""
+        return self._waiting[request_class]
+
+    def candidate_count(self, request_class: RequestClass = RequestClass.INTERACTIVE) -> int:
+        """How many instances a request of the class may be dispatched to now, if it is small enough."""
+        return len(self._ranking_of(request_class))
 
     def candidates(
-        self, slots: int, max_length: int, excluded: list[Address], hits: PrefixHits = NO_PREFIX_HITS
+        self,
+        slots: int,
+        max_length: int,
+        excluded: list[Address],
+        hits: PrefixHits = NO_PREFIX_HITS,
+        request_class: RequestClass = RequestClass.INTERACTIVE,
     ) -> list[tuple[Address, DispatchCandidate]]:
         """The best candidates of each shape that can hold `slots` tokens now and `max_length` in the end.
 
         Instances in `excluded` are left out; `hits` are the tokens of the request's prefix that instances hold.
         """
-        return [(entry.address, entry.candidate) for entry in self._ranking.best(slots, max_length, excluded, hits)]
+        best = self._ranking_of(request_class).best(slots, max_length, excluded, hits)
+        return [(entry.address, entry.candidate) for entry in best]
 
-    def has_room(self, slots: int = 1) -> bool:
-        """Whether any candidate takes a request of `slots` tokens now."""
-        return self._ranking.has_room(slots)
+    def has_room(self, slots: int = 1, request_class: RequestClass = RequestClass.INTERACTIVE) -> bool:
+        """Whether any candidate takes a request of `slots` tokens and that class now."""
+        return self._ranking_of(request_class).has_room(slots)
 
     def can_accept_migrated(self, address: Address) -> bool:
         """Whether a request whose KV the instance holds may be dispatched to it: connected, ready and not suspect.
@@ -266,24 +285,44 @@ class FleetState:
             self._update_ranking(address)
 
     def _update_ranking(self, address: Address) -> None:
-        """Count `address` as serving or not, and put it into the ranking or out of it, by what is known now."""
+        """Count `address` as serving or not, and put it into the rankings or out of them, by what is known now."""
         instance, member = self._connected.get(address), self._members.get(address)
-        self.waiting -= self._waiting_by_instance.pop(address, 0)
+        for request_class, count in enumerate(self._waiting_by_instance.pop(address, ())):
+            self._waiting[request_class] -= count
         if instance is None:
             return
         if member is None or not _can_serve(member):
-            self._ranking.remove(instance.number)
+            self._remove_from_rankings(instance)
             return
-        self._waiting_by_instance[address] = member.waiting
-        self.waiting += member.waiting
+        waiting = self._waiting_by_instance[address] = [member.waiting - member.batch_waiting, member.batch_waiting]
+        for request_class in RequestClass:
+            self._waiting[request_class] += waiting[request_class]
+        for request_class, ranking in self._rankings.items():
+            self._rank(ranking, request_class, instance, member)
+
+    def _rank(
+        self, ranking: InstanceRanking, request_class: RequestClass, instance: InstanceState, member: MemberView
+    ) -> None:
+        reported = self._waiting_by_instance[instance.address][request_class]
         # An instance whose reported queue is full gets nothing more; requests dispatched since count as queued too.
-        if instance.paused or member.waiting >= self._max_waiting:
-            self._ranking.remove(instance.number)
+        if instance.paused or reported >= self._max_waiting:
+            ranking.remove(instance.number)
             return
-        waiting = member.waiting + len(instance.reserved)
-        candidate = _candidate(instance, member, waiting)
-        has_short_queue = waiting < self._max_waiting
-        self._ranking.put(RankedInstance(instance.number, address, candidate, _max_length(member), has_short_queue))
+        has_short_queue = reported + instance.reserved_requests[request_class] < self._max_waiting
+        candidate = _CANDIDATES[request_class](instance, member)
+        ranking.put(RankedInstance(instance.number, instance.address, candidate, _max_length(member), has_short_queue))
+
+    def _ranking_of(self, request_class: RequestClass) -> InstanceRanking:
+        ranking = self._rankings.get(request_class)
+        if ranking is None:
+            ranking = self._rankings[request_class] = InstanceRanking(self._order)
+            for address in self._connected:
+                self._update_ranking(address)
+        return ranking
+
+    def _remove_from_rankings(self, instance: InstanceState) -> None:
+        for ranking in self._rankings.values():
+            ranking.remove(instance.number)
 
 
 def _can_serve(member: MemberView) -> bool:
@@ -296,12 +335,31 @@ def _max_length(member: MemberView) -> int:
     return min(member.max_positions or member.capacity_slots, member.capacity_slots)
 
 
-def _candidate(instance: InstanceState, member: MemberView, waiting: int) -> DispatchCandidate:
+def _interactive_candidate(instance: InstanceState, member: MemberView) -> DispatchCandidate:
+    """The instance without the batch work that it would put aside."""
+    reserved = instance.reserved_tokens[RequestClass.INTERACTIVE]
+    if not member.preempts_batch:
+        reserved += instance.reserved_tokens[RequestClass.BATCH]
+    waiting = member.waiting - member.batch_waiting + instance.reserved_requests[RequestClass.INTERACTIVE]
     return DispatchCandidate(
         str(instance.address),
         member.capacity_slots,
-        member.free_slots - instance.reserved_tokens,
-        member.running + waiting,
+        member.free_slots + member.preemptible_slots - reserved,
+        member.running - member.preemptible_running + waiting,
+        member.waiting_tokens - member.batch_waiting_tokens,
+        last_dispatch=instance.last_dispatch,
+    )
+
+
+def _batch_candidate(instance: InstanceState, member: MemberView) -> DispatchCandidate:
+    return DispatchCandidate(
+        str(instance.address),
+        member.capacity_slots,
+        member.free_slots - sum(instance.reserved_tokens),
+        member.running + member.waiting + len(instance.reserved),
         member.waiting_tokens,
         last_dispatch=instance.last_dispatch,
     )
+
+
+_CANDIDATES = {RequestClass.INTERACTIVE: _interactive_candidate, RequestClass.BATCH: _batch_candidate}

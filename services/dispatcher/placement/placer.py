@@ -27,38 +27,48 @@ class RequestPlacer:
         self._policy = policy
 
     def dispatch_waiting(self, now_s: float) -> tuple[list[Effect], list[Request]]:
-        """The effects of this pass, and the requests that no known instance can ever hold, which the caller ends."""
+        """The effects of this pass, and the requests that no known instance can ever hold, which the caller ends.
+
+        Interactive requests are dispatched first.
+        """
         effects: list[Effect] = []
         oversized: list[Request] = []
+        for request_class in RequestClass:
+            if self._journal.queued_of(request_class):
+                oversized += self._dispatch_class(now_s, request_class, effects)
+        return effects, oversized
+
+    def _dispatch_class(self, now_s: float, request_class: RequestClass, effects: list[Effect]) -> list[Request]:
+        """Append the `Place` messages of one class to `effects`; returns the requests that no instance can hold."""
+        oversized: list[Request] = []
         placed = True
-        while placed and self._journal.queued and self._fleet.has_room():
+        while placed and self._journal.queued_of(request_class) and self._fleet.has_room(1, request_class):
             placed = False
             oversized = []
-            for request in self._journal.waiting(LOOK_AHEAD):
+            for request in self._journal.waiting(request_class, LOOK_AHEAD):
                 if self._fits_no_instance(request):
                     oversized.append(request)
                 elif place := self._choose_and_dispatch(now_s, request):
                     effects.append(place)
                     placed = True
-                elif not self._fleet.has_room(len(request.tokens)):
+                elif not self._fleet.has_room(len(request.tokens), request_class):
                     break  # it waits for slots: a younger or smaller request must not take those that become free
-        return effects, oversized
+        return oversized
 
     def _fits_no_instance(self, request: Request) -> bool:
         limit = self._fleet.fleet_max_length(request.excluded_instances)
         return limit is not None and limit < request.max_length
 
     def _choose_and_dispatch(self, now_s: float, request: Request) -> Effect | None:
-        slots = len(request.tokens)
-        if not self._fleet.has_room(slots):
+        slots, request_class = len(request.tokens), request.submit.request_class
+        if not self._fleet.has_room(slots, request_class):
             return None
-        found = self._fleet.candidates(
-            slots, request.max_length, request.excluded_instances, self._affinity.prefix_hits(request)
-        )
+        hits = self._affinity.prefix_hits(request)
+        found = self._fleet.candidates(slots, request.max_length, request.excluded_instances, hits, request_class)
         if not found:
             return None
         candidates = [candidate for _, candidate in found]
-        choice = self._policy(slots, candidates, self._fleet.candidate_count)
+        choice = self._policy(slots, candidates, self._fleet.candidate_count(request_class))
         request.expected_cached_tokens = candidates[choice.index].cached_tokens
         if request.first_dispatch_s is None:
             request.first_dispatch_s = now_s
@@ -72,8 +82,8 @@ class RequestPlacer:
         if request.max_tokens is None:
             request.max_tokens = self._fleet.max_length(instance) - request.prompt_tokens
         self._journal.dispatch(request, instance)
-        self._fleet.reserve(instance, request.number, len(request.tokens))
         submit = request.submit
+        self._fleet.reserve(instance, request.number, len(request.tokens), submit.request_class)
         place = Place(
             request.number,
             request.attempt,

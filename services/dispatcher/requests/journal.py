@@ -4,8 +4,6 @@ The authority on which tokens and which attempt of a request are valid. `TRANSIT
 state. Knows no instance's load and no policy.
 """
 
-from bisect import insort
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -14,7 +12,8 @@ from itertools import chain, islice
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.door import Submit
-from dunlin.messages.types import F32, I32, f32, i32
+from dunlin.messages.types import F32, I32, RequestClass, f32, i32
+from services.dispatcher.requests.queue import RequestQueue
 
 
 class RequestState(IntEnum):
@@ -117,10 +116,7 @@ class Request:
 
 
 class Journal:
-    """Owns the requests, by number, key, idempotency key, reader and instance, and the queue of waiting ones.
-
-    In the queue, requests that were dispatched before precede new ones; among each kind the oldest is first.
-    """
+    """Owns the requests, by number, key, idempotency key, reader and instance, and a queue of each class."""
 
     def __init__(self, incarnation: int = 0) -> None:
         self._incarnation = incarnation
@@ -129,8 +125,7 @@ class Journal:
         self._by_idempotency: dict[tuple[str, str], Request] = {}
         self._by_reader: dict[Address, Request] = {}
         self._by_instance: dict[Address, dict[int, Request]] = {}
-        self._requeued: list[int] = []
-        self._fresh: OrderedDict[int, Request] = OrderedDict()
+        self._queues = {request_class: RequestQueue() for request_class in RequestClass}
         self._numbers = 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -142,7 +137,11 @@ class Journal:
     @property
     def queued(self) -> int:
         """How many wait for an instance."""
-        return len(self._requeued) + len(self._fresh)
+        return sum(map(len, self._queues.values()))
+
+    def queued_of(self, request_class: RequestClass) -> int:
+        """How many of that class wait for an instance."""
+        return len(self._queues[request_class])
 
     def add(self, client: Address, submit: Submit, now_s: float, may_be_held: bool = False) -> Request:
         """Add a new request: QUEUED, or (`may_be_held`: an instance may run it already) ADOPTING as attempt 1."""
@@ -158,7 +157,7 @@ class Journal:
         if may_be_held:
             request.state, request.attempt = RequestState.ADOPTING, 1
         else:
-            self._fresh[request.number] = request
+            self._queue_of(request).add(request)
         return request
 
     def add_reader(self, request: Request, client: Address) -> None:
@@ -195,7 +194,7 @@ class Journal:
         self._transition(request, RequestState.QUEUED)
         if request.submit.key or request.adopted_elsewhere:
             request.last_outcome = ("adopt", lost)
-        insort(self._requeued, request.number)
+        self._queue_of(request).requeue(request)
 
     def get(self, number: int) -> Request | None:
         """The request of that journal number; None if it has ended."""
@@ -232,20 +231,23 @@ class Journal:
         held = self._by_instance.get(instance, {})
         return [held[number] for number in sorted(held)]
 
-    def waiting(self, most: int) -> list[Request]:
-        """The first `most` queued requests in the order in which they are dispatched."""
-        requeued = (self._requests[number] for number in self._requeued)
-        return list(islice(chain(requeued, self._fresh.values()), most))
+    def waiting(self, request_class: RequestClass, most: int) -> list[Request]:
+        """The first `most` queued requests of the class, in the order in which they are dispatched."""
+        return list(islice(self._queues[request_class], most))
+
+    def all_waiting(self) -> list[Request]:
+        """All queued requests: interactive ones first, each class in the order in which it is dispatched."""
+        return list(chain.from_iterable(self._queues.values()))
 
     def with_migration_source(self) -> list[Request]:
         """The queued requests whose migration source still holds their KV."""
-        requeued = [self._requests[number] for number in self._requeued]
+        requeued = chain.from_iterable(queue.requeued for queue in self._queues.values())
         return [request for request in requeued if request.migration_source is not None]
 
     def dispatch(self, request: Request, instance: Address) -> None:
         """Begin a new attempt of a queued request at `instance`."""
         self._transition(request, RequestState.DISPATCHED)
-        self._unqueue(request)
+        self._queue_of(request).remove(request)
         request.attempt += 1
         request.awaits_first_token = True
         request.instance = instance
@@ -264,12 +266,12 @@ class Journal:
         self._transition(request, RequestState.QUEUED)
         request.expected_cached_tokens = 0
         request.last_outcome = (str(instance), lost)
-        insort(self._requeued, request.number)
+        self._queue_of(request).requeue(request)
 
     def remove(self, request: Request) -> Address | None:
         """Forget the request; the instance of its current attempt, None if it had none."""
         if request.state is RequestState.QUEUED:
-            self._unqueue(request)
+            self._queue_of(request).remove(request)
         instance = self._release(request)
         self._transition(request, RequestState.ENDED)
         del self._requests[request.number]
@@ -284,9 +286,12 @@ class Journal:
     def check_integrity(self) -> None:
         """Raise AssertionError unless the indexes, the queue and the requests' states agree."""
         queued = {number for number, request in self._requests.items() if request.state is RequestState.QUEUED}
-        assert queued == {*self._requeued, *self._fresh}
+        assert queued == {request.number for request in self.all_waiting()}
         assert len(queued) == self.queued
-        assert self._requeued == sorted(self._requeued)
+        for request_class, queue in self._queues.items():
+            numbers = [request.number for request in queue.requeued]
+            assert numbers == sorted(numbers)
+            assert all(request.submit.request_class is request_class for request in queue)
         adopting = {number for number, request in self._requests.items() if request.state is RequestState.ADOPTING}
         readers = [reader for request in self._requests.values() for reader in request.readers]
         assert sorted(readers) == sorted(self._by_reader)
@@ -310,9 +315,8 @@ class Journal:
         assert state in TRANSITIONS[request.state], f"request {request.number}: {request.state.name} to {state.name}"
         request.state = state
 
-    def _unqueue(self, request: Request) -> None:
-        if self._fresh.pop(request.number, None) is None:
-            self._requeued.remove(request.number)
+    def _queue_of(self, request: Request) -> RequestQueue:
+        return self._queues[request.submit.request_class]
 
     def _release(self, request: Request) -> Address | None:
         instance, request.instance = request.instance, None

@@ -4,10 +4,12 @@ Decides which sequences start and which are preempted; `lifecycle.py` carries th
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.kv.prefix_hash import BLOCK_TOKENS
 from dunlin.messages.engine import Step
+from dunlin.messages.types import RequestClass
 from dunlin.policies.victim import SlotNeed, VictimCandidate, VictimPolicy
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
@@ -47,6 +49,20 @@ class Scheduler:
         self._interrupts = interrupts
         self._victim_policy = victim_policy
         self._not_held_for_handoff = not_held_for_handoff
+        batch_work, need = VictimCandidate("", 0, 1, RequestClass.BATCH), SlotNeed(may_preempt=True, is_waiting=True)
+        self._preempts_batch = victim_policy([batch_work], need) is not None
+
+    def report_fields(self) -> dict[str, Any]:
+        """The fields of a report that tell of batch work."""
+        waiting, running = self._sequences.batch_work()
+        given = running if self._preempts_batch else []
+        return {
+            "preempts_batch": self._preempts_batch,
+            "preemptible_slots": sum(self._kv_cache.slots_gained_without(each) for each in given),
+            "preemptible_running": len(given),
+            "batch_waiting": len(waiting),
+            "batch_waiting_tokens": sum(len(each.tokens) for each in waiting),
+        }
 
     def schedule(self, now_s: float) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""

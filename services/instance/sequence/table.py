@@ -7,6 +7,7 @@ number there.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from operator import attrgetter
 
 from dunlin.effects import Address
@@ -278,6 +279,11 @@ class SequenceTable:
         for sequence in self._waiting:
             total += len(sequence.tokens)
         return total
+
+    def batch_work(self) -> tuple[list[Sequence], list[Sequence]]:
+        """The sequences of the batch class that wait for slots, and those that run or are parked."""
+        holders = chain(self._running, self._parked)
+        return [each for each in self._waiting if each.is_batch], [each for each in holders if each.is_batch]
 
     def head_waiting_tokens(self) -> int:
         """Tokens of the first waiting sequence; 0 if none waits."""

@@ -34,7 +34,7 @@ class QuotaWatcher(InvariantWatcher):
         self._full = None
         if isinstance(message, Submit) and not message.key and not message.idempotency:
             journal = self.cluster.core(event.to).journal
-            self._full = len(journal) if journal.queued >= self._most_queued else None
+            self._full = len(journal) if journal.queued_of(message.request_class) >= self._most_queued else None
 
     def after(self, event: Delivery) -> None:
         if self._full is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.types import RequestClass
 from services.dispatcher.placement.fleet_state import FleetState
 from tests.services.dispatcher.factories import MONITOR, A, B, member
 
@@ -144,3 +145,47 @@ def test_versions_of_one_monitor_only_grow_and_an_older_monitor_is_not_heard() -
     assert made.apply_view(newer, FleetView(1, (member(A, suspect=True),)), 0.0) == [A]
     assert made.apply_view(MONITOR, FleetView(99, (member(A),)), 0.0) == []
     assert (made.serving, made.stale_total) == ([], 3)
+
+
+BUSY_WITH_BATCH = {
+    "free_slots": 100,
+    "running": 9,
+    "waiting": 4,
+    "waiting_tokens": 500,
+    "batch_waiting": 3,
+    "batch_waiting_tokens": 450,
+    "preemptible_slots": 600,
+    "preemptible_running": 8,
+}
+
+
+def of_class(made: FleetState, request_class: RequestClass) -> tuple[int, int, int]:
+    """(free slots, requests, waiting tokens) of the only candidate as a request of the class sees it."""
+    ((_, found),) = made.candidates(1, 1, [], request_class=request_class)
+    return found.free_slots, found.requests, found.waiting_tokens
+
+
+def test_an_interactive_request_does_not_see_batch_work_that_gives_way() -> None:
+    made = fleet(member(A, preempts_batch=True, **BUSY_WITH_BATCH), max_waiting=9)
+    made.reserve(A, 1, 40)
+    made.reserve(A, 2, 30, RequestClass.BATCH)
+    assert of_class(made, RequestClass.INTERACTIVE) == (660, 3, 50)
+    assert of_class(made, RequestClass.BATCH) == (30, 15, 500)
+    made.release(A, 2)
+    assert of_class(made, RequestClass.BATCH) == (60, 14, 500)
+
+
+def test_where_batch_work_does_not_give_way_what_was_dispatched_of_it_counts() -> None:
+    busy = BUSY_WITH_BATCH | {"preemptible_slots": 0, "preemptible_running": 0}
+    made = fleet(member(A, **busy), max_waiting=9)
+    made.reserve(A, 2, 30, RequestClass.BATCH)
+    assert of_class(made, RequestClass.INTERACTIVE) == (70, 10, 50)
+
+
+def test_each_class_has_a_queue_limit_of_its_own() -> None:
+    made = fleet(member(A, free_slots=0, waiting=2, batch_waiting=2), max_waiting=2)
+    assert made.has_room(5)
+    assert not made.has_room(5, RequestClass.BATCH)
+    made.apply_view(MONITOR, FleetView(2, (member(A, free_slots=0, waiting=2),)), 9.0)
+    assert not made.has_room(5)
+    assert made.has_room(5, RequestClass.BATCH)

@@ -11,7 +11,7 @@ from dunlin.messages.dispatch import (
     Place,
 )
 from dunlin.messages.door import Admitted, Delta
-from dunlin.messages.types import GroupKind, GroupRole
+from dunlin.messages.types import GroupKind, GroupRole, RequestClass
 from tests.services.dispatcher.factories import (
     A,
     B,
@@ -146,3 +146,18 @@ def test_it_waits_for_a_bigger_instance_that_is_suspect() -> None:
     bench = Bench().fleet(member(A, capacity_slots=50), member(B, suspect=True))
     assert messages(bench.give(client("c"), submit(max_tokens=90)), Admitted) != []
     assert target(bench.view(member(B), base_version=1), Place) == [B]
+
+
+def test_interactive_requests_are_dispatched_before_older_batch_requests() -> None:
+    bench = Bench()
+    bench.give(A, Joined())
+    for number, request_class in enumerate((RequestClass.BATCH, RequestClass.INTERACTIVE, RequestClass.BATCH)):
+        bench.give(client(number), submit(request_class=request_class))
+    places = messages(bench.view(member(A)), Place)
+    assert [(place.request, place.may_preempt) for place in places] == [(2, True), (1, False), (3, False)]
+
+
+def test_batch_requests_that_find_no_room_hold_up_no_interactive_one() -> None:
+    bench = Bench().fleet(member(A, free_slots=0, waiting=16, batch_waiting=16))
+    assert messages(bench.give(client(1), submit(request_class=RequestClass.BATCH)), Place) == []
+    assert target(bench.give(client(2), submit()), Place) == [A]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.types import RequestClass
 from dunlin.policies.dispatch import CANDIDATE_ORDERS, DISPATCH_POLICIES, DispatchCandidate
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.ranking import KEPT_PER_SHAPE, InstanceRanking, PrefixHits, RankedInstance
@@ -135,12 +136,17 @@ def test_of_many_alike_few_are_looked_at() -> None:
     assert len(looked) <= 3 * KEPT_PER_SHAPE
 
 
+def member_of(address: Address, waiting: int, batch_waiting: int, **fields: Any) -> MemberView:
+    return member(address, waiting=waiting + batch_waiting, batch_waiting=batch_waiting, **fields)
+
+
 MEMBERS = st.builds(
-    member,
+    member_of,
     st.sampled_from([A, B]),
     ready=st.booleans(),
     suspect=st.booleans(),
     waiting=SMALL,
+    batch_waiting=SMALL,
     capacity_slots=st.sampled_from([0, 100, 1000]),
     max_positions=st.sampled_from([0, 50]),
 )
@@ -175,7 +181,9 @@ def test_what_is_counted_as_it_changes_is_what_counting_anew_gives(changes: list
         serving = [key for key in joined if key in known and known[key].ready and not known[key].suspect]
         assert fleet.serving == serving
         assert fleet.serving_count == len(serving)
-        assert fleet.waiting == sum(known[key].waiting for key in serving)
+        batch = sum(known[key].batch_waiting for key in serving)
+        assert fleet.waiting_of(RequestClass.BATCH) == batch
+        assert fleet.waiting_of(RequestClass.INTERACTIVE) == sum(known[key].waiting for key in serving) - batch
         limits = {key: fleet.max_length(key) for key, one in known.items() if one.capacity_slots}
         assert fleet.fleet_max_length([]) == max(limits.values(), default=None)
         assert fleet.fleet_max_length([A]) == (max((limits[B],) if B in limits else (0,)) if limits else None)

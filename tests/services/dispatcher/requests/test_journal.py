@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
+from dunlin.messages.types import RequestClass
 from services.dispatcher.requests.journal import TRANSITIONS, Journal, Request, RequestState
 from tests.services.dispatcher.factories import A, B, client, submit
+
+INTERACTIVE, BATCH = RequestClass
 
 
 def opened(journal: Journal, number: int, **overrides: object) -> list[Request]:
@@ -38,10 +41,23 @@ def test_requests_that_were_dispatched_before_wait_ahead_oldest_first() -> None:
         journal.dispatch(request, A)
     for index in (3, 1, 2):
         journal.requeue(requests[index], "lost")
-    assert [request.number for request in journal.waiting(10)] == [2, 3, 4, 1, 5]
-    assert [request.number for request in journal.waiting(2)] == [2, 3]
+    assert [request.number for request in journal.waiting(INTERACTIVE, 10)] == [2, 3, 4, 1, 5]
+    assert [request.number for request in journal.waiting(INTERACTIVE, 2)] == [2, 3]
     assert requests[1].last_outcome == (str(A), "lost")
     assert requests[1].instance is None
+
+
+def test_each_class_has_a_queue_of_its_own() -> None:
+    journal = Journal()
+    (batch,) = opened(journal, 1, request_class=BATCH)
+    requests = [journal.add(client(n), submit(), 1.5) for n in (5, 6)]
+    journal.dispatch(requests[1], A)
+    journal.requeue(requests[1], "lost")
+    assert (journal.queued, journal.queued_of(INTERACTIVE), journal.queued_of(BATCH)) == (3, 2, 1)
+    assert journal.waiting(INTERACTIVE, 9) == [requests[1], requests[0]]
+    assert journal.waiting(BATCH, 9) == [batch]
+    assert journal.all_waiting() == [requests[1], requests[0], batch]
+    journal.check_integrity()
 
 
 def test_the_fence_asks_for_the_instance_and_the_attempt() -> None:
@@ -75,7 +91,7 @@ def test_an_ended_request_is_forgotten_everywhere() -> None:
     assert request.state is RequestState.ENDED
     assert journal.get(1) is None
     assert journal.by_reader(client(0)) is None
-    assert (len(journal), journal.queued, journal.waiting(9)) == (0, 0, [])
+    assert (len(journal), journal.queued, journal.all_waiting()) == (0, 0, [])
 
 
 @pytest.mark.parametrize("state", RequestState)
