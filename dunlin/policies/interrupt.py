@@ -134,10 +134,10 @@ def _make_way(
     if not leaving or not situation.waiting_tokens or first_token_s <= most_s or situation.remaining_s < LEAST_GAIN_S:
         return None
     figures = (
-        Figure("waiting_tokens", situation.waiting_tokens),
+        Figure("interactive_tokens", situation.waiting_tokens),
         Figure("remaining_s", situation.remaining_s),
-        Figure("first_token_s", first_token_s),
-        Figure("ttft_s", situation.ttft_s),
+        Figure("expected_ttft_s", first_token_s),
+        Figure("ttft_objective_s", situation.ttft_s),
     )
     rejected = (RejectedOption("wait", f"its first token would come {first_token_s:.3g} s after it"),)
     why = Why(policy, f"{len(leaving)} batch rows leave", figures, rejected)

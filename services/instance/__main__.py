@@ -22,6 +22,7 @@ from dunlin.wire.service.process import run_service
 from services.instance.process_config import InstanceProcessConfig, PeerTransfersConfig
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
+from services.instance.step_profile import find_profile
 
 TABLES = {"cluster": ClusterConfig, "instance": InstanceProcessConfig}
 DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
@@ -84,12 +85,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = settings.configure("instance", InstanceProcessConfig, node=options.node, model=model)
         engine = engine_settings(config, options.data_dir, arguments.engine_module)
         engine = replace(engine, node=options.node, helper=helper_options(config.peer_transfers, options))
+        profile = find_profile(config, options.data_dir)
     except ConfigError as error:
         flags.error(str(error))
     except ModelError as error:
         print(f"dunlin {options.role}/{options.name}: {error}", file=sys.stderr)
         return 2
-    return run_service(options, lambda: serve(options, config, engine), settings.told())
+    return run_service(options, lambda: serve(options, config, engine, profile), settings.told())
 
 
 def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str = ENGINE_MODULE) -> EngineLaunchSettings:

@@ -27,6 +27,12 @@ class EngineConfig:
         "Whether a second engine process is loaded in advance, to take over from the first.",
         why="a crash then costs about a second; it takes the memory of a process without weights and KV",
     )
+    profile: str = setting(
+        "",
+        "The store with a profile of this model on such a machine (`dunlin profile --out`): policies that aim at "
+        "objectives predict the times of steps from it. Empty: the data directory's store, if it has one.",
+        why="`dunlin profile` keeps it there",
+    )
     kv_bytes: int = setting(
         256 << 20,
         "Memory for KV, unless instance.kv_cache.max_slots says how many slots.",

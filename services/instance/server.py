@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from dunlin.cost.models import StepTimes
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
 from dunlin.wire.envelopes import DISPATCH, GROUP, PLAN, POOL
@@ -16,7 +17,9 @@ from services.instance.server_engine_supervisor import EngineLaunchSettings, Eng
 _log = logging.getLogger(__name__)
 
 
-async def serve(options: ServiceOptions, config: InstanceConfig, settings: EngineLaunchSettings) -> int:
+async def serve(
+    options: ServiceOptions, config: InstanceConfig, settings: EngineLaunchSettings, profile: StepTimes | None = None
+) -> int:
     """Serve until told to stop; returns the exit code.
 
     Raises:
@@ -34,7 +37,7 @@ async def serve(options: ServiceOptions, config: InstanceConfig, settings: Engin
         service.request_stop(exit_code=2)
 
     await service.start(
-        lambda address: InstanceCore(address, config),
+        lambda address: InstanceCore(address, config, profile),
         accepts=[DISPATCH, PLAN, GROUP],
         dials={"kvstore": POOL},
         same_node=["kvstore"],

@@ -1,6 +1,18 @@
 """Policies for rows that leave their steps: the restless one does everything, and the same again."""
 
-from dunlin.policies.interrupt import INTERRUPT_POLICIES, InterruptCandidate, StepSituation, never, restless
+from dataclasses import replace
+from typing import Any
+
+from dunlin.messages.types import RequestClass
+from dunlin.policies.interrupt import (
+    INTERRUPT_POLICIES,
+    InterruptCandidate,
+    StepSituation,
+    never,
+    on_arrival,
+    on_arrival_rows,
+    restless,
+)
 
 
 def rows(is_prefill: bool, is_parked: bool) -> list[InterruptCandidate]:
@@ -33,3 +45,35 @@ def test_restless_chooses_the_same_of_the_same_and_others_after_another_step() -
     assert restless(candidates, StepSituation(9)) != restless(candidates, StepSituation(10))
     assert restless([], StepSituation(9)) is None
     assert INTERRUPT_POLICIES["restless"] is restless
+
+
+def batch_row(number: int, request_class: RequestClass = RequestClass.BATCH, is_parked: bool = False) -> Any:
+    return InterruptCandidate(number, 7, 10, 20, True, is_parked, request_class)
+
+
+LATE = StepSituation(9, waiting_tokens=100, waiting_s=0.2, remaining_s=0.5, prefill_s=0.4, ttft_s=1.0)
+
+
+def test_on_arrival_batch_steps_make_way_where_the_objective_would_be_missed() -> None:
+    candidates = [batch_row(1), batch_row(2), batch_row(3, is_parked=True)]
+    choice = on_arrival(candidates, LATE)
+    assert choice is not None
+    assert (choice.discard, choice.suspend, choice.resume) == ((0, 1), (), ())
+    assert on_arrival(candidates, replace(LATE, ttft_s=1.2)) is None, "the objective is met"
+    assert on_arrival(candidates, replace(LATE, waiting_tokens=0)) is None, "nothing waits"
+    assert on_arrival(candidates, replace(LATE, remaining_s=0.004, waiting_s=0.9)) is None, "the steps end anyway"
+
+
+def test_on_arrival_steps_with_an_interactive_row_go_on_and_their_batch_rows_may_leave() -> None:
+    candidates = [batch_row(1), batch_row(2, RequestClass.INTERACTIVE)]
+    assert on_arrival(candidates, LATE) is None
+    choice = on_arrival_rows(candidates, LATE)
+    assert choice is not None
+    assert choice.discard == (0,)
+
+
+def test_rows_leave_when_they_cost_more_than_a_tenth_of_the_objective() -> None:
+    early = replace(LATE, waiting_s=0.0, remaining_s=0.11, prefill_s=0.05)
+    assert on_arrival([batch_row(1)], early) is None
+    assert on_arrival_rows([batch_row(1)], early) is not None
+    assert on_arrival_rows([batch_row(1)], replace(early, remaining_s=0.09)) is None

@@ -20,6 +20,7 @@ from cli.commands.measure.profile_show import (
 from cli.common.errors import FAILED, OK, USAGE, CliError
 from cli.common.options import Subparsers, add_json, whole_number
 from cli.common.output import as_json, table
+from dunlin.cost import PROFILES_FILE
 from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ examples:
   dunlin profile --show a100 --model-shape llama-3-70b --tp 4
 """
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-FILE = "profiles.db"
 
 
 def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -63,7 +63,8 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--deterministic", action="store_true", help="as `dunlin up --deterministic` computes")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="as for `dunlin up`; the profile is kept there")
-    parser.add_argument("--out", type=Path, metavar="DB", help=f"the store (default: {FILE} in the data directory)")
+    text = f"the store (default: {PROFILES_FILE} in the data directory)"
+    parser.add_argument("--out", type=Path, metavar="DB", help=text)
     parser.add_argument(
         "--repeats",
         type=whole_number(3, 200),
@@ -123,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise CliError(missing_package_text(error.name), USAGE) from error
     key = _key(arguments)
-    path = arguments.out or _data_dir(arguments) / FILE
+    path = arguments.out or _data_dir(arguments) / PROFILES_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with ProfileStore(path) as store:

@@ -9,6 +9,7 @@ from typing import Any
 from cli.commands.measure.profile_show import coarse_profile_note
 from cli.common.errors import FAILED, OK, USAGE, CliError
 from cli.common.output import table
+from dunlin.cost import PROFILES_FILE
 
 MAX_DIFFERENCE = 0.10
 
@@ -53,10 +54,9 @@ def run_against(arguments: argparse.Namespace) -> int:
 
 
 def _store(given: Path | None) -> Path:
-    from cli.commands.measure.profile import FILE
     from cli.launch.cluster_state import default_data_dir
 
-    store = given or default_data_dir() / FILE
+    store = given or default_data_dir() / PROFILES_FILE
     if not store.is_file():
         raise CliError(f"{store}: no profile of this machine; `dunlin profile` makes one, --profile names one", USAGE)
     return store

@@ -6,6 +6,7 @@ After every event the KV cache is audited; every token is compared with the fake
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import (
@@ -341,8 +342,8 @@ def check_report(report: InstanceReport) -> None:
 class Direct:
     """The core alone, fed message by message: for what must be answered at once and to the letter."""
 
-    def __init__(self, **config: Any) -> None:
-        self.core = InstanceCore(ME, configured(InstanceConfig, role="instance", **config))
+    def __init__(self, profile: StepTimes | None = None, **config: Any) -> None:
+        self.core = InstanceCore(ME, configured(InstanceConfig, role="instance", **config), profile)
         self.timers: list[After] = []
 
     def give(self, sender: Address, message: Message, now_s: float = 0.0) -> list[Send]:
@@ -352,9 +353,9 @@ class Direct:
         return [effect for effect in effects if isinstance(effect, Send)]
 
 
-def ready_core(engine: dict[str, Any] | None = None, **config: Any) -> Direct:
+def ready_core(engine: dict[str, Any] | None = None, profile: StepTimes | None = None, **config: Any) -> Direct:
     """A core with an engine, a plan and a dispatcher."""
-    direct = Direct(**config)
+    direct = Direct(profile, **config)
     direct.give(ENGINE, Joined())
     direct.give(ENGINE, make_engine_ready(**(engine or {})))
     direct.give(MANAGER, make_order())

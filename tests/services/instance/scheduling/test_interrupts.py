@@ -1,14 +1,16 @@
 """What the policy for interrupts is asked, and what becomes of its answer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step
-from dunlin.messages.types import RequestClass, Verdict, Why, i8, i32, i64
+from dunlin.cost.models import BatchCounts
+from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step, StepDone
+from dunlin.messages.types import RequestClass, Verdict, Why, f32, i8, i32, i64
 from dunlin.policies.interrupt import INTERRUPT_POLICIES, InterruptCandidate, InterruptChoice, StepSituation
 from services.instance.sequence.table import SequenceState
-from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, of, only, ready_core
+from tests.services.instance.bench import ENGINE, D, Direct, done, figures, make_place, of, only, ready_core
 
 WHY = Why("scripted")
 
@@ -110,3 +112,58 @@ def test_it_is_not_asked_when_no_row_is_anywhere(script: Script) -> None:
     assert script.asked == []
     direct.give(D, make_place(1, tokens=4, max_tokens=1))
     assert script.asked == [], "its first row was composed afterwards"
+
+
+class PerToken:
+    """A hundredth of a second per row and prompt token."""
+
+    def step_s(self, batch: BatchCounts) -> float:
+        return 0.01 * (batch.prefill_tokens + batch.decode_rows)
+
+
+def with_batch_steps(**settings: Any) -> Direct:
+    """Steps 1 and 2 are outstanding since 0 s, each with 80 tokens of a batch prompt: 1.6 s."""
+    direct = ready_core(
+        {"slots": 1024},
+        PerToken(),
+        scheduler__policy="slo_aware",
+        scheduler__max_step_tokens=80,
+        **{"interrupts__policy": "on_arrival", "objectives__ttft_s": 1.0} | settings,
+    )
+    direct.give(D, make_place(1, tokens=200, request_class=RequestClass.BATCH))
+    return direct
+
+
+def test_batch_steps_are_interrupted_for_a_request_that_would_be_late() -> None:
+    direct = with_batch_steps()
+    message = only(Interrupt, direct.give(D, make_place(2, tokens=30, may_preempt=True), 0.05))
+    assert (message.verdict, list(message.sequence)) == (Verdict.DISCARD, [1])
+    assert figures(message.why) == {
+        "interactive_tokens": 30,
+        "remaining_s": pytest.approx(1.55),
+        "expected_ttft_s": pytest.approx(1.85),
+        "ttft_objective_s": 1.0,
+    }
+
+
+def test_they_go_on_where_it_is_in_time() -> None:
+    direct = with_batch_steps(objectives__ttft_s=1.86)
+    assert of(Interrupt, direct.give(D, make_place(2, tokens=30, may_preempt=True), 0.05)) == []
+
+
+def test_the_work_of_the_interrupted_steps_is_composed_again_behind_the_request() -> None:
+    direct = with_batch_steps()
+    message = only(Interrupt, direct.give(D, make_place(2, tokens=30, may_preempt=True), 0.05))
+    left = Interrupted(i64([1, 1]), message.ticket, i64([1, 2]), i32([1, 0]), i32([0, 0]), i8([0, 0]))
+    direct.give(ENGINE, left, 0.06)
+    ended = StepDone(1, i64(), i32(), f32(), i8(), left=i64([1]))
+    (step,) = of(Step, direct.give(ENGINE, ended, 0.06))
+    assert (list(step.sequence), list(step.start), list(step.stop)) == ([1, 2], [0, 0], [50, 30])
+
+
+def test_one_request_is_a_reason_to_interrupt_once() -> None:
+    direct = with_batch_steps()
+    message = only(Interrupt, direct.give(D, make_place(2, tokens=30, may_preempt=True), 0.05))
+    direct.give(ENGINE, Interrupted(i64(), message.ticket, i64(), i32(), i32(), i8()), 0.06)
+    assert of(Interrupt, direct.give(D, make_place(3, tokens=3, request_class=RequestClass.BATCH), 0.07)) == []
+    assert len(of(Interrupt, direct.give(D, make_place(4, tokens=3, may_preempt=True), 0.08))) == 1

@@ -1,5 +1,7 @@
 """The ledger of steps: rows that leave a step are counted once, are parked or rolled back, and come back."""
 
+from typing import Any
+
 import pytest
 
 from dunlin.effects import Effect, Gone, Joined, Send
@@ -29,7 +31,7 @@ def sends(effects: list[Effect]) -> list[Send]:
     return [effect for effect in effects if isinstance(effect, Send)]
 
 
-def prefilling(*tokens: int, budget: int = 8, **config: object) -> tuple[Direct, list[Sequence]]:
+def prefilling(*tokens: int, budget: int = 8, **config: Any) -> tuple[Direct, list[Sequence]]:
     """Two steps of prompt chunks are outstanding; one sequence per entry of `tokens`."""
     direct = Direct(scheduler__budget_tokens=budget, **config)
     direct.give(ENGINE, Joined())

@@ -1,0 +1,110 @@
+"""Steps as large as the objectives allow, filled up with batch work."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.cost.models import BatchCounts
+from dunlin.messages.types import RequestClass
+from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.slo_batch import LEAST_CHUNK_TOKENS, slo_aware
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
+
+BATCH = RequestClass.BATCH
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A millisecond per prompt token, ten per decode row, one per hundred tokens of a decode row's context."""
+
+    def step_s(self, batch: BatchCounts) -> float:
+        return 0.001 * batch.prefill_tokens + 0.01 * batch.decode_rows + 0.00001 * batch.decode_context
+
+
+def budget(contexts: list[int], **changes: float) -> StepBudget:
+    values = {"tokens": 512, "most_tokens": 2048, "tpot_s": 0.1, "ttft_s": 1.0, "times": Linear()}
+    return StepBudget(contexts=contexts, **values | changes)  # type: ignore[arg-type]
+
+
+def prompt(tokens: int, request_class: RequestClass = RequestClass.INTERACTIVE) -> BatchCandidate:
+    return BatchCandidate(tokens, False, request_class)
+
+
+def decode(request_class: RequestClass = RequestClass.INTERACTIVE) -> BatchCandidate:
+    return BatchCandidate(1, True, request_class)
+
+
+def test_the_time_per_token_bounds_a_step_in_which_interactive_rows_decode() -> None:
+    rows = [prompt(500, BATCH), decode(), prompt(30)]
+    assert slo_aware(rows, budget([0, 0, 0])) == [59, 1, 30]
+
+
+def test_the_time_to_the_first_token_bounds_a_step_of_prompts() -> None:
+    assert slo_aware([prompt(700), prompt(500, BATCH)], budget([0, 0])) == [700, 300]
+    assert slo_aware([prompt(700), prompt(500)], budget([0, 0])) == [700, 300]
+
+
+def test_a_step_of_batch_work_alone_has_no_objective_but_the_largest_size() -> None:
+    rows = [decode(BATCH), prompt(1500, BATCH), prompt(900, BATCH), prompt(3, BATCH)]
+    assert slo_aware(rows, budget([0] * 4, tpot_s=0.001, ttft_s=0.001)) == [1, 1500, 547, 0]
+
+
+def test_batch_rows_decode_before_batch_prompts_and_the_oldest_first() -> None:
+    rows = [decode(BATCH), prompt(90, BATCH), decode(BATCH), decode(), decode(BATCH)]
+    assert slo_aware(rows, budget([0] * 5, tpot_s=0.035)) == [1, 4, 1, 1, 0]
+    assert slo_aware(rows, budget([0] * 5, tpot_s=0.045)) == [1, 4, 1, 1, 1]
+
+
+def test_long_contexts_leave_less_room() -> None:
+    rows = [decode(), decode(BATCH), decode(BATCH)]
+    assert slo_aware(rows, budget([0, 0, 0], tpot_s=0.04)) == [1, 1, 1]
+    assert slo_aware(rows, budget([0, 900, 900], tpot_s=0.04)) == [1, 1, 0]
+
+
+def test_no_interactive_row_is_held_up_and_the_oldest_interactive_prompt_does_not_starve() -> None:
+    rows = [decode() for _ in range(20)] + [prompt(500), prompt(500), decode(BATCH), prompt(5, BATCH)]
+    assert slo_aware(rows, budget([0] * 24)) == [1] * 20 + [LEAST_CHUNK_TOKENS, 0, 0, 0]
+
+
+def test_without_a_profile_tokens_are_counted() -> None:
+    rows = [prompt(500, BATCH), decode(), prompt(30), decode(BATCH)]
+    assert slo_aware(rows, budget([0] * 4, times=None, tokens=40)) == [8, 1, 30, 1]  # type: ignore[arg-type]
+    assert slo_aware(rows[::3], budget([0] * 2, times=None, tokens=40)) == [500, 1]  # type: ignore[arg-type]
+
+
+CANDIDATES = st.builds(
+    lambda tokens, is_decode, request_class: BatchCandidate(1 if is_decode else tokens, is_decode, request_class),
+    st.integers(1, 900),
+    st.booleans(),
+    st.sampled_from(RequestClass),
+)
+
+
+@given(st.lists(st.tuples(CANDIDATES, st.integers(0, 900)), max_size=12), st.floats(0.01, 2.0))
+def test_batch_work_never_makes_a_step_miss_an_objective(rows: list[tuple[BatchCandidate, int]], tpot_s: float) -> None:
+    candidates, contexts = [row for row, _ in rows], [context for _, context in rows]
+    taken = slo_aware(candidates, budget(contexts, tpot_s=tpot_s))
+    counts = BatchCounts()
+    for each, context, tokens in zip(candidates, contexts, taken, strict=True):
+        if tokens and each.is_decode:
+            counts.add_decode(context + 1)
+        elif tokens:
+            counts.add_prefill(tokens, context)
+    interactive = [each for each in candidates if each.request_class is not BATCH]
+    has_batch = any(tokens and each.request_class is BATCH for each, tokens in zip(candidates, taken, strict=True))
+    if interactive and has_batch:
+        objective_s = tpot_s if any(each.is_decode for each in interactive) else 1.0
+        assert Linear().step_s(counts) <= objective_s
+
+
+@given(st.lists(CANDIDATES, max_size=12))
+def test_batch_work_takes_nothing_from_interactive_rows(candidates: list[BatchCandidate]) -> None:
+    taken = slo_aware(candidates, budget([0] * len(candidates)))
+    alone = [each for each in candidates if each.request_class is not BATCH]
+    mine = [tokens for each, tokens in zip(candidates, taken, strict=True) if each.request_class is not BATCH]
+    assert mine == slo_aware(alone, budget([0] * len(alone)))
+
+
+def test_it_is_in_the_table() -> None:
+    assert BATCH_POLICIES["slo_aware"] is slo_aware
