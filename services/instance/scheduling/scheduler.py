@@ -49,6 +49,8 @@ class Scheduler:
         self._interrupts = interrupts
         self._victim_policy = victim_policy
         self._not_held_for_handoff = not_held_for_handoff
+        # The first of the waiting sequences, which did not fit, and the table's count of changes then.
+        self._blocked: tuple[Sequence, int] | None = None
         batch_work, need = VictimCandidate("", 0, 1, RequestClass.BATCH), SlotNeed(may_preempt=True, is_waiting=True)
         self._preempts_batch = victim_policy([batch_work], need) is not None
 
@@ -85,10 +87,17 @@ class Scheduler:
         return effects + self._interrupts.resume_if_idle()
 
     def _repeat_last_step(self) -> Step | None:
-        """The next step, if no sequence waits and all running ones only decode, as in the last step."""
-        if self._sequences.waiting_count:
+        """The next step, if no sequence can start and all running ones only decode, as in the last step."""
+        if self._sequences.waiting_count and not self._none_can_start():
             return None
         return self._composer.repeat(self._runnable(), self._next_slot)
+
+    def _none_can_start(self) -> bool:
+        """Whether the first of the waiting sequences still does not fit, and nothing has changed but tokens."""
+        if self._blocked is None or self._blocked[1] != self._sequences.changes:
+            return False
+        first = self._blocked[0]
+        return self._missing_slots(first, self._initial_slots(first)) > 0
 
     def _runnable(self) -> list[Sequence]:
         """The sequences that may have a row."""
@@ -115,6 +124,7 @@ class Scheduler:
     def _admit(self, only_kept: bool = False) -> list[Effect]:
         """Start waiting sequences in their order until one does not fit: none overtakes."""
         effects: list[Effect] = []
+        self._blocked = None
         if not self._sequences.waiting_count:
             return effects
         for sequence in self._sequences.waiting():
@@ -126,6 +136,7 @@ class Scheduler:
             if self._missing_slots(sequence, wanted) > 0:
                 effects += self._make_room(sequence, wanted)
                 if self._missing_slots(sequence, wanted) > 0:
+                    self._blocked = sequence, self._sequences.changes
                     break
             effects += self._lifecycle.start(sequence, wanted)
         return effects

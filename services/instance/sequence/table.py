@@ -204,7 +204,10 @@ class Sequence:
 
 
 class SequenceTable:
-    """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others."""
+    """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others.
+
+    `changes` counts what may let another sequence start: arrivals, and changes of state.
+    """
 
     def __init__(self) -> None:
         self._by_number: dict[int, Sequence] = {}
@@ -213,6 +216,7 @@ class SequenceTable:
         self._running: dict[Sequence, None] = {}
         self._parked: dict[Sequence, None] = {}
         self._oldest_first: list[Sequence] | None = []
+        self.changes = 0
         self._orders = 0
         self._numbers = 0
 
@@ -312,6 +316,7 @@ class SequenceTable:
         sequence = Sequence(self._orders, self._next_number(), dispatcher, place, arrived_s=now_s)
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
         self._waiting[sequence] = None
+        self.changes += 1
         return sequence
 
     def reassign(self, sequence: Sequence, dispatcher: Address, place: Place) -> None:
@@ -335,7 +340,7 @@ class SequenceTable:
             IllegalTransition: see `TRANSITIONS`.
         """
         sequence.transition(state)
-        self._oldest_first = None
+        self.changed()
         self._waiting.pop(sequence, None)
         self._running.pop(sequence, None)
         self._parked.pop(sequence, None)
@@ -353,6 +358,7 @@ class SequenceTable:
     def changed(self) -> None:
         """What may be computed of a sequence changed in another way: `running` is a new list."""
         self._oldest_first = None
+        self.changes += 1
 
     def _next_number(self) -> int:
         self._numbers += 1

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.dispatch import Place
+from dunlin.messages.dispatch import Cancel, Place
+from dunlin.messages.engine import Step
 from dunlin.messages.types import RequestClass, SamplingParams, i32
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.interrupt import never
@@ -19,7 +20,7 @@ from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.table import SequenceState, SequenceTable
-from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, ready_core
+from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, of, ready_core
 
 DISPATCHER = Address("dispatcher", "d", 1)
 
@@ -159,3 +160,21 @@ def test_interactive_requests_overtake_batch_requests_in_the_queue() -> None:
     direct.give(D, batch(2, 20))
     direct.give(D, interactive(3, 30))
     assert [each.place.request for each in direct.core.sequences.waiting()] == [3, 2]
+
+
+def test_while_the_first_in_the_queue_does_not_fit_decode_steps_follow_without_a_look_at_the_queue() -> None:
+    direct = ready_core({"slots": 256})
+    for request in (1, 2):
+        direct.give(D, batch(request, 20, max_tokens=40))
+    direct.give(D, batch(3, 180))
+    for step, numbers in enumerate([(1,), (1,), (1, 2), (1, 2), (1, 2)], 1):
+        direct.give(ENGINE, done(step, *((number, 5) for number in numbers)))
+    looked: list[object] = []
+    waiting = direct.core.sequences.waiting
+    direct.core.sequences.waiting = lambda: looked.append(1) or waiting()  # type: ignore[func-returns-value, method-assign]
+    for step in (6, 7, 8):
+        assert len(of(Step, direct.give(ENGINE, done(step, (1, 5), (2, 5))))) == 1
+    assert not looked
+    direct.give(D, Cancel(1, 1))
+    direct.give(ENGINE, done(9, (1, 5), (2, 5)))
+    assert looked, "there are slots again"
