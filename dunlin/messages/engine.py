@@ -129,6 +129,8 @@ class Step:
     span_stride: I64 = number(32, default_factory=i64)
     """Empty means stride 1 for every span."""
     serve: Serve | None = number(33, default=None)
+    preemptible: bool = number(34, default=False)
+    """Rows may leave it at a safepoint even if it has decode rows alone; such a step has no safepoint otherwise."""
 
 
 @message(event=2, hot=True)
@@ -169,7 +171,7 @@ class Interrupt:
     DISCARD: what the row computed in this step is forgotten, the KV of earlier steps stays valid. SUSPEND: a row of the
     running step is parked where it stands (hidden states, and inside attention its queries and partial result), until
     `Resume`, `Discard` or `Close`. Rows of queued steps have computed nothing and are forgotten under either verdict.
-    A step of decode rows alone has no safepoint: it ends first.
+    A step of decode rows alone has no safepoint, unless it is `preemptible`: it ends first.
     """
 
     verdict: Verdict = number(2)

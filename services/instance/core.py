@@ -17,7 +17,7 @@ from dunlin.messages.pool import TierReady
 from dunlin.messages.types import TransferStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
-from dunlin.policies.interrupt import INTERRUPT_POLICIES
+from dunlin.policies.interrupt import ARRIVAL_POLICIES, INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.step_budget import StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES
@@ -231,7 +231,8 @@ class InstanceCore:
             ttft_s=objectives.ttft_s,
             times=forecast if forecast.is_on else None,
         )
-        return BatchComposer(BATCH_POLICIES[scheduler.policy], scheduler.policy, budget, self.steps)
+        preempts_steps = INTERRUPT_POLICIES[config.interrupts.policy] in ARRIVAL_POLICIES
+        return BatchComposer(BATCH_POLICIES[scheduler.policy], scheduler.policy, budget, self.steps, preempts_steps)
 
     def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
         return Scheduler(

@@ -45,6 +45,13 @@ class SimulatedRunningStep:
         return isinstance(self.queued.step, Step) and bool(self.queued.step.peers)
 
     @property
+    def is_preemptible(self) -> bool:
+        """Whether it has safepoints even if all its rows decode."""
+        return (
+            self.has_paused or self.has_peers or (isinstance(self.queued.step, Step) and self.queued.step.preemptible)
+        )
+
+    @property
     def end_in_s(self) -> float:
         """Seconds from `since_s` to its end, unless it is held up."""
         return self.whole_s * (1.0 - self.queued.units / (self.layers * LAYER_UNITS)) + self.delay_s

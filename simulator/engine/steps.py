@@ -247,7 +247,7 @@ class SimulatedStepRunner:
             self.parked.forget(number)
 
     def _await_safepoint(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
-        if not running.has_paused and not running.has_peers and not self._rows.count(running.queued).prefill_rows:
+        if not running.is_preemptible and not self._rows.count(running.queued).prefill_rows:
             return []  # a step that began with decode rows alone ends first
         units = running.next_safepoint(now_s)
         if units is None:

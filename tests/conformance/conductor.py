@@ -343,4 +343,5 @@ def _step(number: int, sequences: list[int], rows: list[ConductedRow], after: li
         i64(row.stop - row.start for row in rows),
         after=i64(after),
         layout=layout,
+        preemptible=number % 2 == 0,
     )

@@ -34,6 +34,7 @@ class RunningStep:
         dropped: Sequence[int] = (),
         left: Sequence[int] = (),
         exchange: StepExchange | None = None,
+        preemptible: bool = False,
     ) -> None:
         self.number = number
         self.layers = layers
@@ -44,7 +45,7 @@ class RunningStep:
         self._dropped = dropped
         self._left = list(left)
         self._exchange = exchange
-        self._can_pause = exchange is not None or any(not row.is_decode for row in rows)
+        self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
 
     def __repr__(self) -> str:
         return f"[step: {self.number} | rows: {len(self._rows)} | {self._iteration}]"
@@ -82,7 +83,7 @@ class RunningStep:
     def run(self, safepoint: Safepoint, beat: Callable[[], object]) -> None:
         """Compute until it is done, or until a safepoint asks for a pause.
 
-        A step of decode rows alone has no safepoint: it calls `beat` after each layer.
+        A step of decode rows alone has no safepoint, unless it is preemptible: it calls `beat` after each layer.
         """
         iteration = self._iteration
         if iteration is None:

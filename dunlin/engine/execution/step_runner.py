@@ -267,8 +267,9 @@ class StepRunner:
             row.issue(layers, extents)
         iteration = self._iterate(found.rows, layers, hidden, exchange=exchange) if found.rows else None
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
+        work = iteration or serving
         return RunningStep(
-            queued.number, found.rows, layers, iteration or serving, found.dropped, queued.left, exchange
+            queued.number, found.rows, layers, work, found.dropped, queued.left, exchange, step.preemptible
         )
 
     def _exchange(self, step: Step, found: RunnableRows) -> StepExchange | None:

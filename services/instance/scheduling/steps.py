@@ -21,13 +21,24 @@ _DECODE = {
 
 
 class BatchComposer:
-    """Owns the last step's composition, as long as the next one can follow from it."""
+    """Owns the last step's composition, as long as the next one can follow from it.
 
-    def __init__(self, policy: BatchPolicy, policy_name: str, budget: StepBudget, ledger: StepLedger) -> None:
+    `preempts_steps`: steps of batch work alone are preemptible throughout, for interactive requests that arrive.
+    """
+
+    def __init__(
+        self,
+        policy: BatchPolicy,
+        policy_name: str,
+        budget: StepBudget,
+        ledger: StepLedger,
+        preempts_steps: bool = False,
+    ) -> None:
         self._policy = policy
         self._policy_name = policy_name
         self._budget = budget
         self._ledger = ledger
+        self._preempts_steps = preempts_steps
         self._layout = 0
         self._composition = i64()
         self._fast_path = DecodeFastPath()
@@ -105,6 +116,7 @@ class BatchComposer:
             extents.length,
             why=why,
             layout=self._layout,
+            preemptible=self._preempts_steps and all(sequence.is_batch for sequence in rows.sequences),
         )
 
     def _why(self, rows: StepRows) -> Why | None:

@@ -284,6 +284,15 @@ def test_a_step_of_decode_rows_has_no_safepoint(loaded: LoadedModel) -> None:
     assert (done.step, count.passed) == (2, 0)
 
 
+def test_a_preemptible_step_of_decode_rows_has_safepoints(loaded: LoadedModel) -> None:
+    runner, count = poisoned_runner(loaded), Pauses()
+    run_to(runner, 0, *opens(), before())
+    drain(runner)
+    runner.receive(replace(make_step(2, (2, len(SHORT), len(SHORT) + 1, 300)), preemptible=True))
+    runner.work(count)
+    assert count.passed >= loaded.config.layers
+
+
 def test_a_new_sequence_and_a_step_may_arrive_in_the_middle(loaded: LoadedModel) -> None:
     expected = undisturbed(loaded)
     runner, found = at_safepoint(loaded, 5)

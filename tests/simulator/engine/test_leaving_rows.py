@@ -1,5 +1,6 @@
 """Rows of the modelled engine that leave a step, wait and come back; 8 layers of 10 ms, so safepoints 5 ms apart."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,6 +160,15 @@ def test_a_step_of_decode_rows_alone_ends_before_an_interrupt() -> None:
     assert [(at_s, kind) for at_s, kind, _ in kinds] == [(0.16, "StepDone"), (0.16, "Interrupted"), (0.16, "StepDone")]
     (left,) = (left for _, left in bench.of(Interrupted))
     assert rows_of(left) == [(1, 3, 0, 0, 0)]
+
+
+def test_a_preemptible_step_of_decode_rows_alone_does_not_end_first() -> None:
+    bench = two()
+    bench.tell(replace(step_of(2, (1, 10, 11), (2, 10, 11)), preemptible=True), at_s=0.08)
+    bench.tell(interrupt(7, DISCARD), at_s=0.101)
+    (at_s, left), (done_s, done) = answers(bench)[1:]
+    assert (at_s, done_s, rows_of(left)) == (0.105, 0.105, [(1, 2, 2, HALF, 0), (2, 2, 2, HALF, 0)])
+    assert list(done.left) == [1, 2]
 
 
 def test_an_interrupt_after_the_last_safepoint_waits_for_the_end() -> None:

@@ -127,8 +127,12 @@ def with_batch_steps(**settings: Any) -> Direct:
         {"slots": 1024},
         PerToken(),
         scheduler__policy="slo_aware",
-        scheduler__max_step_tokens=80,
-        **{"interrupts__policy": "on_arrival", "objectives__ttft_s": 1.0} | settings,
+        **{
+            "scheduler__max_step_tokens": 80,
+            "interrupts__policy": "on_arrival",
+            "objectives__ttft_s": 1.0,
+        }
+        | settings,
     )
     direct.give(D, make_place(1, tokens=200, request_class=RequestClass.BATCH))
     return direct
@@ -167,3 +171,15 @@ def test_one_request_is_a_reason_to_interrupt_once() -> None:
     direct.give(ENGINE, Interrupted(i64(), message.ticket, i64(), i32(), i32(), i8()), 0.06)
     assert of(Interrupt, direct.give(D, make_place(3, tokens=3, request_class=RequestClass.BATCH), 0.07)) == []
     assert len(of(Interrupt, direct.give(D, make_place(4, tokens=3, may_preempt=True), 0.08))) == 1
+
+
+def test_steps_of_batch_work_alone_are_preemptible_where_the_policy_interrupts_them() -> None:
+    direct = with_batch_steps(scheduler__max_step_tokens=500)
+    direct.give(ENGINE, done(1, (1, 5)), 2.0)
+    (decode,) = of(Step, direct.give(ENGINE, done(2, (1, 5)), 2.1))
+    direct.give(D, make_place(2, tokens=30, may_preempt=True), 2.1)
+    (mixed,) = of(Step, direct.give(ENGINE, done(3, (1, 5)), 2.2))
+    assert [(list(step.sequence), step.preemptible) for step in (decode, mixed)] == [([1], True), ([1, 2], False)]
+    never = with_batch_steps(interrupts__policy="never")
+    (step,) = of(Step, never.give(ENGINE, done(1, (1, 5)), 2.0))
+    assert not step.preemptible
