@@ -203,11 +203,16 @@ class GroupWatcher(InvariantWatcher):
             raise self.fail(f"{order} goes on without {gone}, who are gone since {since_s}", "I5")
 
     def _is_ordered_to_lack(self, member: Address) -> bool:
-        """Whether an instance knows that it lacks layers, computes nothing meanwhile, and has not for too long."""
+        """Whether an instance knows that its layers go or are gone, computes nothing meanwhile, and has not for too
+        long.
+
+        It knows when it orders them away from its engine: the engine has dropped them a message before it hears so.
+        """
         core, now_s = self.cluster.instances[member.name], self.cluster.world.now_s
         since_s = self._lacking_since_s.setdefault(member, now_s)
         in_time = now_s - since_s < COVERAGE_S or self.faults.was_disturbed(member)
-        return in_time and not core.layer_changes.is_whole
+        computes = core.layer_changes.may_compute or core.steps.outstanding
+        return in_time and not computes
 
     def _held(self, member: Address, order: GroupOrder) -> frozenset[int]:
         """The layers that a member has of those that its order names (all, if it names none)."""

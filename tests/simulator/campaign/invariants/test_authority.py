@@ -12,6 +12,7 @@ from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import Drain, GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, Why, f32, i8, i32, i64
+from services.instance.engine.layer_changes import LayerChanges
 from simulator.campaign.invariants.authority import (
     FencingWatcher,
     GroupWatcher,
@@ -180,7 +181,8 @@ def audit_groups(
     orders: dict[int, GroupOrder | None],
     sequences: int = 0,
     engines: tuple[tuple[int, ...], tuple[int, ...]] = ((0, 1), (0, 1)),
-    is_whole: bool = True,
+    may_compute: bool = True,
+    outstanding: int = 0,
     again_s: float = 0.0,
 ) -> None:
     """Audit two instances that follow these orders, and whose engines hold these of two layers."""
@@ -190,7 +192,8 @@ def audit_groups(
             address=address,
             group_order=orders.get(index),
             sequences=[f"sequence-{one}" for one in range(sequences)],
-            layer_changes=SimpleNamespace(is_whole=is_whole),
+            layer_changes=SimpleNamespace(may_compute=may_compute),
+            steps=SimpleNamespace(outstanding=outstanding),
         )
         campaign.cluster.instances[address.name] = held
         supervisor: Any = SimpleNamespace(layers=SimpleNamespace(held=engines[index], all=2))
@@ -240,10 +243,23 @@ def test_layers_that_an_engine_dropped_are_missed_though_its_order_names_them(ki
 def test_an_instance_that_knows_what_it_lacks_may_lack_it_for_a_while() -> None:
     alone: Any = {0: order(ONE), 1: order(OTHER, group=2)}
     engines = (0,), (0, 1)
-    audit_groups(alone, engines=engines, is_whole=False, again_s=50.0)
-    for is_whole, again_s in ((True, 0.0), (False, 70.0)):
+    audit_groups(alone, engines=engines, may_compute=False, again_s=50.0)
+    for may_compute, outstanding, again_s in ((True, 0, 0.0), (False, 1, 0.0), (False, 0, 70.0)):
         with broken("I5", r"layers \[0\] of 2"):
-            audit_groups(alone, engines=engines, is_whole=is_whole, again_s=again_s)
+            audit_groups(alone, engines=engines, may_compute=may_compute, outstanding=outstanding, again_s=again_s)
+
+
+def test_an_instance_knows_what_it_lacks_before_its_engine_has_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign = Campaign()
+    watcher, instance = watch(campaign, GroupWatcher), campaign.address("instance")
+    core, layers = campaign.cluster.instances[instance.name], campaign.cluster.engine_supervisors[instance].layers
+    assert campaign.faults.inject(fault("remap", amount=0.25, other=0.9)) == instance
+    campaign.world.run(lambda: not layers.is_whole, for_s=1.0)
+    assert core.layer_changes.is_whole  # the engine's answer is on its way
+    watcher.audit()
+    monkeypatch.setattr(LayerChanges, "may_compute", True)
+    with broken("I5", rf"layers \[0\] of 2 are all that {instance}"):
+        watcher.audit()
 
 
 def test_an_instance_that_runs_requests_without_an_order_breaks_i4() -> None:
