@@ -76,7 +76,7 @@ class CampaignTrial:
         self._befores = [one.before for one in self._watchers if type(one).before is not InvariantWatcher.before]
         self._afters = [one.after for one in self._watchers if type(one).after is not InvariantWatcher.after]
         self._coverage = coverage
-        self._audited_s = 0.0
+        self._audited_s = self._looked_s = 0.0
         self._alone: Counter[tuple[object, ...]] = Counter()
 
     def run(self) -> TrialOutcome:
@@ -152,8 +152,13 @@ class CampaignTrial:
             after(event)
         if self._coverage is not None:
             self._coverage.delivered(self.cluster, event)
-        if event.at_s > self._audited_s + (AUDIT_S if self._clients.open() else AFTERWARDS_S):
-            self._audited_s = event.at_s
+        if event.at_s > self._looked_s + AUDIT_S:
+            self._looked_s = event.at_s
+            self._audit_if_due(event.at_s)
+
+    def _audit_if_due(self, now_s: float) -> None:
+        if self._clients.open() or now_s > self._audited_s + AFTERWARDS_S:
+            self._audited_s = now_s
             self._audit()
 
     def _audit(self) -> None:
