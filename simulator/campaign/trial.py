@@ -46,7 +46,8 @@ LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
 class TrialOutcome:
     """The outcome of a trial. `digest` covers all deliveries: two runs of a plan have the same.
 
-    `done` counts faults by kind, `ends` the ends of clients.
+    `done` counts faults by kind, `ends` the ends of clients, `excused` the looks of each invariant that found it
+    broken for a reason that excuses it.
     """
 
     seed: int
@@ -56,6 +57,7 @@ class TrialOutcome:
     digest: int = 0
     done: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
 
 
 class CampaignTrial:
@@ -72,9 +74,9 @@ class CampaignTrial:
         self._clients = CampaignClients(self.cluster)
         self._faults = FaultInjector(self.cluster, self._clients, jitter, bool(self._poison))
         self._watchers = [watcher(self.cluster, self._clients, self._faults) for watcher in WATCHERS]
-        # Hot path: only the watchers that override a hook are called for each event.
-        self._befores = [one.before for one in self._watchers if type(one).before is not InvariantWatcher.before]
-        self._afters = [one.after for one in self._watchers if type(one).after is not InvariantWatcher.after]
+        # Hot path: of each event only the watchers are told that override the hook and look at its receiver's role.
+        self._befores = _hooks(self._watchers, "before")
+        self._afters = _hooks(self._watchers, "after")
         self._coverage = coverage
         self._audited_s = self._looked_s = 0.0
         self._alone: Counter[tuple[object, ...]] = Counter()
@@ -88,6 +90,8 @@ class CampaignTrial:
         except Exception as error:
             self.outcome.violation = violation_of(error, self.cluster.world.now_s)
             self.outcome.violation.__cause__ = error
+        for watcher in self._watchers:
+            self.outcome.excused += watcher.excused
         self.outcome.simulated_s = self.cluster.world.now_s
         self.outcome.events = self.cluster.world.delivered
         return self.outcome
@@ -141,14 +145,14 @@ class CampaignTrial:
             self._coverage.fault_applied(fault.kind, victim.role, phases.get(victim, "gone"))
 
     def _before(self, event: Delivery) -> None:
-        for before in self._befores:
+        for before in self._befores.get(event.to.role, ()):
             before(event)
 
     def _after(self, event: Delivery) -> None:
         self.outcome.digest = chain_digest(self.outcome.digest, event)
         if self._poison and event.to.role == "instance":
             self._crash_on_poison(event)
-        for after in self._afters:
+        for after in self._afters.get(event.to.role, ()):
             after(event)
         if self._coverage is not None:
             self._coverage.delivered(self.cluster, event)
@@ -248,6 +252,16 @@ def _end_of(client: CampaignClient) -> str:
     if client.disconnected:
         return "left"
     return client.rejected.code.name.lower() if client.rejected is not None else client.finish.name.lower()
+
+
+def _hooks(watchers: list[InvariantWatcher], name: str) -> dict[str, list[Callable[[Delivery], None]]]:
+    """The overridden hooks of that name, by the role of the receiver."""
+    hooks: dict[str, list[Callable[[Delivery], None]]] = {}
+    for watcher in watchers:
+        if getattr(type(watcher), name) is not getattr(InvariantWatcher, name):
+            for role in watcher.roles:
+                hooks.setdefault(role, []).append(getattr(watcher, name))
+    return hooks
 
 
 def chain_digest(digest: int, event: Delivery) -> int:
