@@ -10,7 +10,7 @@ from functools import partial
 from random import Random
 from zlib import crc32
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Message
 from dunlin.messages.door import Quota, RejectionCode
 from dunlin.messages.types import FinishReason
 from services.instance.sequence.table import Sequence
@@ -77,6 +77,7 @@ class CampaignTrial:
         # Hot path: of each event only the watchers are told that override the hook and look at its receiver's role.
         self._befores = _hooks(self._watchers, "before")
         self._afters = _hooks(self._watchers, "after")
+        self._sents = [one.sent for one in self._watchers if type(one).sent is not InvariantWatcher.sent]
         self._coverage = coverage
         self._audited_s = self._looked_s = 0.0
         self._alone: Counter[tuple[object, ...]] = Counter()
@@ -98,7 +99,7 @@ class CampaignTrial:
 
     def _run(self) -> None:
         world = self.cluster.world
-        world.before, world.on_delivered = self._before, self._after
+        world.before, world.on_delivered, world.on_sent = self._before, self._after, self._sent
         self._until(lambda: self.cluster.is_ready, READY_S, "the cluster is not ready")
         self._give_quotas()
         start_s = world.now_s
@@ -147,6 +148,10 @@ class CampaignTrial:
     def _before(self, event: Delivery) -> None:
         for before in self._befores.get(event.to.role, ()):
             before(event)
+
+    def _sent(self, at_s: float, sender: Address, to: Address, message: Message) -> None:
+        for sent in self._sents:
+            sent(at_s, sender, to, message)
 
     def _after(self, event: Delivery) -> None:
         self.outcome.digest = chain_digest(self.outcome.digest, event)

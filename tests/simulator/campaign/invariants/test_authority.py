@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Send
 from dunlin.messages.dispatch import Accepted, Tokens
 from dunlin.messages.engine import StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
@@ -149,19 +149,41 @@ def test_a_manager_that_leads_anothers_epoch_breaks_i3() -> None:
         watcher.after(campaign.event(manager, manager, Elected(99)))
 
 
-def test_an_order_long_after_the_end_of_its_term_breaks_i9() -> None:
+def test_an_order_outside_the_term_of_its_manager_breaks_i9() -> None:
     campaign = Campaign()
     watcher, instance = watch(campaign, LeadershipWatcher), campaign.address("instance")
-    (epoch,) = campaign.cluster.etcd.terms
-    manager = led(campaign, epoch)
-    watcher.after(campaign.event(manager, manager, Elected(epoch)))
-    watcher.after(campaign.event(led(campaign, None), manager, Deposed(epoch)))
-    campaign.run(9.9)
-    watcher.after(campaign.event(manager, instance, Drain(epoch, 1)))
-    campaign.run(0.2)
-    watcher.after(campaign.event(manager, instance, Drain(epoch + 1, 1)))
-    with broken("I9", f"lost epoch {epoch} at .* and says Drain"):
-        watcher.after(campaign.event(manager, instance, Drain(epoch, 1)))
+    manager = campaign.address("global_manager")
+
+    def orders(epoch: int) -> None:
+        watcher.sent(1.0, manager, instance, Drain(epoch, 1))
+
+    with broken("I9", "has term None and orders .*instance-0.* Drain"):
+        orders(7)
+    watcher.before(campaign.event(manager, manager, Elected(7)))
+    orders(7)
+    with broken("I9", "has term 7 and orders .* Drain"):
+        orders(6)
+    watcher.before(campaign.event(manager, manager, Deposed(6)))
+    orders(7)
+    watcher.before(campaign.event(manager, manager, Deposed(7)))
+    with broken("I9", "has term None and orders"):
+        orders(7)
+    watcher.sent(1.0, manager, instance, Deposed(7))  # no order
+
+
+def test_a_manager_that_orders_when_it_hears_of_its_end_is_found_in_that_event() -> None:
+    campaign = Campaign()
+    watcher, manager = watch(campaign, LeadershipWatcher), campaign.address("global_manager")
+    campaign.world.before, campaign.world.on_sent = watcher.before, watcher.sent
+    campaign.cluster.etcd.resign()
+    campaign.run(1.0)  # it leads again, and orders in its new term
+    assert campaign.cluster.etcd.leader == manager
+    instance = campaign.address("instance")
+    late = Drain(max(campaign.cluster.etcd.terms), 1)
+    campaign.cluster.manager._handlers[Deposed] = lambda *_: [Send(instance, late)]
+    campaign.cluster.etcd.resign()
+    with broken("I9", "has term None and orders .* Drain"):
+        campaign.run(1.0)
 
 
 def test_one_plan_version_with_two_meanings_breaks_i4() -> None:
