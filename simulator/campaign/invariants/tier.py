@@ -101,15 +101,20 @@ class RegionWatcher(InvariantWatcher):
 
     def _ended(self, instance: Address, done: TransferDone) -> None:
         move = self._moves.get(instance, {}).pop(done.ticket, None)
-        self._keeper_of.pop((instance, done.ticket), None)
+        keeper = self._keeper_of.pop((instance, done.ticket), None)
         if move is None or move.host is None:
             return
         if done.status is TransferStatus.OK and move.kind is TransferKind.SLAB_TO_HOST:
             self._written(instance, move.host)
-        if done.status is not TransferStatus.CORRUPT or self._is_released(instance, move.host):
-            return
-        if not self.faults.storage.damaged:
-            raise self.fail(f"{instance} finds {move.host} damaged, and no fault damaged it")
+        if done.status is TransferStatus.CORRUPT and not self._is_damaged(keeper, move.host):
+            if not self._is_released(instance, move.host):
+                raise self.fail(f"{instance} finds {move.host} damaged, and no fault damaged it")
+            self.excuse("a region is found damaged that was released while it was read")
+
+    def _is_damaged(self, keeper: Address | None, host: HostRegion) -> bool:
+        """Whether a fault damaged the content of that region, or of the one that it was copied from."""
+        memory = self.cluster.host_memories.get(keeper) if keeper is not None else None
+        return memory is not None and host.offset_bytes in memory.damaged
 
     def _is_released(self, instance: Address, host: HostRegion) -> bool:
         """Whether the owner released the region while it was read, as after a cancelled migration."""
