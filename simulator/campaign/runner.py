@@ -45,7 +45,9 @@ class FailingSeed:
 
 @dataclass
 class CampaignSummary:
-    """The sums of a campaign. `done` counts faults by kind, `ends` the ends of clients, `found` has the violations."""
+    """The sums of a campaign. `done` counts faults by kind, `ends` the ends of clients, `excused` what was excused of
+    each invariant, by its reason; `found` has the violations.
+    """
 
     seeds: int = 0
     simulated_s: float = 0.0
@@ -53,6 +55,7 @@ class CampaignSummary:
     digest: int = 0
     done: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
     found: list[FailingSeed] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
 
@@ -64,6 +67,12 @@ class CampaignSummary:
         self.digest = (self.digest * 31 + outcome.digest) & 0xFFFF_FFFF
         self.done += outcome.done
         self.ends += outcome.ends
+        self.excused += outcome.excused
+
+    def excuses(self) -> str:
+        """How often a look at each invariant found it broken and was excused, in one line of text."""
+        said = ", ".join(f"{reason} {count}" for reason, count in sorted(self.excused.items()))
+        return f"excused looks: {said or 'none'}"
 
     def line(self) -> str:
         """The summary in one line of text."""

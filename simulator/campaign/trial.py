@@ -10,7 +10,7 @@ from functools import partial
 from random import Random
 from zlib import crc32
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Message
 from dunlin.messages.door import Quota, RejectionCode
 from dunlin.messages.types import FinishReason
 from services.instance.sequence.table import Sequence
@@ -46,7 +46,8 @@ LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
 class TrialOutcome:
     """The outcome of a trial. `digest` covers all deliveries: two runs of a plan have the same.
 
-    `done` counts faults by kind, `ends` the ends of clients.
+    `done` counts faults by kind, `ends` the ends of clients, `excused` the looks of each invariant that found it
+    broken for a reason that excuses it.
     """
 
     seed: int
@@ -56,6 +57,7 @@ class TrialOutcome:
     digest: int = 0
     done: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
 
 
 class CampaignTrial:
@@ -72,11 +74,12 @@ class CampaignTrial:
         self._clients = CampaignClients(self.cluster)
         self._faults = FaultInjector(self.cluster, self._clients, jitter, bool(self._poison))
         self._watchers = [watcher(self.cluster, self._clients, self._faults) for watcher in WATCHERS]
-        # Hot path: only the watchers that override a hook are called for each event.
-        self._befores = [one.before for one in self._watchers if type(one).before is not InvariantWatcher.before]
-        self._afters = [one.after for one in self._watchers if type(one).after is not InvariantWatcher.after]
+        # Hot path: of each event only the watchers are told that override the hook and look at its receiver's role.
+        self._befores = _hooks(self._watchers, "before")
+        self._afters = _hooks(self._watchers, "after")
+        self._sents = [one.sent for one in self._watchers if type(one).sent is not InvariantWatcher.sent]
         self._coverage = coverage
-        self._audited_s = 0.0
+        self._audited_s = self._looked_s = 0.0
         self._alone: Counter[tuple[object, ...]] = Counter()
 
     def run(self) -> TrialOutcome:
@@ -88,13 +91,15 @@ class CampaignTrial:
         except Exception as error:
             self.outcome.violation = violation_of(error, self.cluster.world.now_s)
             self.outcome.violation.__cause__ = error
+        for watcher in self._watchers:
+            self.outcome.excused += watcher.excused
         self.outcome.simulated_s = self.cluster.world.now_s
         self.outcome.events = self.cluster.world.delivered
         return self.outcome
 
     def _run(self) -> None:
         world = self.cluster.world
-        world.before, world.on_delivered = self._before, self._after
+        world.before, world.on_delivered, world.on_sent = self._before, self._after, self._sent
         self._until(lambda: self.cluster.is_ready, READY_S, "the cluster is not ready")
         self._give_quotas()
         start_s = world.now_s
@@ -141,19 +146,28 @@ class CampaignTrial:
             self._coverage.fault_applied(fault.kind, victim.role, phases.get(victim, "gone"))
 
     def _before(self, event: Delivery) -> None:
-        for before in self._befores:
+        for before in self._befores.get(event.to.role, ()):
             before(event)
+
+    def _sent(self, at_s: float, sender: Address, to: Address, message: Message) -> None:
+        for sent in self._sents:
+            sent(at_s, sender, to, message)
 
     def _after(self, event: Delivery) -> None:
         self.outcome.digest = chain_digest(self.outcome.digest, event)
         if self._poison and event.to.role == "instance":
             self._crash_on_poison(event)
-        for after in self._afters:
+        for after in self._afters.get(event.to.role, ()):
             after(event)
         if self._coverage is not None:
             self._coverage.delivered(self.cluster, event)
-        if event.at_s > self._audited_s + (AUDIT_S if self._clients.open() else AFTERWARDS_S):
-            self._audited_s = event.at_s
+        if event.at_s > self._looked_s + AUDIT_S:
+            self._looked_s = event.at_s
+            self._audit_if_due(event.at_s)
+
+    def _audit_if_due(self, now_s: float) -> None:
+        if self._clients.open() or now_s > self._audited_s + AFTERWARDS_S:
+            self._audited_s = now_s
             self._audit()
 
     def _audit(self) -> None:
@@ -243,6 +257,16 @@ def _end_of(client: CampaignClient) -> str:
     if client.disconnected:
         return "left"
     return client.rejected.code.name.lower() if client.rejected is not None else client.finish.name.lower()
+
+
+def _hooks(watchers: list[InvariantWatcher], name: str) -> dict[str, list[Callable[[Delivery], None]]]:
+    """The overridden hooks of that name, by the role of the receiver."""
+    hooks: dict[str, list[Callable[[Delivery], None]]] = {}
+    for watcher in watchers:
+        if getattr(type(watcher), name) is not getattr(InvariantWatcher, name):
+            for role in watcher.roles:
+                hooks.setdefault(role, []).append(getattr(watcher, name))
+    return hooks
 
 
 def chain_digest(digest: int, event: Delivery) -> int:

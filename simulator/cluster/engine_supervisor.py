@@ -127,7 +127,7 @@ class SimulatedEngineSupervisor:
         """Let engines read and write the memory that `wish` names from now on."""
         memory = self._memory_of(wish)
         if memory is not None:
-            self._tier.contents = memory.contents
+            self._tier.contents, self._tier.damaged = memory.contents, memory.damaged
 
     def restart(self) -> None:
         """Start the next engine process."""

@@ -98,6 +98,6 @@ class SimulatedKvTransport:
             return self._world.post(TRANSPORT, sender, RegionPushed(push.ticket, "it is not expected"))
         if not self._world.is_up(sender):
             return self._world.post(TRANSPORT, to, RegionReceived(push.handle, push.generation, "the sender is gone"))
-        self._memories[to].write(goods.host, self._memories[sender].read(push.payload.host))
+        self._memories[to].copy_from(self._memories[sender], push.payload.host, goods.host)
         self._world.post(TRANSPORT, sender, RegionPushed(push.ticket))
         return self._world.post(TRANSPORT, to, RegionReceived(push.handle, push.generation))

@@ -31,9 +31,10 @@ class World:
     """Delivers messages between connected addresses, and timers after exactly their delay.
 
     `latency_s`: seconds of delay of every stream, or a function of a stream's two ends. `keep_sent`: record every
-    message in `sent`. `before` is called before each delivery, `on_delivered` after it, `on_decided` with each message
-    that has a reason. `extra_s(sender, to)`: seconds that one message takes beyond the latency of its stream.
-    `dropped` counts messages that had no stream or no receiver.
+    message in `sent`. `before` is called before each delivery, `on_delivered` after it, `on_sent` with each message
+    that a core sends on an open stream, `on_decided` with those of them that have a reason. `extra_s(sender, to)`:
+    seconds that one message takes beyond the latency of its stream. `dropped` counts messages that had no stream or no
+    receiver.
     """
 
     def __init__(self, latency_s: float | Callable[[Address, Address], float] = LATENCY_S) -> None:
@@ -44,6 +45,7 @@ class World:
         self.keep_sent = True
         self.before: Callable[[Delivery], None] | None = None
         self.on_delivered: Callable[[Delivery], None] | None = None
+        self.on_sent: Callable[[float, Address, Address, Message], None] | None = None
         self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
         self.extra_s: Callable[[Address, Address], float] | None = None
         self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
@@ -265,7 +267,8 @@ class World:
 
     def _carry_out(self, now_s: float, process: SimulatedProcess, effects: Sequence[Effect]) -> None:
         heap, streams, number = self._heap, process.streams, self._numbers
-        is_watched = self.keep_sent or self.extra_s is not None or self.on_decided is not None
+        is_watched = self.keep_sent or self.extra_s is not None or self.on_sent is not None
+        is_watched = is_watched or self.on_decided is not None
         for effect in effects:
             if isinstance(effect, After):
                 number += 1
@@ -295,6 +298,8 @@ class World:
         message, to = effect.message, effect.to
         if self.keep_sent:
             self.sent.append((now_s, stream.speaker, to, message))
+        if self.on_sent is not None:
+            self.on_sent(now_s, stream.speaker, to, message)
         if self.on_decided is not None and getattr(message, "why", None) is not None:
             self.on_decided(now_s, stream.speaker, to, message)
         self._send_on(stream, message, now_s)

@@ -51,6 +51,7 @@ def run_campaign(arguments: argparse.Namespace) -> int:
         print(_report(found))
     if arguments.coverage:
         print(summary.coverage.report())
+    print(summary.excuses())
     print(summary.line())
     return 1 if summary.found else 0
 

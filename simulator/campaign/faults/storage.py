@@ -9,10 +9,9 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class StorageFaults:
-    """Faults of host tiers. `damaged`: kvstore and byte offset of each damaged region."""
+    """Faults of host tiers."""
 
     def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
-        self.damaged: set[tuple[Address, int]] = set()
         self._cluster = cluster
         self._world = cluster.world
         self._victims = victims
@@ -26,7 +25,6 @@ class StorageFaults:
             return None
         for offset in offsets if fault.amount < 0.5 else [offsets[int(fault.other * len(offsets))]]:
             memory.corrupt(offset)
-            self.damaged.add((kvstore, offset))
         return kvstore
 
     def do_tier_full(self, fault: Fault) -> Address | None:

@@ -23,6 +23,7 @@ class QuotaWatcher(InvariantWatcher):
     """I11: no tenant exceeds its quota, and a full queue admits no new request."""
 
     invariant = "I11"
+    roles = ("dispatcher",)
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
@@ -73,6 +74,7 @@ class ProgressWatcher(InvariantWatcher):
     """I12: nothing waits for a process that will not answer, and no work is done for a client that left."""
 
     invariant = "I12"
+    roles = ("dispatcher",)
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
@@ -103,14 +105,18 @@ class ProgressWatcher(InvariantWatcher):
             if client.disconnected and client.request and not client.submit.idempotency:
                 self._is_forgotten(client)
             elif client.submit.timeout_s is not None and client.door is not None and not client.is_done:
-                if self.faults.was_disturbed(client.door):
-                    continue
-                late_s = self.cluster.world.now_s - client.connected_s - client.submit.timeout_s
-                if late_s >= LATE_S:
-                    raise self.fail(f"{client!r} is {late_s:.1f} s over its time")
+                self._is_in_time(client, client.door, client.submit.timeout_s)
         for address, since_s in self.faults.processes.asleep_s.items():
             if address.role == "instance":
                 self._is_given_up(address, since_s)
+
+    def _is_in_time(self, client: CampaignClient, door: Address, timeout_s: float) -> None:
+        late_s = self.cluster.world.now_s - client.connected_s - timeout_s
+        if late_s < LATE_S:
+            return
+        if not self.faults.was_disturbed(door):
+            raise self.fail(f"{client!r} is {late_s:.1f} s over its time")
+        self.excuse("a request outlasts its deadline at a disturbed dispatcher")
 
     def _is_forgotten(self, client: CampaignClient) -> None:
         if self.cluster.world.now_s < self._forgotten_s(client) or self.faults.was_disturbed(*self.cluster.cores):
@@ -138,7 +144,9 @@ class ProgressWatcher(InvariantWatcher):
         for core in self.cluster.dispatchers.values():
             judges = (core.address, *self.cluster.of_role("monitor"))
             watched_s = max(since_s, *(self.cluster.started_s[judge] for judge in judges))
-            if self.cluster.world.now_s - watched_s > STUCK_S and not self.faults.was_disturbed(*judges):
-                held = core.journal.ordered_requests_at(instance)
-                if held:
-                    raise self.fail(f"{core.address} waits for {instance}, which sleeps: {held}")
+            held = core.journal.ordered_requests_at(instance)
+            if not held or self.cluster.world.now_s - watched_s <= STUCK_S:
+                continue
+            if not self.faults.was_disturbed(*judges):
+                raise self.fail(f"{core.address} waits for {instance}, which sleeps: {held}")
+            self.excuse("disturbed judges wait for an instance that sleeps")

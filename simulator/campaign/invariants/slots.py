@@ -32,6 +32,7 @@ class SlotWatcher(InvariantWatcher):
     """I8: no slot, byte of room or entry is lost or held twice; in the end all are free."""
 
     invariant = "I8"
+    roles = ("dispatcher", "instance", "kvstore")
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
@@ -129,6 +130,7 @@ class RowWriteWatcher(InvariantWatcher):
     """I8: no later step of another sequence and no move gets slots that an outstanding step or a parked row writes."""
 
     invariant = "I8"
+    roles = ("engine", "instance")
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)

@@ -13,8 +13,8 @@ from services.instance.core import InstanceCore
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.plans import Fault, TrialPlan
-from simulator.campaign.runner import FailingSeed, plan_of, restless_part, run_campaign, run_seed
-from simulator.campaign.trial import CampaignTrial
+from simulator.campaign.runner import CampaignSummary, FailingSeed, plan_of, restless_part, run_campaign, run_seed
+from simulator.campaign.trial import CampaignTrial, TrialOutcome
 from simulator.campaign.violation import Violation
 
 SEEDS = 8
@@ -96,11 +96,20 @@ def test_several_processes_run_the_same_part_of_each_plan_as_one() -> None:
     assert alone.digest != run_campaign(range(2)).digest
 
 
+def test_what_was_excused_is_summed_and_told() -> None:
+    summary = CampaignSummary()
+    assert summary.excuses() == "excused looks: none"
+    for count in (1, 2):
+        summary.add(TrialOutcome(0, excused=Counter({"I9 a disturbed instance is suspected": count, "I5 layers": 1})))
+    assert summary.excuses() == "excused looks: I5 layers 2, I9 a disturbed instance is suspected 3"
+
+
 def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--campaign", "--seeds", "2", "--first-seed", "1", "--coverage"]) == 0
     *before, last = capsys.readouterr().out.splitlines()
     assert last.startswith("2 seeds, ")
     assert ": 0 violations [digest " in last
+    assert before[-1].startswith("excused looks: ")
     assert "transitions of sequences:" in before
 
 

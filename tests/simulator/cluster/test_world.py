@@ -265,11 +265,13 @@ def test_latency_may_depend_on_the_ends() -> None:
     assert ears[A].heard == [(0.1, B, Joined()), (0.5, C, Joined())]
 
 
-def test_only_messages_with_a_reason_are_decisions() -> None:
+def test_all_that_a_core_sends_is_told_and_what_has_a_reason_is_a_decision() -> None:
     world = World()
     world.keep_sent = False
     decided: list[Message] = []
     world.on_decided = lambda at_s, sender, to, message: decided.append(message)
+    sent: list[tuple[float, Message]] = []
+    world.on_sent = lambda at_s, sender, to, message: sent.append((at_s, message))
     because = Word("because", why="so")
     world.add(A, Ear(lambda message: [Send(B, Word()), Send(B, because)] if message == Word("go") else []))
     world.add(B, Ear())
@@ -278,4 +280,5 @@ def test_only_messages_with_a_reason_are_decisions() -> None:
     world.post(A, A, Word("go"))
     world.run_to(2.0)
     assert decided == [because]
+    assert sent == [(1.0 + 0.001, Word()), (1.0 + 0.001, because)]
     assert world.sent == []

@@ -30,6 +30,18 @@ def test_only_a_written_region_can_be_damaged() -> None:
         SimulatedHostMemory().corrupt(64)
 
 
+def test_damage_goes_with_copies_and_ends_with_the_next_write() -> None:
+    memory, other = SimulatedHostMemory(), SimulatedHostMemory()
+    here, there = HostRegion(1, 1, 0, 64), HostRegion(2, 1, 128, 64)
+    memory.write(here, [5, 6])
+    memory.corrupt(0)
+    other.copy_from(memory, here, there)
+    assert (other.read(there), other.damaged, memory.damaged) == ([4, 6], {128}, {0})
+    memory.write(here, [7])
+    other.copy_from(memory, here, there)
+    assert (other.read(there), other.damaged, memory.damaged) == ([7], set(), set())
+
+
 def test_a_checksum_covers_the_identity_and_the_content() -> None:
     checksums = [
         checksum_of(REGION, "float32", b"chain", [1, 2]),

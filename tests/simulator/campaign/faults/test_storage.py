@@ -1,4 +1,4 @@
-"""Faults of host tiers: flipped bits that are written down, and a hog that takes most of the room and returns it."""
+"""Faults of host tiers: flipped bits that the memory notes, and a hog that takes most of the room and returns it."""
 
 import pytest
 
@@ -22,14 +22,14 @@ def test_one_region_or_every_one_is_damaged_and_written_down(amount: float, othe
     contents[256] = []
     assert campaign.faults.inject(fault("corrupt", amount=amount, other=other)) == kvstore
     assert {offset for offset, content in contents.items() if content == [11, 20]} == set(damaged)
-    assert campaign.faults.storage.damaged == {(kvstore, offset) for offset in damaged}
+    assert campaign.cluster.tier.damaged == set(damaged)
 
 
 def test_an_empty_tier_cannot_be_damaged() -> None:
     campaign = Campaign()
     campaign.cluster.tier.contents[0] = []
     assert campaign.faults.inject(fault("corrupt")) is None
-    assert campaign.faults.storage.damaged == set()
+    assert campaign.cluster.tier.damaged == set()
 
 
 def test_a_hog_takes_seven_eighths_of_a_tier_and_returns_them() -> None:

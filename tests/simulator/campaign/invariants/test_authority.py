@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Send
 from dunlin.messages.dispatch import Accepted, Tokens
 from dunlin.messages.engine import StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import Drain, GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, Why, f32, i8, i32, i64
+from services.instance.engine.layer_changes import LayerChanges
 from simulator.campaign.invariants.authority import (
     FencingWatcher,
     GroupWatcher,
@@ -148,19 +149,41 @@ def test_a_manager_that_leads_anothers_epoch_breaks_i3() -> None:
         watcher.after(campaign.event(manager, manager, Elected(99)))
 
 
-def test_an_order_long_after_the_end_of_its_term_breaks_i9() -> None:
+def test_an_order_outside_the_term_of_its_manager_breaks_i9() -> None:
     campaign = Campaign()
     watcher, instance = watch(campaign, LeadershipWatcher), campaign.address("instance")
-    (epoch,) = campaign.cluster.etcd.terms
-    manager = led(campaign, epoch)
-    watcher.after(campaign.event(manager, manager, Elected(epoch)))
-    watcher.after(campaign.event(led(campaign, None), manager, Deposed(epoch)))
-    campaign.run(9.9)
-    watcher.after(campaign.event(manager, instance, Drain(epoch, 1)))
-    campaign.run(0.2)
-    watcher.after(campaign.event(manager, instance, Drain(epoch + 1, 1)))
-    with broken("I9", f"lost epoch {epoch} at .* and says Drain"):
-        watcher.after(campaign.event(manager, instance, Drain(epoch, 1)))
+    manager = campaign.address("global_manager")
+
+    def orders(epoch: int) -> None:
+        watcher.sent(1.0, manager, instance, Drain(epoch, 1))
+
+    with broken("I9", "has term None and orders .*instance-0.* Drain"):
+        orders(7)
+    watcher.before(campaign.event(manager, manager, Elected(7)))
+    orders(7)
+    with broken("I9", "has term 7 and orders .* Drain"):
+        orders(6)
+    watcher.before(campaign.event(manager, manager, Deposed(6)))
+    orders(7)
+    watcher.before(campaign.event(manager, manager, Deposed(7)))
+    with broken("I9", "has term None and orders"):
+        orders(7)
+    watcher.sent(1.0, manager, instance, Deposed(7))  # no order
+
+
+def test_a_manager_that_orders_when_it_hears_of_its_end_is_found_in_that_event() -> None:
+    campaign = Campaign()
+    watcher, manager = watch(campaign, LeadershipWatcher), campaign.address("global_manager")
+    campaign.world.before, campaign.world.on_sent = watcher.before, watcher.sent
+    campaign.cluster.etcd.resign()
+    campaign.run(1.0)  # it leads again, and orders in its new term
+    assert campaign.cluster.etcd.leader == manager
+    instance = campaign.address("instance")
+    late = Drain(max(campaign.cluster.etcd.terms), 1)
+    campaign.cluster.manager._handlers[Deposed] = lambda *_: [Send(instance, late)]
+    campaign.cluster.etcd.resign()
+    with broken("I9", "has term None and orders .* Drain"):
+        campaign.run(1.0)
 
 
 def test_one_plan_version_with_two_meanings_breaks_i4() -> None:
@@ -180,7 +203,8 @@ def audit_groups(
     orders: dict[int, GroupOrder | None],
     sequences: int = 0,
     engines: tuple[tuple[int, ...], tuple[int, ...]] = ((0, 1), (0, 1)),
-    is_whole: bool = True,
+    may_compute: bool = True,
+    outstanding: int = 0,
     again_s: float = 0.0,
 ) -> None:
     """Audit two instances that follow these orders, and whose engines hold these of two layers."""
@@ -190,7 +214,8 @@ def audit_groups(
             address=address,
             group_order=orders.get(index),
             sequences=[f"sequence-{one}" for one in range(sequences)],
-            layer_changes=SimpleNamespace(is_whole=is_whole),
+            layer_changes=SimpleNamespace(may_compute=may_compute),
+            steps=SimpleNamespace(outstanding=outstanding),
         )
         campaign.cluster.instances[address.name] = held
         supervisor: Any = SimpleNamespace(layers=SimpleNamespace(held=engines[index], all=2))
@@ -240,10 +265,23 @@ def test_layers_that_an_engine_dropped_are_missed_though_its_order_names_them(ki
 def test_an_instance_that_knows_what_it_lacks_may_lack_it_for_a_while() -> None:
     alone: Any = {0: order(ONE), 1: order(OTHER, group=2)}
     engines = (0,), (0, 1)
-    audit_groups(alone, engines=engines, is_whole=False, again_s=50.0)
-    for is_whole, again_s in ((True, 0.0), (False, 70.0)):
+    audit_groups(alone, engines=engines, may_compute=False, again_s=50.0)
+    for may_compute, outstanding, again_s in ((True, 0, 0.0), (False, 1, 0.0), (False, 0, 70.0)):
         with broken("I5", r"layers \[0\] of 2"):
-            audit_groups(alone, engines=engines, is_whole=is_whole, again_s=again_s)
+            audit_groups(alone, engines=engines, may_compute=may_compute, outstanding=outstanding, again_s=again_s)
+
+
+def test_an_instance_knows_what_it_lacks_before_its_engine_has_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign = Campaign()
+    watcher, instance = watch(campaign, GroupWatcher), campaign.address("instance")
+    core, layers = campaign.cluster.instances[instance.name], campaign.cluster.engine_supervisors[instance].layers
+    assert campaign.faults.inject(fault("remap", amount=0.25, other=0.9)) == instance
+    campaign.world.run(lambda: not layers.is_whole, for_s=1.0)
+    assert core.layer_changes.is_whole  # the engine's answer is on its way
+    watcher.audit()
+    monkeypatch.setattr(LayerChanges, "may_compute", True)
+    with broken("I5", rf"layers \[0\] of 2 are all that {instance}"):
+        watcher.audit()
 
 
 def test_an_instance_that_runs_requests_without_an_order_breaks_i4() -> None:

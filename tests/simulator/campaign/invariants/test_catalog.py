@@ -8,7 +8,7 @@ from simulator.campaign import invariants
 from simulator.campaign.invariants.catalog import WATCHERS
 from simulator.campaign.invariants.watcher import InvariantWatcher
 
-HOOKS = ("before", "after", "audit", "at_end")
+HOOKS = ("before", "after", "sent", "audit", "at_end")
 
 
 def test_every_watcher_of_the_folder_is_in_the_list_once() -> None:
@@ -23,4 +23,6 @@ def test_every_watcher_of_the_folder_is_in_the_list_once() -> None:
 def test_every_watcher_has_an_invariant_and_a_hook() -> None:
     for watcher in WATCHERS:
         assert any(getattr(watcher, hook) is not getattr(InvariantWatcher, hook) for hook in HOOKS), watcher
+        has_deliveries = any(getattr(watcher, hook) is not getattr(InvariantWatcher, hook) for hook in HOOKS[:2])
+        assert has_deliveries == bool(watcher.roles), watcher
     assert {watcher.invariant for watcher in WATCHERS} == {"I2", "I3", "I4", "I7", "I8", "I9", "I11", "I12"}

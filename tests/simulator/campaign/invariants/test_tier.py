@@ -98,15 +98,23 @@ def test_an_instance_that_is_not_told_of_its_old_name_breaks_i7() -> None:
     tier.watcher.audit()
 
 
-def test_damage_without_a_fault_breaks_i7() -> None:
+def test_damage_where_no_fault_did_it_breaks_i7() -> None:
     tier = Tier(RegionWatcher)
-    host = tier.reserve().host
-    tier.begin(host)
+    tier.campaign.cluster.mapped_of[tier.instance] = tier.kvstore
+    memory, (sound, damaged) = tier.campaign.cluster.tier, (tier.reserve().host, tier.reserve().host)
+    for host in (sound, damaged):
+        memory.write(host, [7])
+    memory.corrupt(damaged.offset_bytes)
+    tier.begin(damaged)
+    tier.end(TransferStatus.CORRUPT)
+    tier.begin(sound)
     with broken("I7", "finds .* damaged, and no fault damaged it"):
         tier.end(TransferStatus.CORRUPT)
-    tier.campaign.faults.storage.damaged.add((tier.kvstore, 0))
-    tier.begin(host)
-    tier.end(TransferStatus.CORRUPT)
+    memory.write(damaged, [7])  # damage ends with the next write
+    tier.begin(damaged)
+    with broken("I7", "finds .* damaged, and no fault damaged it"):
+        tier.end(TransferStatus.CORRUPT)
+    assert not tier.watcher.excused
 
 
 def test_a_region_that_its_owner_released_while_it_was_read_may_be_damaged() -> None:
@@ -115,6 +123,7 @@ def test_a_region_that_its_owner_released_while_it_was_read_may_be_damaged() -> 
     tier.begin(host)
     tier.release(host)
     tier.end(TransferStatus.CORRUPT)
+    assert tier.watcher.excused.total() == 1
 
 
 def test_room_is_free_for_a_write_that_the_engine_refused_and_not_for_one_that_it_has() -> None:
