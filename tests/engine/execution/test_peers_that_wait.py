@@ -80,3 +80,22 @@ def test_a_refused_step_lets_no_peer_write_for_it(directory: Path) -> None:
     assert isinstance(refused, Unsupported)
     opened = me.rooms.view(peer.number + 1, 64).view("int64")[0]
     assert opened != 8
+
+
+def test_a_master_computes_over_its_own_keys_before_it_waits(directory: Path) -> None:
+    """As long as there is a piece of its own, it does not ask for a pause."""
+    text = [(3 * at) % 500 for at in range(3000)]
+    master, holder = both = meet_all([Member(number, directory, "torch") for number in range(2)])
+    master.tell(make_open(9, text), make_step(1, (9, 0, 2900, 0), sample=[0]))
+    run_all([master])
+    master.tell(make_open(1, text, extent_start=i64([-1, 40]), extent_length=i64([40, 2860])))
+    spans = span_columns([(0, (0, 40, 1, 0))])
+    master.tell(make_step(2, (1, 2900, 3000, 2900), sample=[0], **spans, **group(master, both, GroupKind.MASTERS, 7)))
+    pieces = 0
+    while not master.runner.is_waiting:
+        master.runner.work(lambda: True)
+        pieces += 1
+    assert pieces > 3
+    master.runner.work(lambda: None)
+    assert master.runner.is_waiting
+    assert holder.answers() == []
