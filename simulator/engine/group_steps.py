@@ -58,15 +58,18 @@ class SplitSpans:
 
 
 class GroupSteps:
-    """One engine's steps with peers. `met`: the peers whose memory is mapped; `wake(engine)`: look again."""
+    """One engine's steps with peers. `met`: the peers whose memory is mapped; `reaches(peer)`: it can be written still;
+    `wake(engine)`: look again.
+    """
 
     def __init__(
-        self, engine: Address, meetings: GroupMeetings, met: Container[Address], wake: Callable[[Address], None],
-        audit: KvAudit | None,
+        self, engine: Address, meetings: GroupMeetings, met: Container[Address], reaches: Callable[[Address], bool],
+        wake: Callable[[Address], None], audit: KvAudit | None,
     ) -> None:  # fmt: skip
         self._engine = engine
         self._meetings = meetings
         self._met = met
+        self._reaches = reaches
         self._wake = wake
         self._audit = audit
 
@@ -76,11 +79,11 @@ class GroupSteps:
             return f"{gone} were not met"
         return "" if step.exchange > 0 or not step.peers else "peers without the number of an exchange"
 
-    def is_through(self, step: Step) -> bool:
-        """The own work is done: tell the peers; returns whether theirs is, too."""
+    def is_through(self, step: Step, rows: Container[int]) -> bool:
+        """The own work is done, that of `rows`: tell the peers; returns whether theirs is, too."""
         for index, peer in enumerate(step.peers):
-            if self._meetings.told(self._engine, peer, step.exchange) is None:
-                self._meetings.reach(self._engine, peer, step.exchange, self._tells(step, index))
+            if self._meetings.told(self._engine, peer, step.exchange) is None and self._reaches(peer):
+                self._meetings.reach(self._engine, peer, step.exchange, self._tells(step, rows, index))
                 self._wake(peer)
         return all(
             self._meetings.told(peer, self._engine, step.exchange) is not None or self._is_gone(peer, step)
@@ -88,14 +91,14 @@ class GroupSteps:
         )
 
     def lacks(self, step: Step, rows: list[int]) -> bool:
-        """Whether a step that these rows need has ended early, or its engine was forgotten."""
+        """Whether a step that these rows need has ended early, or a peer cannot be written any more."""
         needed = {peer for row, split in self.spans(step).items() if row in rows for peer, _ in split.spans}
-        forgotten = any(peer not in self._met for peer in step.peers)
-        return forgotten or any(self._is_gone(peer, step) for peer in needed)
+        is_cut_off = any(not self._reaches(peer) for peer in step.peers)
+        return is_cut_off or any(self._is_gone(peer, step) for peer in needed)
 
     def give_up(self, step: Step) -> None:
         """The own step ends early: the peers' need not wait for it."""
-        for peer in step.peers:
+        for peer in filter(self._reaches, step.peers):
             self._meetings.give_up(self._engine, peer, step.exchange)
             self._wake(peer)
 
@@ -112,29 +115,35 @@ class GroupSteps:
             found.setdefault(row, []).append((step.peers[holder], range(start, stop, stride)))
         return {row: SplitSpans(tuple(spans)) for row, spans in found.items()}
 
-    def check(self, step: Step, sequence: int, split: SplitSpans, start: int) -> None:
-        """Compare what the peers told of tokens before `start` with the sequence's own text.
+    def check(self, step: Step, sequence: int, split: SplitSpans, start: int) -> bool:
+        """Compare what the peers told of tokens before `start` with the sequence's own text; returns whether they told
+        all of it: a ring's row that does not run at a peer is no breach, but what it leaves here does not count.
 
         Raises:
             ContractBroken: a peer holds something else, did not answer for a span, or no span names such a token.
         """
         if self._audit is None:
-            return
+            return True
         if step.group is GroupKind.MASTERS and not self._audit.elsewhere(sequence, start) <= split.positions:
             raise ContractBroken(f"sequence {sequence}: a row reads tokens that lie elsewhere, and no span names them")
+        is_whole = True
         for peer, positions in split.spans:
             told = (self._meetings.told(peer, self._engine, step.exchange) or {}).get(sequence, {})
+            if step.group is GroupKind.RING and not told:
+                is_whole = False
+                continue
             found = [told.get(position) for position in positions]
             if found != self._audit.digests(sequence, positions):
                 raise ContractBroken(f"sequence {sequence}: {peer} does not hold tokens {positions}")
+        return is_whole
 
-    def _tells(self, step: Step, index: int) -> Told:
+    def _tells(self, step: Step, rows: Container[int], index: int) -> Told:
         """What the engine's step tells a peer: the K/V of its stripes, or of the spans that it answers for."""
         told: Told = {}
         if self._audit is None:
             return told
         if step.group is GroupKind.RING:
-            for row in dict.fromkeys(step.span_row):
+            for row in [row for row in dict.fromkeys(step.span_row) if row in rows]:
                 positions = range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
                 digests = self._audit.digests(step.sequence[row], positions)
                 told[step.sequence[row]] = dict(zip(positions, digests, strict=True))

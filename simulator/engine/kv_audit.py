@@ -49,9 +49,12 @@ class KvAudit(Protocol):
         ...
 
     def kept(
-        self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]]
-    ) -> None:
-        """A ring's row wrote its stripe (tokens, slots), and what stays of `covered` (tokens, first slot)."""
+        self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]],
+        is_whole: bool = True,
+    ) -> None:  # fmt: skip
+        """A ring's row wrote its stripe (tokens, slots), and what stays of `covered` (tokens, first slot): nothing that
+        counts unless all of it `is_whole`.
+        """
         ...
 
     def left(self, number: int, start: int, slots: list[int]) -> None:
@@ -151,8 +154,9 @@ class KvCacheAudit:
         return [digests[position] for position in positions]
 
     def kept(
-        self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]]
-    ) -> None:
+        self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]],
+        is_whole: bool = True,
+    ) -> None:  # fmt: skip
         """See `KvAudit`."""
         text = self._texts[number]
         self._read(number, text, covered.start, self._held)
@@ -160,7 +164,10 @@ class KvCacheAudit:
         self._write(number, stripe[1], stripe[0])
         for positions, first in regions:
             slots = list(range(first, first + len(positions)))
-            self._write(number, slots, positions)
+            if is_whole:
+                self._write(number, slots, positions)
+            else:
+                self._mark(slots, GARBAGE)
             text.slots[positions.start : positions.stop] = slots
 
     def left(self, number: int, start: int, slots: list[int]) -> None:

@@ -82,6 +82,8 @@ class PeerNetwork:
         """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
         self._lives += 1
         end = self.ends[engine] = replace(self.ends[engine], life=self._lives)
+        for peer in self.ends:
+            self.wake(peer, PeersDue())
         return end
 
 
@@ -137,6 +139,11 @@ class PeerTransfers:
     def met(self) -> Container[Address]:
         """The peers whose memory is mapped."""
         return self._met
+
+    def reaches(self, peer: Address) -> bool:
+        """Whether the peer was met as it is now: it runs, and has not shut out its peers since."""
+        met = self._met.get(peer)
+        return met is not None and self._network is not None and self._network.ends.get(peer) is met
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
         """Map a peer's memory; transfers into what was mapped of it before fail first."""

@@ -127,9 +127,9 @@ class RowComputer:
             raise _broken(sequence, covered.start, covered.stop)
         sequence.kv_tokens = covered.stop
         if self._audit is not None:
-            self._group.check(step, sequence.number, split, covered.start)
+            is_whole = self._group.check(step, sequence.number, split, covered.start)
             slots = row_slots(step)[row][: len(stripe)]
-            self._audit.kept(sequence.number, covered, (stripe, slots), _kept(step, row))
+            self._audit.kept(sequence.number, covered, (stripe, slots), _kept(step, row), is_whole)
         tally.prefill_rows += 1
         tally.computed += len(stripe)
         if step.sample[row]:

@@ -139,6 +139,8 @@ class SimulatedStepRunner:
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
+        if running.has_peers and not queued.rows and not queued.is_serving:
+            return [*self._end_early(now_s, running), *self.begin(now_s)]
         return self._until_end(running)
 
     def _whole_s(self, queued: QueuedSimStep) -> float:
@@ -156,7 +158,7 @@ class SimulatedStepRunner:
             return [After(held_s, due)]
         step = running.queued.step
         if isinstance(step, Step) and step.peers:
-            running.is_waiting = not self._group.is_through(step)
+            running.is_waiting = not self._group.is_through(step, running.queued.rows)
             if self._group.lacks(step, running.queued.rows):
                 return self._abandon(now_s, running)
             if running.is_waiting:

@@ -24,7 +24,7 @@ from dunlin.messages.types import i32
 from simulator.engine.errors import ContractBroken
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
-from simulator.engine.model import SimulatedEngine, engine_settings
+from simulator.engine.model import SimulatedEngine, SimulatedEngineSettings, engine_settings
 from simulator.engine.moves import TransferDue
 from tests.engine.build import SteppingClock
 
@@ -81,14 +81,8 @@ class TwinSide:
     """The modelled engine in a world of its own, with an audit. `broken` says what it takes for a breach, if any."""
 
     def __init__(self, loaded: LoadedModel, tier_bytes: int) -> None:
-        layers = len(loaded.decoder.kv)
-        settings = engine_settings(
-            layers=i32(range(layers)), slots=loaded.slots, step_s=STEP_S, kv_bytes_per_token=_kv_bytes(loaded),
-            parked_rows=PARKED_ROWS, move_s=1e-6, move_busy_s=0.0, vocabulary=loaded.decoder.config.vocab,
-            max_positions=loaded.decoder.config.max_positions, quantum=loaded.quantum,
-            weights_bytes=loaded.arena.plan.weights[0] * GRANULE_BYTES,
-        )  # fmt: skip
-        audit = KvCacheAudit(loaded.slots, layers=layers)
+        settings = modelled_settings(loaded)
+        audit = KvCacheAudit(loaded.slots, layers=len(loaded.decoder.kv))
         self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), audit)
         self.events: list[Any] = []
         self.landed: dict[int, TransferDone] = {}
@@ -157,6 +151,16 @@ class TwinSide:
     def _pass(self) -> None:
         self._now_s, _, message = heappop(self._timers)
         self.tell(message)
+
+
+def modelled_settings(loaded: LoadedModel) -> SimulatedEngineSettings:
+    """The settings of a model of the real engine, whose steps and transfers take a fixed time."""
+    return engine_settings(
+        layers=i32(range(len(loaded.decoder.kv))), slots=loaded.slots, step_s=STEP_S,
+        kv_bytes_per_token=_kv_bytes(loaded), parked_rows=PARKED_ROWS, move_s=1e-6, move_busy_s=0.0,
+        vocabulary=loaded.decoder.config.vocab, max_positions=loaded.decoder.config.max_positions,
+        quantum=loaded.quantum, weights_bytes=loaded.arena.plan.weights[0] * GRANULE_BYTES,
+    )  # fmt: skip
 
 
 def _kv_bytes(loaded: LoadedModel) -> int:

@@ -11,9 +11,9 @@ from dunlin.effects import Address
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.errors import TransferError
-from dunlin.engine.transfer.host_tier import HostMapping
+from dunlin.engine.transfer.host_tier import Bytes, HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
-from dunlin.engine.transfer.peer_arenas import PeerArenas
+from dunlin.engine.transfer.peer_arenas import PeerArena, PeerArenas
 from dunlin.engine.transfer.peer_link import PeerLink
 from dunlin.engine.transfer.room_pipe import PipeReader, PipeWriter
 from dunlin.engine.transfer.slab import KvSlab
@@ -32,7 +32,7 @@ from dunlin.messages.engine import (
     TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import Payload, TransferKind, TransferStatus
+from dunlin.messages.types import Ints, Payload, TransferKind, TransferStatus
 
 Event = Any
 INTO_SLAB = (TransferKind.HOST_TO_SLAB, TransferKind.PEER_TO_SLAB)
@@ -144,15 +144,15 @@ class EngineTransfers:
 
     # --- steps with peers ---
 
-    def link(self, peer: Address, own_room: int, peer_room: int, exchange: int) -> PeerLink:
-        """The way between a step of this engine and one of a peer; opens the own room for the peer.
+    def links(self, peers: Sequence[Address], own: Ints, theirs: Ints, exchange: int) -> list[PeerLink]:
+        """The ways between a step of this engine and those of its peers; opens the own rooms for them, all or none.
 
-        :raises TransferError: the peer was not met, or there is no such room.
+        :raises TransferError: a peer was not met, or there is no such room.
         """
-        arena = self.peers.of(peer)
-        writer = PipeWriter(arena.room_memory(peer_room), exchange, arena.alive)
-        reader = PipeReader(self._rooms.view(own_room, self._rooms.room_bytes), exchange)
-        return PeerLink(reader, writer, lambda: arena.is_met)
+        arenas = [self.peers.of(peer) for peer in peers]
+        rooms = [self._rooms.view(room, self._rooms.room_bytes) for room in own]
+        there = [arena.room_memory(room) for arena, room in zip(arenas, theirs, strict=True)]
+        return [_link(*way, exchange) for way in zip(arenas, rooms, there, strict=True)]
 
     # --- copying ---
 
@@ -232,3 +232,9 @@ class EngineTransfers:
             position += length
         state.valid.set(layers, position)
         return done
+
+
+def _link(peer: PeerArena, room: Bytes, peer_room: Bytes, exchange: int) -> PeerLink:
+    """Opens the own room."""
+    writer = PipeWriter(peer_room, exchange, peer.alive)
+    return PeerLink(PipeReader(room, exchange), writer, lambda: peer.is_met)

@@ -74,7 +74,7 @@ class EngineRunner:
             self._transfers.spoiled,
             beat,
             own.rooms,
-            self._transfers.link,
+            self._transfers.links,
             work_clock,
         )
         self.layers = (

@@ -40,7 +40,7 @@ from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_link import PeerLink
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Interrupt, Interrupted, Resume, Step, Unsupported
-from dunlin.messages.types import Verdict
+from dunlin.messages.types import Ints, Verdict
 
 Event = Any
 
@@ -64,14 +64,14 @@ class StepRunner:
         spoiled: Callable[[Sequence[int]], AbstractSet[int]],
         beat: Callable[[], object],
         rooms: TransitRooms,
-        link: Callable[[Address, int, int, int], PeerLink],
+        links: Callable[[Sequence[Address], Ints, Ints, int], list[PeerLink]],
         work_clock: Callable[[], float],
     ) -> None:
         self.last_step_s = 0.0
         self.count = WorkCount()
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
         self.rooms = rooms
-        self._link = link
+        self._links = links
         self._decoder = decoder
         self._shape = shape
         self._clock = clock
@@ -268,17 +268,19 @@ class StepRunner:
         iteration = self._iterate(found.rows, layers, hidden, exchange=exchange) if found.rows else None
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
-        return RunningStep(
+        running = RunningStep(
             queued.number, found.rows, layers, work, found.dropped, queued.left, exchange, step.preemptible
         )
+        if running.done:  # no row runs: peers that wait for this step would wait in vain
+            running.give_up()
+        return running
 
     def _exchange(self, step: Step, found: RunnableRows) -> StepExchange | None:
         """:raises StepError: a peer was not met, or a room is not there."""
         if not step.peers:
             return None
-        columns = zip(step.peers, step.own_room, step.peer_room, strict=True)
         try:
-            links = [self._link(peer, own, theirs, step.exchange) for peer, own, theirs in columns]
+            links = self._links(step.peers, step.own_room, step.peer_room, step.exchange)
         except TransferError as error:
             raise StepError(str(error)) from None
         split = split_rows(step, found.splits, found.numbers, len(links))

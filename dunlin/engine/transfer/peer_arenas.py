@@ -222,8 +222,8 @@ class PeerArena:
 
     @property
     def is_met(self) -> bool:
-        """Whether it has not been forgotten."""
-        return self._page.is_open
+        """Whether it has not been forgotten, and has not shut its peers out since it was met."""
+        return self._page.is_current
 
     def close(self) -> None:
         """Hold its lock no more; the memory is unmapped with the last copy."""

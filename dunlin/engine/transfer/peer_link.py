@@ -34,7 +34,7 @@ class _Arriving:
 
 class PeerLink:
     """Owns the two pipes of a step with one peer. `sizes`: bytes of each part that the peer will send in a layer;
-    `is_met()`: the peer has not been forgotten.
+    `is_met()`: the peer has neither been forgotten nor shut this engine out.
     """
 
     def __init__(self, reader: PipeReader, writer: PipeWriter, is_met: Callable[[], bool]) -> None:

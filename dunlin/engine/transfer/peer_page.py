@@ -183,9 +183,15 @@ class PeerPageView:
             yield
 
     @property
-    def is_open(self) -> bool:
-        """Whether `close` was not called."""
-        return self._fd >= 0
+    def is_current(self) -> bool:
+        """Whether `close` was not called, and the engine is the one that was met."""
+        if self._fd < 0:
+            return False
+        try:
+            self._read()
+        except TransferError:
+            return False
+        return True
 
     def version(self) -> int:
         """Of what the engine published last. :raises TransferError: nothing now, or the engine is another one."""

@@ -43,6 +43,11 @@ def mapped_pages(address: int, granules: int) -> int:
     return int((entries >> np.uint64(63)).sum())
 
 
+def test_more_addresses_than_there_are_cannot_be_reserved(arena: Arena) -> None:
+    with pytest.raises(MemoryError, match="mmap of"):
+        arena.reserve(1 << 42)
+
+
 def test_a_range_is_one_tensor_that_gets_longer(arena: Arena) -> None:
     first, second = arena.reserve(8), arena.reserve(8)
     extend(first, [0, 2])

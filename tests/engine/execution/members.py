@@ -37,13 +37,21 @@ class Member:
         arena_fd, page_fd = os.memfd_create("arena"), os.memfd_create("page")
         self.loaded = load_model(directory, dtype, 8 << 20, chosen, arena_fd)
         memory = slab_of(self.loaded.arena, self.loaded.decoder.kv)
-        rooms = TransitRooms(8, room_bytes)
+        self.rooms = rooms = TransitRooms(8, room_bytes)
         self.access = PeerAccess(page_fd, rooms)
         self.access.publish(arena_fd, memory, kv_file_runs(self.loaded.arena))
         own = OwnMemory(memory, rooms, self.access)
         self.runner = EngineRunner(self.loaded.decoder, self.loaded.slots, SteppingClock(), memory=own)
         self.events: list[Any] = []
         self.address = Address("engine", f"member-{number}")
+        self._fds = (arena_fd, page_fd)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.access.close()
+        self.loaded.arena.close()
+        for fd in self._fds:
+            os.close(fd)
 
     def tell(self, *messages: Any) -> None:
         for message in messages:

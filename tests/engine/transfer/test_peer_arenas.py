@@ -5,11 +5,13 @@ import random
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
 from dunlin.effects import Address
 from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas, SharedFile
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.agent import EngineAgent
@@ -94,6 +96,37 @@ def test_the_receiver_finds_a_wrong_byte_and_a_wrong_identity() -> None:
     at = offset + 7 * 32 + 9
     os.pwrite(receiver.arena_fd, bytes([os.pread(receiver.arena_fd, 1, at)[0] ^ 4]), at)
     assert verify(receiver, done).status is TransferStatus.CORRUPT
+
+
+@pytest.mark.parametrize("chunk", [1, 60, 100, 200, 300])
+def test_weights_are_read_in_parts_of_any_size(chunk: int) -> None:
+    """They lie in three stretches of the file, not in order; a layer that is not held has none."""
+    sender, receiver = met()
+    content = random.Random(chunk).randbytes(300)
+    weights = [(3 * LAYER_BYTES + 300, 100), (3 * LAYER_BYTES, 150), (3 * LAYER_BYTES + 200, 50)]
+    for (offset, length), at in zip(weights, (0, 100, 250), strict=True):
+        os.pwrite(receiver.arena_fd, content[at : at + length], offset)
+    receiver.access.publish(receiver.arena_fd, receiver.slab, receiver.runs, {1: weights})
+    sender.meet(receiver)
+    peer, found = sender.peers.of(receiver.address), b""
+    while len(found) < 300:
+        part = np.zeros(min(chunk, 300 - len(found)), dtype=np.uint8)
+        assert peer.read_weights(1, len(found), part) == len(part)
+        found += part.tobytes()
+    assert found == content
+    for layer, offset in ((1, 290), (0, 0)):
+        with pytest.raises(TransferError, match=f"does not hold the weights of layer {layer}"):
+            peer.read_weights(layer, offset, np.zeros(20, dtype=np.uint8))
+
+
+def test_an_engine_without_rooms_can_be_met_and_its_slots_written() -> None:
+    sender, receiver = met()
+    receiver.access = PeerAccess(receiver.page_fd, None)
+    receiver.access.publish(receiver.arena_fd, receiver.slab, receiver.runs)
+    sender.meet(receiver)
+    with pytest.raises(TransferError, match="has no transit rooms"):
+        sender.peers.of(receiver.address).room_memory(1)
+    assert one(sender, peer_transfer(1, receiver.address)).status is TransferStatus.OK
 
 
 def test_activations_and_partial_results_go_from_room_to_room() -> None:

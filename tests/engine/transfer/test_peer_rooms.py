@@ -8,7 +8,7 @@ from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_page import PeerPage, PeerPageView
-from dunlin.engine.transfer.peer_rooms import EXTENTS_MOST, RECORDS, PeerRoomTable, room_lock
+from dunlin.engine.transfer.peer_rooms import EXTENTS_MOST, RECORDS, PeerRoomTable, open_extents, room_lock
 from dunlin.engine.transfer.transfer_queue import TransferLimits
 from dunlin.messages.engine import ClosePeerRoom
 from dunlin.messages.types import TransferStatus
@@ -40,6 +40,12 @@ def opened() -> Opened:
 
 def closed(handle: int) -> str:
     return f"the room {handle} is closed"
+
+
+@pytest.mark.parametrize("handle", [1, 2])
+def test_no_room_is_open_before_there_is_a_table(handle: int) -> None:
+    with pytest.raises(TransferError, match=closed(handle)):
+        open_extents(os.memfd_create("page"), handle)
 
 
 def test_an_open_room_has_its_slots_and_may_be_written(opened: Opened) -> None:

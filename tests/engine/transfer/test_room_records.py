@@ -41,6 +41,14 @@ def test_rows_of_other_tokens_are_refused_and_nothing_is_taken(row: RoomRow) -> 
     assert take(rooms, 5, (2, range(2)), (1, range(2))) == [2.0, 2.0, 1.0, 1.0]
 
 
+def test_a_record_leaves_place_for_the_word_that_ends_them() -> None:
+    rooms = TransitRooms(1, 256)
+    put(rooms, 1, 1, 0, states(2, 1.0))
+    with pytest.raises(TransferError, match="16 bytes beside 128 in a transit room of 256"):
+        put(rooms, 1, 2, 0, states(2, 2.0))
+    assert rooms.rows(1) == [(1, range(2))]
+
+
 def test_rooms_are_bounded_and_forget_a_sequence() -> None:
     rooms = TransitRooms(2, 256 + 8)
     put(rooms, 1, 1, 0, states(2, 1.0))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.engine import Forget, Interrupt, Interrupted, Step, StepDone, Unsupported
+from dunlin.messages.engine import Close, Forget, Interrupt, Interrupted, Step, StepDone, Unsupported
 from dunlin.messages.types import GroupKind, Keep, Serve, Verdict, i8, i32, i64
 from simulator.engine.errors import ContractBroken
 from simulator.engine.token_model import continuation
@@ -109,6 +109,55 @@ def test_a_ring_keeps_what_it_names_and_decodes_over_it() -> None:
         pair.run(pair.world.now_s + 2.0)
     found += [list(done.token) for done in pair.of(StepDone, "b")[1:]]
     assert found == TOKENS[:3]
+
+
+def ring_pair(*, closed: bool) -> Pair:
+    """Two members of a ring over sequence 1's prompt; a has closed the sequence before it began, or not."""
+    pair = Pair()
+    for name, other, own in (("a", "b", 0), ("b", "a", 1)):
+        keep = Keep(i32([0]), i32([0]), i32([2]), i64([5 * own]), i64([5 * own + 5]), i64([300]))
+        striped = {"stride": i64([2]), "sample": i8([own]), **spans(1 - own, 10, 2)}
+        local = step_of(1, (1, own, 10), (2, 0, 10))
+        step = replace(local, **striped, **group(other, GroupKind.RING), keep=keep)
+        step = replace(step, stride=i64([2, 1]), sample=i8([own, 1]))
+        pair.tell(name, open_of(1), open_of(2), pair.meet(other))
+        if closed and name == "a":
+            pair.tell(name, Close(1))
+        pair.tell(name, step)
+    pair.run(2.0)
+    return pair
+
+
+def test_what_a_ring_keeps_of_a_row_that_did_not_run_at_a_peer_may_not_be_read() -> None:
+    """The other row goes on, and both steps end."""
+    assert [len(ring_pair(closed=False).of(StepDone, name)) for name in ("a", "b")] == [1, 1]
+    pair = ring_pair(closed=True)
+    assert [[list(done.dropped) for done in pair.of(StepDone, name)] for name in ("a", "b")] == [[[1]], [[]]]
+    row = {**spans(0, 5), **group("a", exchange=12)}
+    pair.tell("b", replace(step_of(2, (1, 10, 11)), **row))
+    pair.tell("a", serving(2, 10, 11, (0, 5, 300), **group("b", exchange=12)))
+    with pytest.raises(ContractBroken):
+        pair.run(pair.world.now_s + 2.0)
+
+
+def test_a_holder_does_not_wait_for_a_step_of_which_no_row_runs() -> None:
+    pair = split_pair()
+    pair.tell("b", serving(2, 9, 10, (0, 6, 100), **group("a")))
+    pair.run(3.0)
+    assert pair.of(StepDone) == []
+    pair.tell("a", Close(1), ask())
+    pair.run(4.0)
+    assert [list(done.dropped) for done in pair.of(StepDone, "a")] == [[1]]
+    assert len(pair.of(StepDone, "b")) == 1
+
+
+def test_a_waiting_step_ends_when_its_peer_has_shut_all_others_out() -> None:
+    pair = split_pair()
+    pair.tell("a", ask())
+    pair.run(3.0)
+    pair.tell("b", Forget(Address("engine", "c")))
+    pair.run(4.0)
+    assert [list(done.left) for done in pair.of(StepDone, "a")] == [[1]]
 
 
 def test_a_row_that_leaves_while_it_waits_is_not_parked_and_the_holder_ends() -> None:

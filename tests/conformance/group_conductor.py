@@ -1,0 +1,227 @@
+"""A tiny core of engines that step together: it turns drawn numbers into rounds of steps, and learns from the answers.
+
+A text's KV lies in pieces at several members. One member, its master, computes the text's next tokens by MASTERS, with
+the others answering for their pieces; or the whole prompt goes round all members by RING, and each keeps a piece.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.messages.engine import Close, Interrupt, Step, StepDone
+from dunlin.messages.types import FinishReason, GroupKind, Keep, Verdict, i32, i64
+from tests.engine.commands import make_open, make_step
+from tests.engine.execution.members import serve, span_columns
+
+SLOTS_EACH = 256
+"""Slots of each text at each member: text n has those from n · SLOTS_EACH on, slot = position."""
+STRIPES_AT = 8000
+"""The first of the slots that a ring's stripes have for its step."""
+MAX_TOKENS = 6
+
+
+@dataclass(slots=True)
+class SharedText:
+    """A text: its tokens `[0, valid)` have KV, `length` are known at its master. `pieces` were there before its
+    master computed: (start, stop, member).
+    """
+
+    number: int
+    tokens: list[int]
+    master: int
+    length: int
+    valid: int = 0
+    pieces: list[tuple[int, int, int]] = field(default_factory=list)
+    is_open_at: list[int] = field(default_factory=list)
+    is_lost: bool = False
+
+    def elsewhere(self) -> list[tuple[int, int, int]]:
+        """The pieces that lie at other members."""
+        return [piece for piece in self.pieces if piece[2] != self.master]
+
+
+Order = tuple[int, Any]
+"""A member, and a message to it."""
+
+
+class GroupConductor:
+    """The texts, and the orders of each round."""
+
+    def __init__(self, members: int, layers: int) -> None:
+        self.texts: dict[int, SharedText] = {}
+        self.with_peers: dict[int, bool] = {}
+        self._members = members
+        self._layers = layers
+        self._numbers = self._rounds = self._tickets = 0
+        self._round: dict[int, dict[int, tuple[int, int]]] = {}
+
+    # --- rounds ---
+
+    def spread(self, length: int, cuts: Sequence[int], owners: Sequence[int], chunk: int) -> list[list[Order]]:
+        """A text of which all but the last `chunk` tokens are computed by members that then hold pieces of it: rounds
+        of orders, the last of which opens it at its master.
+        """
+        text = self._text(length, master=owners[0] % self._members)
+        known = max(1, length - chunk)
+        ends = sorted({0, known, *(cut % known for cut in cuts)})
+        text.pieces = [
+            (start, stop, owners[at % len(owners)] % self._members) for at, (start, stop) in enumerate(pairwise(ends))
+        ]
+        orders: list[Order] = []
+        self._begin_round()
+        for member in {piece[2] for piece in text.pieces}:
+            number = text.number + 1000
+            step = make_step(self._rounds, (number, 0, known, text.number * SLOTS_EACH), sample=[0])
+            orders += [(member, make_open(number, text.tokens)), (member, step)]
+        closes = [(member, Close(text.number + 1000)) for member in {piece[2] for piece in text.pieces}]
+        starts = [start + text.number * SLOTS_EACH if at == text.master else -1 for start, _, at in text.pieces]
+        extents = {"extent_start": i64(starts), "extent_length": i64(stop - start for start, stop, _ in text.pieces)}
+        text.valid = known
+        text.is_open_at = [text.master]
+        opened = make_open(text.number, text.tokens, max_tokens=MAX_TOKENS, **extents)
+        return [orders, [*closes, (text.master, opened)]]
+
+    def ring(self, length: int, cuts: Sequence[int]) -> list[Order]:
+        """A prompt that goes round all members; each keeps what lies between two cuts, which may be nothing."""
+        count = self._members
+        length = max(length, count)
+        text = self._text(length, master=(length - 1) % count)
+        bounds = [0, *sorted(cut % (length + 1) for cut in cuts[: count - 1]), length]
+        text.pieces = [(start, stop, at) for at, (start, stop) in enumerate(pairwise(bounds)) if start < stop]
+        text.is_open_at = list(range(count))
+        self._begin_round()
+        orders: list[Order] = []
+        for me in range(count):
+            others = [each for each in range(count) if each != me]
+            spans = [(0, (other, length, count, at)) for at, other in enumerate(others)]
+            kept = [(start, stop) for start, stop, at in text.pieces if at == me]
+            columns = {**span_columns(spans), **self._group(me, others, GroupKind.RING)}
+            step = make_step(
+                self._rounds, (text.number, me, length, STRIPES_AT), sample=[me == text.master], stride=i64([count]),
+                keep=_keep(text.number, self._layers, kept), **columns,
+            )  # fmt: skip
+            orders += [(me, make_open(text.number, text.tokens, max_tokens=MAX_TOKENS)), (me, step)]
+            self._note(me, step, {text.number: (me, length)})
+        return orders
+
+    def masters(self, picks: Sequence[int], most: int) -> list[Order]:
+        """The next tokens of some of the texts, each at its master, and the answers for them."""
+        ready = [text for text in self.texts.values() if text.valid < text.length]
+        chosen = list({ready[pick % len(ready)].number: ready[pick % len(ready)] for pick in picks} if ready else ())
+        texts = [self.texts[number] for number in chosen]
+        self._begin_round()
+        orders: list[Order] = []
+        for me in range(self._members):
+            own = [text for text in texts if text.master == me]
+            served = [text for text in texts if any(piece[2] == me for piece in text.elsewhere())]
+            if own or served:
+                orders.append((me, self._masters_step(me, own, served, most)))
+        return orders
+
+    def _masters_step(self, me: int, own: list[SharedText], served: list[SharedText], most: int) -> Step:
+        holders = {piece[2] for text in own for piece in text.elsewhere()}
+        others = sorted(holders | {text.master for text in served})
+        rows = [(text.number, text.valid, min(text.length, text.valid + most)) for text in own]
+        spans = [
+            (row, (start, stop, 1, others.index(at)))
+            for row, text in enumerate(own)
+            for start, stop, at in text.elsewhere()
+        ]
+        columns: dict[str, Any] = {}
+        if others:
+            columns = {**span_columns(spans), **self._group(me, others, GroupKind.MASTERS)}
+        if served:
+            columns["serve"] = self._serve(me, served, others, most)
+        placed = [(number, start, stop, number * SLOTS_EACH + start) for number, start, stop in rows]
+        sample = [stop == text.length for (_, _, stop), text in zip(rows, own, strict=True)]
+        step = make_step(self._rounds, *placed, sample=sample, **columns)
+        self._note(me, step, {number: (start, stop) for number, start, stop in rows})
+        return step
+
+    def _serve(self, me: int, served: list[SharedText], others: list[int], most: int) -> Any:
+        parts = []
+        for text in served:
+            own = [(a, b, text.number * SLOTS_EACH + a) for a, b, at in text.elsewhere() if at == me]
+            parts.append((text.number, text.valid, min(text.length, text.valid + most), own))
+        made = serve(0, parts)
+        made.master[:] = i32(others.index(text.master) for text in served)
+        return made
+
+    def interrupt(self, member: int, verdict: int, picks: Sequence[int]) -> Order:
+        """Some of a member's rows, or all and what it answers for others. Rows of a step without peers are discarded:
+        none is parked.
+        """
+        rows = list(self._round.get(member, ()))
+        named = sorted({rows[pick % len(rows)] for pick in picks}) if rows else []
+        self._tickets += 1
+        wanted = Verdict(verdict) if self.with_peers.get(member) else Verdict.DISCARD
+        return member, Interrupt(wanted, i64(named), ticket=self._tickets, up_to_step=self._rounds)
+
+    def close(self, pick: int) -> list[Order]:
+        """A text, at every member that opened it."""
+        if not self.texts:
+            return []
+        text = list(self.texts.values())[pick % len(self.texts)]
+        del self.texts[text.number]
+        return [(member, Close(text.number)) for member in text.is_open_at]
+
+    def close_lost(self) -> list[Order]:
+        """Texts that ended, and those whose ring was not computed whole."""
+        lost = [text for text in self.texts.values() if text.is_lost or not text.valid]
+        for text in lost:
+            del self.texts[text.number]
+        return [(member, Close(text.number)) for text in lost for member in text.is_open_at]
+
+    # --- answers ---
+
+    def learn(self, member: int, event: Any) -> None:
+        """Take an answer of the round in."""
+        if not isinstance(event, StepDone) or event.step != self._rounds:
+            return
+        gone = {*event.left, *event.dropped}
+        finishes = dict(zip(event.sequence, event.finish, strict=True))
+        for number, (_, stop) in self._round.get(member, {}).items():
+            text = self.texts.get(number)
+            if text is None:
+                continue
+            if number in gone:
+                text.is_lost |= number in event.dropped or (len(text.is_open_at) > 1 and text.master != member)
+            elif text.master == member:
+                text.valid = stop
+                text.length += number in finishes
+                text.is_lost |= finishes.get(number, FinishReason.RUNNING) is not FinishReason.RUNNING
+
+    # --- helpers ---
+
+    def _text(self, length: int, master: int) -> SharedText:
+        self._numbers += 1
+        tokens = [(self._numbers * 31 + place * 7) % 400 + 1 for place in range(length)]
+        text = self.texts[self._numbers] = SharedText(self._numbers, tokens, master, length)
+        return text
+
+    def _begin_round(self) -> None:
+        self._rounds += 1
+        self._round = {}
+        self.with_peers = {}
+
+    def _note(self, member: int, step: Step, rows: dict[int, tuple[int, int]]) -> None:
+        self._round[member] = rows
+        self.with_peers[member] = bool(step.peers)
+
+    def _group(self, me: int, others: Sequence[int], kind: GroupKind) -> dict[str, Any]:
+        """Room r of a member is written by member r - 1."""
+        rooms = {"own_room": i64(other + 1 for other in others), "peer_room": i64([me + 1] * len(others))}
+        peers = tuple(Address("engine", f"member-{other}") for other in others)
+        return {"group": kind, "peers": peers, "exchange": self._rounds, **rooms}
+
+
+def _keep(number: int, layers: int, kept: list[tuple[int, int]]) -> Keep | None:
+    if not kept:
+        return None
+    count = len(kept)
+    return Keep(
+        i32([0] * count), i32([0] * count), i32([layers] * count), i64(start for start, _ in kept),
+        i64(stop for _, stop in kept), i64(number * SLOTS_EACH + start for start, _ in kept),
+    )  # fmt: skip
