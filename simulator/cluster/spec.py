@@ -14,6 +14,7 @@ from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
 from simulator.cluster.network import NetworkSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_settings
+from simulator.links.topology import NodeLinks
 
 Overrides = Mapping[str, Any]
 
@@ -24,7 +25,8 @@ class ClusterSpec:
 
     Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings hold
     settings of a role, by their names within it, that differ from its defaults; they win over the preset's. `skews_s`:
-    clock offsets in seconds, assigned in turn to the processes as they start. `host`: CPU costs of the processes
+    clock offsets in seconds, assigned in turn to the processes as they start. `engines`: those that differ from
+    `engine`, by their instance's name. `host`: CPU costs of the processes
     (None: no time).
 
     Raises:
@@ -39,7 +41,9 @@ class ClusterSpec:
     preset: str = DEFAULT_PRESET
     tier_bytes: int = 1 << 20
     engine: SimulatedEngineSettings = field(default_factory=lambda: engine_settings(progress_s=0.25))
+    engines: Mapping[str, SimulatedEngineSettings] = field(default_factory=dict)
     network: NetworkSpec = field(default_factory=NetworkSpec)
+    node_links: NodeLinks = field(default_factory=NodeLinks)
     skews_s: tuple[float, ...] = ()
     host: ProcessCosts | None = None
     instance: Overrides = field(default_factory=dict)

@@ -215,6 +215,10 @@ class World:
         """Call `act` after `delay_s` seconds of virtual time."""
         self._push(self.now_s + delay_s, self._actor, self._actor.address, ScheduledCall(act), None)
 
+    def call_at(self, delay_s: float, act: Callable[[float], object]) -> None:
+        """Call `act(now_s)` after `delay_s` seconds of virtual time."""
+        self.call_later(delay_s, lambda: act(self.now_s))
+
     def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
         """Deliver events until `until` holds, `for_s` seconds passed or no event is left; whether `until` holds."""
         end_s = self.now_s + for_s
