@@ -291,6 +291,24 @@ class EngineLinks:
                 raise ValueError(f"{each.name} of an engine's links is {getattr(self, each.name)}")
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """What the engines of a node share: bytes per second of its memory, and of each direction of its own network card,
+    over which kvstores exchange regions; 0: without limit.
+
+    The defaults are of the CPU backend on one machine: memory as two threads copy it, the card a TCP socket over
+    loopback, both measured (docs/simulator.md). Raises ValueError: one is negative.
+    """
+
+    memory: float = 38e9
+    nic: float = 2.7e9
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "nic"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
+
+
 UNSTEADINESS_PIECE_S = 0.002
 
 
@@ -311,13 +329,16 @@ class ProcessCosts:
     """CPU costs of dunlin's own processes, where they delay requests.
 
     `instance` is paid on the engine's core if it `shares_core`, else on one of its own; `door` (a dispatcher and its
-    clients) on another. `hop_s` is what a message between two processes takes beside.
+    clients) on another. `control` is a manager's and the monitor's: of each message, and each member that a view names.
+    `hop_s` is what a message between two processes takes beside. The default of `control` was measured on cores alone
+    (docs/measurements/2026-11-21-scale.md: a manager that weighs moves) and gRPC (docs/simulator.md).
     """
 
     instance: MessageCosts
     door: MessageCosts
     hop_s: float
     shares_core: bool
+    control: MessageCosts = MessageCosts(step_s=22e-6, row_s=28e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +362,7 @@ class EngineTiming:
     always once.
     `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
     passes a safepoint after each, which is how it shows that it is alive. `quality`: how well it was measured; None: a
-    device that ships, or not known. `links`: what its copies share with those of others.
+    device that ships, or not known. `links`, `node`: what its copies share with those of others.
     """
 
     step: StepTimes
@@ -354,6 +375,7 @@ class EngineTiming:
     layers: int = 2
     quality: ProfileQuality | None = None
     links: EngineLinks = EngineLinks()
+    node: NodeLinks = NodeLinks()
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""

@@ -74,7 +74,10 @@ class SimulatedCluster:
         self.fabric = make_fabric(self.world.call_at, spec.node_links)
         self.peers = PeerNetwork(lambda engine, due: self.world.post(engine, engine, due, 0.0))
         self.world.add(DIALING, SimulatedDialer(self.world))
-        self.world.add(TRANSPORT, SimulatedKvTransport(self.host_memories, self.world, self.fabric, self.roster.node_of, spec.network.link_s))
+        self.world.add(
+            TRANSPORT,
+            SimulatedKvTransport(self.host_memories, self.world, self.fabric, self.roster.node_of, spec.network.link_s),
+        )
         self._kvstores: dict[int, Address] = {}
         self._starts = 0
         for role, name, count in (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.config.fields import build
-from dunlin.cost.models import ProcessCosts
+from dunlin.cost.models import NodeLinks, ProcessCosts
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from services.dispatcher.config import DispatcherConfig
 from services.global_manager.config import GlobalManagerConfig
@@ -14,7 +14,6 @@ from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
 from simulator.cluster.network import NetworkSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_settings
-from simulator.links.topology import NodeLinks
 
 Overrides = Mapping[str, Any]
 

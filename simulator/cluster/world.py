@@ -125,6 +125,10 @@ class World:
         """Run the process at `address` on a processor; None: its turns take no time."""
         self._processes[address].processor = processor
 
+    def processor(self, address: Address) -> Processor | None:
+        """The processor of the process at `address`."""
+        return self._processes[address].processor
+
     # --- streams ---
 
     def connect(self, one: Address, other: Address, other_speaks_as: Address | None = None) -> None:

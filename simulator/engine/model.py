@@ -101,7 +101,7 @@ class SimulatedEngineSettings:
     progress_s: float | None = None
     restart_s: float = 1.0
     audit: bool = True
-    links: EngineLinks = EngineLinks()
+    links: EngineLinks = field(default_factory=EngineLinks)
     weights_bytes: int = 0
     failing_token: int | None = None
     parked_rows: int = 64

@@ -30,7 +30,7 @@ class TransferDue:
 
 @dataclass(eq=False, slots=True)
 class _Pending:
-    """A move that is not answered; it takes `whole_s` on idle links. `flow`: its copy was begun, and may be suspended."""
+    """A move that is not answered, which takes `whole_s` on idle links. `flow`: its copy, which may be suspended."""
 
     move: Transfer
     order: int

@@ -22,9 +22,9 @@ _SLACK = 1e-9
 class SimulatedRunningStep:
     """The step that computes, with the rows that it has now, for which the whole of it takes `whole_s` over `layers`.
 
-    At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`: interrupts took effect at a safepoint of it. `held_s`: delay that its
-    end has not had yet, `lost_s`: delay since `since_s`.
-    `is_waiting`: it is through, and steps of peers are not.
+    At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`:
+    interrupts took effect at a safepoint of it. `held_s`: delay that its end has not had yet, `lost_s`: delay since
+    `since_s`. `is_waiting`: it is through, and steps of peers are not.
     """
 
     queued: QueuedSimStep
@@ -48,7 +48,7 @@ class SimulatedRunningStep:
         return self.whole_s * (1.0 - self.queued.units / (self.layers * LAYER_UNITS))
 
     def hold(self, seconds: float) -> None:
-        """It computes nothing for `seconds`: another process uses the engine's CPU, or copies take its memory's time."""
+        """It computes nothing for `seconds`: another process uses the engine's CPU, or copies its memory."""
         self.held_s += seconds
         self.lost_s += seconds
 

@@ -24,7 +24,6 @@ from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, check
 from simulator.engine.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
-
 LEAST_DELAY = 1e-3
 """The part of a step's time that copies take at least before its end is put off."""
 
@@ -172,7 +171,7 @@ class SimulatedStepRunner:
         return [*effects, *self.begin(now_s)]
 
     def _hold_for_copies(self, now_s: float, running: SimulatedRunningStep) -> None:
-        """Delay the end of the step by what copies took from it. What is too little for a delay is left for the next."""
+        """Delay the end of the step by what copies took from it; too little for a delay is left for the next."""
         lost_s = self._carried_s + (0.0 if running.is_waiting else self._lost_s(now_s))
         is_much = lost_s > LEAST_DELAY * running.whole_s
         self._carried_s = 0.0 if is_much else lost_s

@@ -111,9 +111,8 @@ class Flows:
     ) -> Flow:
         """Carry bytes; `arrived(now_s)` is called when the last one is there, unless the flow is stopped before."""
         self._numbers += 1
-        flow = Flow(
-            self._numbers, tuple(path), byte_count, most_bytes_per_s, priority, arrived, meters, byte_count, since_s=now_s
-        )  # fmt: skip
+        rate = most_bytes_per_s
+        flow = Flow(self._numbers, tuple(path), byte_count, rate, priority, arrived, meters, byte_count, since_s=now_s)
         wait_s = self._rest_of_chunk_s(now_s, flow)
         if wait_s > 0.0:
             self._later(wait_s, lambda at_s: self._join(at_s, flow))

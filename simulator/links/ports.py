@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.models import EngineLinks, NodeLinks
 from simulator.links.flows import Flow, Flows, Later, Meter
-from simulator.links.topology import NodeLinks, Topology
+from simulator.links.topology import Topology
 
 
 @dataclass(eq=False, slots=True)
@@ -52,9 +52,7 @@ class EnginePorts:
         """Write into a peer's memory."""
         path = self.fabric.topology.between(self.name, peer.name)
         prices = [(self.meter, self.links.send_byte_s), (peer.meter, peer.links.receive_byte_s)]
-        return self.fabric.flows.start(
-            now_s, path, byte_count, priority, lambda at_s: self.wake(due), meters=prices
-        )
+        return self.fabric.flows.start(now_s, path, byte_count, priority, lambda at_s: self.wake(due), meters=prices)
 
     def look(self, now_s: float, byte_count: int, due: object) -> Flow:
         """Read what a peer wrote into the own memory: the engine itself does."""

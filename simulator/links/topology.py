@@ -5,29 +5,10 @@ switch share the switch's link to the host; a node's engines share its memory. B
 links count: a switched network without a bottleneck of its own.
 """
 
-from dataclasses import dataclass
 from math import inf
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.models import EngineLinks, NodeLinks
 from simulator.links.flows import Link
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLinks:
-    """What the engines of a node share: bytes per second of its memory, and of each direction of its own network card,
-    over which kvstores exchange regions; 0: without limit.
-
-    The defaults are of the CPU backend on one machine: memory as two threads copy it, the card a TCP socket over
-    loopback, both measured (docs/simulator.md). Raises ValueError: one is negative.
-    """
-
-    memory: float = 38e9
-    nic: float = 2.7e9
-
-    def __post_init__(self) -> None:
-        for name in ("memory", "nic"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
 
 
 class _EngineEnd:

@@ -97,6 +97,11 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "engine's: dunlin, vllm-a800-tp8, a800-lwm-7b (default: by the preset's engine; 0: kernels alone)",
     )  # fmt: skip
     group.add_argument(
+        "--link", action="append", default=[], metavar="NAME=GB/s",
+        help="bandwidth of each direction of a GPU's pcie, nvlink or nic, or of a node's memory or node-nic (default: "
+        "the device's); may be repeated",
+    )  # fmt: skip
+    group.add_argument(
         "--nodes", type=whole_number(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)"
     )
     group.add_argument(
@@ -200,11 +205,23 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
         oracle=arguments.oracle,
+        links=_links_of(arguments.link),
         settings=tuple(
             (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)
         ),
     )
     return made
+
+
+def _links_of(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    found = []
+    for text in given:
+        name, _, rate = text.partition("=")
+        try:
+            found.append((name, float(rate) * 1e9))
+        except ValueError:
+            raise CliError(f"--link {text}: say NAME=GB/s", USAGE) from None
+    return tuple(found)
 
 
 def _settings_of(arguments: argparse.Namespace, preset: str = "") -> "Settings":

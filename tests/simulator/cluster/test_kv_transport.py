@@ -1,5 +1,6 @@
 """The transport of regions between host tiers: each expected region has one outcome, told to both sides."""
 
+from dunlin.cost.models import NodeLinks
 from dunlin.effects import Address, Message
 from dunlin.messages.types import HostRegion, Priority, Region
 from services.kvstore.transfer.transport_commands import (
@@ -17,7 +18,6 @@ from simulator.cluster.scripted import ScriptedCluster
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.links.ports import make_fabric
-from simulator.links.topology import NodeLinks
 from tests.simulator.cluster.hearing import Ear
 
 HERE, THERE = (Address("kvstore", f"kvstore-{index}", index + 1) for index in range(2))

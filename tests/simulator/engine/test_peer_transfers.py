@@ -45,7 +45,9 @@ class Pair:
         self.network = network
         self.heard: list[tuple[float, str, Any]] = []
         self.supervisors: dict[str, SimulatedEngineSupervisor] = {}
-        settings = engine_settings(slots=1024, step_s=0.08, restart_s=0.5, links=EngineLinks(nvlink=6400.0, look=6400.0))
+        settings = engine_settings(
+            slots=1024, step_s=0.08, restart_s=0.5, links=EngineLinks(nvlink=6400.0, look=6400.0)
+        )
         for name in NAMES:
             self.world.add(Address("instance", name, 1), _Recorder(self, name))
             self.supervisors[name] = SimulatedEngineSupervisor(

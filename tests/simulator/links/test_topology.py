@@ -2,10 +2,9 @@
 
 import pytest
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.models import EngineLinks, NodeLinks
 from simulator.cluster.world import World
 from simulator.links.ports import EnginePorts, Fabric, make_fabric
-from simulator.links.topology import NodeLinks
 
 GPU = EngineLinks(
     pcie=25.0, nvlink=200.0, nic=10.0, look=1000.0, switch=25.0, gpus=1, gpus_per_switch=2, host_busy_share=0.0,
