@@ -183,7 +183,7 @@ class StepComposer:
         slots = int(room // kv_bytes)
         if slots < 1:
             raise ShapeError(
-                f"{shape.name} needs {weights / 1e9:.0f} GB for weights and activations; {tp} x {device.name} offer "
+                f"{shape.name} needs {weights / 1e9:.0f} GB for its weights alone; {tp} x {device.name} offer "
                 f"{tp * device.memory_bytes * USABLE / 1e9:.0f} GB: split it over more GPUs"
             )
         load_s = device.load.transfer_s(weights / tp)

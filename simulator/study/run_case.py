@@ -107,8 +107,8 @@ def overhead_of(case: Case) -> NamedOverhead | None:
     Raises ValueError.
     """
     if case.overhead:
-        return parse_overhead(case.overhead)
-    return None if Path(case.device).is_file() else overhead_of_preset(case.preset)
+        return parse_overhead(case.overhead, case.tp)
+    return None if Path(case.device).is_file() else overhead_of_preset(case.preset, case.tp)
 
 
 def cluster_of(case: Case) -> ClusterSpec:

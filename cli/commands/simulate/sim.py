@@ -94,7 +94,7 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--overhead", default="", metavar="MS[,MS]|NAME",
         help="what the engine's host adds to each step, and besides to one with prompt tokens, for all presets; or an "
-        "engine's: dunlin, vllm-a800-tp8, a800-lwm-7b (default: by the preset's engine; 0: kernels alone)",
+        "engine's: dunlin, vllm (by --tp), vllm-a800-tp8, a800-lwm-7b (default: by the preset's; 0: kernels alone)",
     )  # fmt: skip
     group.add_argument(
         "--link", action="append", default=[], metavar="NAME=GB/s",
