@@ -314,8 +314,11 @@ def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "
     sizes = sorted({one.instances for one in found})
     count = "/".join(map(str, sizes)) + (" instance" if sizes == [1] else " instances")
     gpus = f" of {arguments.tp} {arguments.device}" if arguments.tp > 1 else f" on {arguments.device}"
+    from dunlin.workload.traffic.published import synthetic_notes
+
+    notes = "".join(f"{line}\n" for line in synthetic_notes(arguments.workload or ""))
     return (
-        f"{len(arrivals)} requests in {span_s:.0f} s ({len(arrivals) / span_s:.2f}/s); "
+        f"{notes}{len(arrivals)} requests in {span_s:.0f} s ({len(arrivals) / span_s:.2f}/s); "
         f"{count}{gpus}, {arguments.model_shape}; simulated in {sum(one.wall_s for one in found):.1f} s"
     )
 
