@@ -245,10 +245,11 @@ def simulator_runs_cores(tree: Tree) -> list[str]:
 
 
 SIMULATOR_FOLDERS = {
-    "engine": (),
-    "cluster": ("engine",),
-    "study": ("engine", "cluster"),
-    "campaign": ("engine", "cluster"),
+    "links": (),
+    "engine": ("links",),
+    "cluster": ("links", "engine"),
+    "study": ("links", "engine", "cluster"),
+    "campaign": ("links", "engine", "cluster"),
 }
 """The folders of the simulator, and which others each may import."""
 

@@ -9,13 +9,25 @@ shapes and devices; the result is pure (`models`).
 from collections.abc import Callable
 
 from dunlin.cost.device import Device, DeviceError
-from dunlin.cost.models import ComposedModel, CountSheet, EngineTiming, PiecewiseCurve, TransferModel, TransferModels
+from dunlin.cost.models import (
+    ComposedModel,
+    CountSheet,
+    EngineLinks,
+    EngineTiming,
+    PiecewiseCurve,
+    TransferModel,
+    TransferModels,
+)
 from dunlin.cost.shapes import ModelShape, ShapeError
 from dunlin.cost.surface import Surface
 from dunlin.messages.types import TransferKind
 
 USABLE = 0.9
-"""The part of a device's memory that weights and KV may fill; the rest is for activations and the runtime."""
+"""The part of a device's memory that weights, activations and KV may fill; the rest is for the runtime."""
+STEP_TOKENS, STEP_ROWS = 8192, 256
+"""The largest step whose activations have room: vLLM's defaults for batched tokens on such devices, and sequences."""
+_COPY_PASSES = 3
+"""How often a byte for the host passes the device's memory: gathered from slots into a block, and read by the copy."""
 _HEAD_DIM = 128
 """Head size of the measured attention kernels; others are priced by their bytes and products."""
 _SPLIT_GROUP = 2.0
@@ -167,14 +179,51 @@ class StepComposer:
         device, shape, tp = self._device, self._shape, self._tp
         weights = shape.weights_bytes()
         kv_bytes = shape.kv_bytes_per_token(tp)
-        slots = int((tp * device.memory_bytes * USABLE - weights) // kv_bytes)
+        room = tp * (device.memory_bytes * USABLE - self.activation_bytes(STEP_TOKENS, STEP_ROWS)) - weights
+        slots = int(room // kv_bytes)
         if slots < 1:
             raise ShapeError(
                 f"{shape.name} needs {weights / 1e9:.0f} GB for its weights alone; {tp} x {device.name} offer "
                 f"{tp * device.memory_bytes * USABLE / 1e9:.0f} GB: split it over more GPUs"
             )
         load_s = device.load.transfer_s(weights / tp)
-        return EngineTiming(self.step_model(), self._moves(), load_s, slots, kv_bytes, layers=shape.layers)
+        return EngineTiming(
+            self.step_model(),
+            self._moves(),
+            load_s,
+            slots,
+            kv_bytes,
+            layers=shape.layers,
+            links=self._links(),
+            node=device.node,
+        )
+
+    def activation_bytes(self, tokens: int, rows: int) -> int:
+        """The most that one GPU needs at once for a step's activations: the residual, its norm, and what is wider of
+        attention (queries, keys, values, result) and feed-forward (gate, up, product); or float32 logits, twice.
+        """
+        shape = self._shape
+        attention = (2 * self._heads + 2 * self._kv_heads) * shape.head_dim
+        layer = tokens * shape.dtype_bytes * (2 * shape.hidden + max(attention, 3 * shape.ffn / self._tp))
+        return int(max(layer, rows * shape.vocabulary / self._tp * 4 * 2))
+
+    def _links(self) -> EngineLinks:
+        """Each GPU has its own links, and copies take of its memory's time what their bytes need of it."""
+        device, tp = self._device, self._tp
+        memory = tp * device.bytes_per_s
+        return EngineLinks(
+            pcie=tp * device.host_link.bytes_per_s,
+            nvlink=tp * device.nvlink.bytes_per_s,
+            nic=tp * device.peer_link.bytes_per_s,
+            look=memory,
+            switch=device.host_link.bytes_per_s,
+            gpus=tp,
+            gpus_per_switch=device.gpus_per_switch,
+            host_busy_share=min(1.0, _COPY_PASSES * device.host_link.bytes_per_s / device.bytes_per_s),
+            send_byte_s=1.0 / memory,
+            receive_byte_s=1.0 / memory,
+            is_duplex=True,
+        )
 
     def _moves(self) -> TransferModels:
         """Each GPU has its own links, and moves its share."""

@@ -5,10 +5,11 @@ Reads and writes `devices/*.json`. Knows no model shape (`compose` does) and no 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
+from dunlin.cost.models import NodeLinks
 from dunlin.cost.surface import Surface
 
 
@@ -46,7 +47,9 @@ class Device:
     over bytes, per number of GPUs. `streams` by operation: `norm`, `rope` and `activation` over (tokens, bytes of a
     row), `add` over bytes. `flops` and `bytes_per_s` are the data sheet's peaks, which no operation exceeds;
     `attention_flops` and `kv_bytes_per_s` the best rates at which prefill attention was measured to compute, and decode
-    attention to read KV.
+    attention to read KV. Links of one GPU and one direction: `host_link` over PCIe, whose way to the host
+    `gpus_per_switch` share, `peer_link` over the network to another node, `nvlink` within one. `node`: what the GPUs of
+    a node share.
     """
 
     name: str
@@ -63,6 +66,9 @@ class Device:
     streams: Mapping[str, Surface]
     host_link: LinkModel
     peer_link: LinkModel
+    nvlink: LinkModel
+    gpus_per_switch: int
+    node: NodeLinks
     load: LinkModel
     step_fixed_s: float
     sources: tuple[Source, ...] = ()
@@ -87,11 +93,35 @@ def device_of(data: Mapping[str, Any]) -> Device:
             parts[name] = Surface.from_json(data[name])
         parts["all_reduce"] = {int(gpus): Surface.from_json(part) for gpus, part in data["all_reduce"].items()}
         parts["streams"] = {name: Surface.from_json(part) for name, part in data["streams"].items()}
-        parts |= {name: LinkModel(**data[name]) for name in ("host_link", "peer_link", "load")}
+        parts |= {name: LinkModel(**data[name]) for name in ("host_link", "peer_link", "nvlink", "load")}
+        parts["node"] = NodeLinks(**data["node"])
         parts["sources"] = tuple(Source(**part) for part in data["sources"])
         return Device(**parts)
     except (KeyError, TypeError, ValueError) as error:
         raise DeviceError(f"the coefficients of {data.get('name', 'a device')} are damaged: {error!r}") from error
+
+
+LINKS = ("pcie", "nvlink", "nic", "memory", "node-nic")
+"""The links whose bandwidth can be given: of one GPU, and of a node."""
+
+
+def with_links(device: Device, bytes_per_s: Mapping[str, float]) -> Device:
+    """The device with other bandwidths, by names out of `LINKS`. Raises DeviceError."""
+    for name, rate in bytes_per_s.items():
+        if name not in LINKS or not rate > 0:
+            raise DeviceError(f"no link {name!r} of {rate:g} bytes/s: links are {', '.join(LINKS)}, of more than 0")
+
+    def link(old: LinkModel, name: str) -> LinkModel:
+        return replace(old, bytes_per_s=bytes_per_s.get(name, old.bytes_per_s))
+
+    node = device.node
+    return replace(
+        device,
+        host_link=link(device.host_link, "pcie"),
+        nvlink=link(device.nvlink, "nvlink"),
+        peer_link=link(device.peer_link, "nic"),
+        node=NodeLinks(bytes_per_s.get("memory", node.memory), bytes_per_s.get("node-nic", node.nic)),
+    )
 
 
 def known_devices() -> list[str]:

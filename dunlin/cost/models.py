@@ -6,7 +6,7 @@ Knows coefficients and arithmetic. Does not know where coefficients come from (`
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from math import frexp
 from typing import Protocol
@@ -256,6 +256,59 @@ def compute_bound_tokens(tokens: PiecewiseCurve, fixed_s: float = 0.0) -> int | 
     return max(1, round((fixed_s + tokens.at(1.0)) / steepest)) if steepest > 0 else None
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLinks:
+    """The links of one engine: bytes per second of each direction, of all its GPUs together; 0: without limit.
+
+    `pcie` to the host, of which `switch` is what the `gpus_per_switch` GPUs at one PCIe switch share (0: none do);
+    `nvlink` to engines of the same node, `nic` to those of others; `look`: at which it reads what a peer wrote.
+    `host_busy_share`: the part of the unshared time of a copy to or from the host that steps lose to it;
+    `send_byte_s`, `receive_byte_s`: the seconds that they lose to each byte for or from a peer. `is_duplex`: copies to
+    and from the host go on at the same time.
+
+    The defaults are of the CPU backend, whose engine copies with the threads that compute: two processes move 8 GB/s
+    over shared memory and 2.7 GB/s over a socket (measured, docs/simulator.md).
+
+    Raises:
+        ValueError: a figure is negative, or there is no GPU.
+    """
+
+    pcie: float = 0.0
+    nvlink: float = 8e9
+    nic: float = 2.7e9
+    look: float = 8e9
+    switch: float = 0.0
+    gpus: int = 1
+    gpus_per_switch: int = 0
+    host_busy_share: float = 1.0
+    send_byte_s: float = 1 / 8e9
+    receive_byte_s: float = 0.0
+    is_duplex: bool = False
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not getattr(self, each.name) >= (each.name == "gpus"):
+                raise ValueError(f"{each.name} of an engine's links is {getattr(self, each.name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """What the engines of a node share: bytes per second of its memory, and of each direction of its own network card,
+    over which kvstores exchange regions; 0: without limit.
+
+    The defaults are of the CPU backend on one machine: memory as two threads copy it, the card a TCP socket over
+    loopback, both measured (docs/simulator.md). Raises ValueError: one is negative.
+    """
+
+    memory: float = 38e9
+    nic: float = 2.7e9
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "nic"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
+
+
 UNSTEADINESS_PIECE_S = 0.002
 
 
@@ -276,13 +329,16 @@ class ProcessCosts:
     """CPU costs of dunlin's own processes, where they delay requests.
 
     `instance` is paid on the engine's core if it `shares_core`, else on one of its own; `door` (a dispatcher and its
-    clients) on another. `hop_s` is what a message between two processes takes beside.
+    clients) on another. `control` is a manager's and the monitor's: of each message, and each member that a view names.
+    `hop_s` is what a message between two processes takes beside. The default of `control` was measured on cores alone
+    (docs/measurements/2026-11-21-scale.md: a manager that weighs moves) and gRPC (docs/simulator.md).
     """
 
     instance: MessageCosts
     door: MessageCosts
     hop_s: float
     shares_core: bool
+    control: MessageCosts = MessageCosts(step_s=22e-6, row_s=28e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +362,7 @@ class EngineTiming:
     always once.
     `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
     passes a safepoint after each, which is how it shows that it is alive. `quality`: how well it was measured; None: a
-    device that ships, or not known.
+    device that ships, or not known. `links`, `node`: what its copies share with those of others.
     """
 
     step: StepTimes
@@ -318,6 +374,8 @@ class EngineTiming:
     host: ProcessCosts | None = None
     layers: int = 2
     quality: ProfileQuality | None = None
+    links: EngineLinks = EngineLinks()
+    node: NodeLinks = NodeLinks()
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""

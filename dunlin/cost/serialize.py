@@ -1,7 +1,7 @@
 """Serializes fitted models to plain JSON values, and back. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from dunlin.cost.models import (
@@ -62,7 +62,9 @@ def parse_quality(plain: Mapping[str, Any]) -> ProfileQuality:
 def parse_process_costs(plain: Mapping[str, Any]) -> ProcessCosts:
     """Host costs out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     instance, door = MessageCosts(**plain["instance"]), MessageCosts(**plain["door"])
-    return ProcessCosts(instance, door, float(plain["hop_s"]), bool(plain["shares_core"]))
+    costs = ProcessCosts(instance, door, float(plain["hop_s"]), bool(plain["shares_core"]))
+    # Older profiles do not say.
+    return replace(costs, control=MessageCosts(**plain["control"])) if "control" in plain else costs
 
 
 def serialize_step(model: StepModel) -> dict[str, Any]:

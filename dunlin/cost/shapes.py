@@ -72,6 +72,8 @@ _KNOWN = (
     _shape("lwm-text-1m-7b", 32, 4096, 32, 32, 11008, 32000),
     _shape("codellama-34b", 48, 8192, 64, 8, 22016, 32000),
     _shape("mistral-7b", 32, 4096, 32, 8, 14336, 32000),
+    # Phi-3: `transformers.Phi3Config()` is the small one's; the medium one's by its published configuration
+    # (apxml.com/models/phi-3-medium; Phi-4 has the same but for its vocabulary).
     _shape("phi-3-mini", 32, 3072, 32, 32, 8192, 32064, 96),
     _shape("phi-3-medium", 40, 5120, 40, 10, 17920, 32064),
     _shape("yi-34b", 60, 7168, 56, 8, 20480, 64000),

@@ -1,5 +1,6 @@
 """From a plan's shape to the specification of a cluster."""
 
+from dunlin.cost.models import EngineLinks
 from dunlin.messages.types import i32
 from simulator.campaign.plans import ClusterShape
 from simulator.cluster.network import NetworkSpec
@@ -14,6 +15,8 @@ KV_BYTES = 64
 """Bytes of a token's KV, in all layers."""
 WEIGHTS_SLOTS = 1
 """The memory of a layer's weights, as a multiple of its KV cache."""
+BUSY_S = 0.001
+"""Seconds of a copy to or from the host tier that block steps."""
 COPIED_BYTES = 64 * KV_BYTES
 """Bytes that go from engine to engine in the time of a copy between KV cache and host tier."""
 
@@ -24,6 +27,7 @@ RESTLESS_MOVES = {"rebalance.policy": "restless", "rebalance.interval_s": 0.1, "
 
 def cluster_of(shape: ClusterShape) -> ClusterSpec:
     """The specification of a cluster of that shape."""
+    peer_rate = COPIED_BYTES / shape.move_s
     return ClusterSpec(
         instances=shape.instances,
         dispatchers=shape.dispatchers,
@@ -41,10 +45,9 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
             step_s=shape.step_s,
             move_s=shape.move_s,
             restart_s=shape.restart_s,
+            links=EngineLinks(nvlink=peer_rate, nic=peer_rate, look=peer_rate, host_busy_share=BUSY_S / shape.move_s),
         ),
-        network=NetworkSpec(
-            shape.latency_s, shape.latency_s, shape.latency_s, copy_bytes_per_s=COPIED_BYTES / shape.move_s
-        ),
+        network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
         instance={
             "interrupts.policy": shape.interrupts,
             "scheduler.max_running": shape.max_running,

@@ -21,6 +21,7 @@ from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
 from simulator.engine.peer_transfers import PeerNetwork
+from simulator.links.ports import Fabric, make_fabric
 
 LAST_WORDS = 16
 """Messages of an engine that are remembered."""
@@ -47,7 +48,7 @@ class SimulatedEngineSupervisor:
     an engine says comes from it. `last_words`: what the newest said last. The KV cache, its `audit` and the `layers`
     that share its arena outlive engines. `is_kv_trusted`: the last engine did not end by a wild write.
     `memory_of(wish)`: the memory that a `MapHost` names; None: the mapping stays. `network`: the engines that it can
-    meet, from its `node`.
+    meet, from its `node`; `fabric`: the links that it shares with others (None: links of its own).
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class SimulatedEngineSupervisor:
         memory_of: Callable[[MapHost], SimulatedHostMemory | None] = lambda wish: None,
         network: PeerNetwork | None = None,
         node: str = "",
+        fabric: Fabric | None = None,
     ) -> None:
         self.settings = settings
         self.ended: list[SimulatedEngine] = []
@@ -75,6 +77,7 @@ class SimulatedEngineSupervisor:
         self._memory_of = memory_of
         self._network = network
         self._node = node
+        self._fabric = fabric or make_fabric(world.call_at)
         self.engine = self._start()
 
     @property
@@ -96,7 +99,7 @@ class SimulatedEngineSupervisor:
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
         """End the engine process by a signal or a code; a successor starts `restart_s` later if it `returns`."""
         self._world.kill(self.engine.address)
-        self.engine.peers.died(self._world.now_s)
+        self.engine.died(self._world.now_s)
         if self._network is not None:
             self._network.ends.pop(self.engine.address, None)
         self.is_trusted = signal not in UNTRUSTED_SIGNALS
@@ -142,9 +145,17 @@ class SimulatedEngineSupervisor:
 
     def _start(self) -> SimulatedEngine:
         address = Address("engine", self._instance.name)
-        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
+        ports = self._fabric.ports(
+            address.name,
+            self._node,
+            self.settings.links,
+            lambda due: self._world.post(address, address, due, 0.0),
+        )
+        engine = SimulatedEngine(
+            self._instance, self.settings, self._tier, ports, self.audit, self.layers, self._network
+        )
         if self._network is not None and self.settings.has_agent:
-            end = self._network.admit(address, self._node, self.layers, self.audit, engine.rooms)
+            end = self._network.admit(address, ports, self.layers, self.audit, engine.rooms)
             engine.ready = replace(engine.ready, agent=end.agent)
         self.last_words.clear()
         self._world.add(address, _Watched(self, engine))

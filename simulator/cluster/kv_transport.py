@@ -19,9 +19,9 @@ from services.kvstore.transfer.transport_commands import (
     RegionPushed,
     RegionReceived,
 )
-from simulator.cluster.network import NetworkLinks
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.links.ports import Fabric
 
 PATIENCE_S = 10.0
 """Seconds until an expected region that was not pushed is lost."""
@@ -35,19 +35,24 @@ class PushDue:
 
 
 class SimulatedKvTransport:
-    """Copies regions over `links`, by priority. `node_of`: a kvstore's node; `memories`: a kvstore's host tier."""
+    """Copies regions between nodes, by priority. `node_of`: a kvstore's node; `memories`: a kvstore's host tier.
+
+    `latency_s`: from the last byte sent to its arrival.
+    """
 
     def __init__(
         self,
         memories: Mapping[Address, SimulatedHostMemory],
         world: World,
-        links: NetworkLinks,
+        fabric: Fabric,
         node_of: Mapping[Address, str],
+        latency_s: float,
     ) -> None:
         self._memories = memories
         self._world = world
-        self._links = links
+        self._fabric = fabric
         self._node_of = node_of
+        self._latency_s = latency_s
         self._expected: dict[bytes, tuple[Address, RegionPayload]] = {}
         self._numbers = 0
 
@@ -87,9 +92,12 @@ class SimulatedKvTransport:
             return [Send(sender, RegionPushed(push.ticket, "it is not expected"))]
         to, _ = self._expected[push.token]
         size = push.payload.host.length_bytes
-        here, there = self._node_of[sender], self._node_of[to]
-        self._links.transfer(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
+        path = self._fabric.topology.between_hosts(self._node_of[sender], self._node_of[to])
+        self._fabric.flows.start(self._world.now_s, path, size, push.priority, lambda at_s: self._sent(sender, push))
         return []
+
+    def _sent(self, sender: Address, push: PushRegion) -> None:
+        self._world.call_later(self._latency_s, lambda: self._arrived(sender, push))
 
     def _arrived(self, sender: Address, push: PushRegion) -> None:
         """The last byte arrived: store the region, unless it is no longer expected or its sender died meanwhile."""

@@ -22,13 +22,13 @@ from simulator.cluster.codec import InMemoryCodec
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor, tenant_lookup
 from simulator.cluster.etcd import SimulatedEtcd
 from simulator.cluster.kv_transport import SimulatedKvTransport
-from simulator.cluster.network import Latencies, NetworkLinks
+from simulator.cluster.network import Latencies
 from simulator.cluster.roster import Roster
 from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
-from simulator.engine.peer_links import PeerLinks
 from simulator.engine.peer_transfers import PeerNetwork
+from simulator.links.ports import make_fabric
 
 REDIAL_S = 0.2
 """Seconds until a broken stream is dialled again."""
@@ -71,19 +71,13 @@ class SimulatedCluster:
         self.engine_supervisors: dict[Address, SimulatedEngineSupervisor] = {}
         self.host_memories: dict[Address, SimulatedHostMemory] = {}
         self.mapped_of: dict[Address, Address] = {}
-        self.links = NetworkLinks(
-            spec.network, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
-        )
-        self.peers = PeerNetwork(
-            PeerLinks(
-                spec.network.copy_bytes_per_s,
-                spec.network.bytes_per_s,
-                lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s)),
-            ),
-            lambda engine, due: self.world.post(engine, engine, due, 0.0),
-        )
+        self.fabric = make_fabric(self.world.call_at, spec.node_links)
+        self.peers = PeerNetwork(lambda engine, due: self.world.post(engine, engine, due, 0.0))
         self.world.add(DIALING, SimulatedDialer(self.world))
-        self.world.add(TRANSPORT, SimulatedKvTransport(self.host_memories, self.world, self.links, self.roster.node_of))
+        self.world.add(
+            TRANSPORT,
+            SimulatedKvTransport(self.host_memories, self.world, self.fabric, self.roster.node_of, spec.network.link_s),
+        )
         self._kvstores: dict[int, Address] = {}
         self._starts = 0
         for role, name, count in (
@@ -154,7 +148,7 @@ class SimulatedCluster:
         self.etcd.died(address)
         if address.role == "instance":
             self.world.kill(self.cores[address].engine)
-            self.engine_supervisors[address].engine.peers.died(self.world.now_s)
+            self.engine_supervisors[address].engine.died(self.world.now_s)
             self.peers.ends.pop(self.cores[address].engine, None)
             del self.engine_supervisors[address]
         self.world.kill(address)
@@ -221,12 +215,13 @@ class SimulatedCluster:
         return SimulatedEngineSupervisor(
             self.world,
             core.address,
-            self.engine,
+            self.spec.engines.get(core.address.name, self.engine),
             SimulatedHostMemory(),
             tenant_lookup(core),
             self._mapper(core.address),
             self.peers,
             self.roster.node_of[core.address],
+            self.fabric,
         )
 
     def _mapper(self, instance: Address) -> Callable[[MapHost], SimulatedHostMemory | None]:

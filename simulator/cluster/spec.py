@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.config.fields import build
-from dunlin.cost.models import ProcessCosts
+from dunlin.cost.models import NodeLinks, ProcessCosts
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from services.dispatcher.config import DispatcherConfig
 from services.global_manager.config import GlobalManagerConfig
@@ -24,7 +24,8 @@ class ClusterSpec:
 
     Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings hold
     settings of a role, by their names within it, that differ from its defaults; they win over the preset's. `skews_s`:
-    clock offsets in seconds, assigned in turn to the processes as they start. `host`: CPU costs of the processes
+    clock offsets in seconds, assigned in turn to the processes as they start. `engines`: those that differ from
+    `engine`, by their instance's name. `host`: CPU costs of the processes
     (None: no time).
 
     Raises:
@@ -39,7 +40,9 @@ class ClusterSpec:
     preset: str = DEFAULT_PRESET
     tier_bytes: int = 1 << 20
     engine: SimulatedEngineSettings = field(default_factory=lambda: engine_settings(progress_s=0.25))
+    engines: Mapping[str, SimulatedEngineSettings] = field(default_factory=dict)
     network: NetworkSpec = field(default_factory=NetworkSpec)
+    node_links: NodeLinks = field(default_factory=NodeLinks)
     skews_s: tuple[float, ...] = ()
     host: ProcessCosts | None = None
     instance: Overrides = field(default_factory=dict)

@@ -127,6 +127,10 @@ class World:
         """Run the process at `address` on a processor; None: its turns take no time."""
         self._processes[address].processor = processor
 
+    def processor(self, address: Address) -> Processor | None:
+        """The processor of the process at `address`."""
+        return self._processes[address].processor
+
     # --- streams ---
 
     def connect(self, one: Address, other: Address, other_speaks_as: Address | None = None) -> None:
@@ -216,6 +220,10 @@ class World:
     def call_later(self, delay_s: float, act: Callable[[], object]) -> None:
         """Call `act` after `delay_s` seconds of virtual time."""
         self._push(self.now_s + delay_s, self._actor, self._actor.address, ScheduledCall(act), None)
+
+    def call_at(self, delay_s: float, act: Callable[[float], object]) -> None:
+        """Call `act(now_s)` after `delay_s` seconds of virtual time."""
+        self.call_later(delay_s, lambda: act(self.now_s))
 
     def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
         """Deliver events until `until` holds, `for_s` seconds passed or no event is left; whether `until` holds."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from dunlin.cost.models import EngineTiming
+from dunlin.cost.models import EngineLinks, EngineTiming
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,
@@ -52,6 +52,7 @@ from simulator.engine.token_model import (
     TokenModel,
 )
 from simulator.engine.transit_rooms import SimulatedTransitRooms
+from simulator.links.ports import EnginePorts
 
 
 def make_engine_ready(**overrides: Any) -> EngineReady:
@@ -88,7 +89,7 @@ class SimulatedEngineSettings:
     `audit`: every slot of the KV cache is audited, and the next token depends on all tokens before; otherwise it
     depends on the seed and the position, and the simulator's work per step does not grow with the context.
     `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
-    an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
+    an engine's end to its successor's start. `links`: what its copies share, and what they take from steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
     `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
     that may be parked at once. `has_agent`: engines of the same node can meet it. `answer_ends`: where answers end by
@@ -100,7 +101,7 @@ class SimulatedEngineSettings:
     progress_s: float | None = None
     restart_s: float = 1.0
     audit: bool = True
-    busy_share: float = 0.0
+    links: EngineLinks = field(default_factory=EngineLinks)
     weights_bytes: int = 0
     failing_token: int | None = None
     parked_rows: int = 64
@@ -125,7 +126,8 @@ def engine_settings(**flat: Any) -> SimulatedEngineSettings:
     timing = LinearTiming(flat.pop("step_s", 0.01), flat.pop("token_s", 0.0), move_s, 0.0, flat.pop("load_s", 0.0))
     ready = own.pop("ready", None)
     said = replace(ready, **flat) if ready is not None else make_engine_ready(**flat)
-    return SimulatedEngineSettings(**{"timing": timing, "busy_share": busy_s / move_s, **own}, ready=said)
+    links = EngineLinks(host_busy_share=busy_s / move_s)
+    return SimulatedEngineSettings(**{"timing": timing, "links": links, **own}, ready=said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class SimulatedEngine:
         instance: Address,
         settings: SimulatedEngineSettings,
         tier: SimulatedHostMemory,
+        ports: EnginePorts,
         audit: KvAudit | None = None,
         layers: LayerSet | None = None,
         network: PeerNetwork | None = None,
@@ -163,7 +166,7 @@ class SimulatedEngine:
         self._audit = audit
         timing, voice = settings.timing, settings.token_model
         self._sequences = SimulatedSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
-        self.moves = SimulatedKvMover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
+        self.moves = SimulatedKvMover(instance, ready, self._sequences, tier, timing, audit, ports)
         layer_bytes = ready.kv_bytes_per_token / layers.all
         self.rooms = SimulatedTransitRooms()
         self.peers = PeerTransfers(
@@ -174,6 +177,7 @@ class SimulatedEngine:
             layer_bytes,
             ready.kv_dtype,
             lambda step: self.runner.is_unanswered(step),
+            ports,
         )
         wake = (lambda peer: None) if network is None else (lambda peer: network.wake(peer, PeersDue()))
         meetings = GroupMeetings() if network is None else network.meetings
@@ -192,6 +196,7 @@ class SimulatedEngine:
             SimulatedParkedRows(settings.parked_rows, settings.parked_tokens),
             lambda now_s: self.remapper.between_steps(now_s),
             group,
+            ports.meter.take,
         )
         self.remapper = SimulatedRemapper(
             instance,
@@ -254,6 +259,11 @@ class SimulatedEngine:
     def slots_being_written(self) -> list[int]:
         """The slots that queued steps and pending moves write."""
         return [*self.runner.writing(), *self.moves.writing()]
+
+    def died(self, now_s: float) -> None:
+        """The engine process ended in the midst of its copies."""
+        self.moves.died(now_s)
+        self.peers.died(now_s)
 
     @property
     def open_sequences(self) -> list[int]:
@@ -320,9 +330,8 @@ class SimulatedEngine:
         return self.peers.failed_sequence(ticket) if failed is None else failed
 
     def _on_move_over(self, now_s: float, due: TransferDue) -> list[Effect]:
-        effects, busy_s = self.moves.on_due(now_s, due)
+        effects = self.moves.on_due(now_s, due)
         self.safepoints += bool(effects)
-        self.runner.add_engine_delay(busy_s)
         return [*effects, *self.runner.begin(now_s)]
 
     def _on_map_host(self, now_s: float, message: MapHost) -> list[Effect]:

@@ -1,12 +1,13 @@
 """The moves of a modelled engine: one copy at a time, the most urgent first, then the oldest.
 
-A more urgent move suspends the current one. A copy into the KV cache is verified as the real engine does it: by a
-checksum of the region's identity and of the bytes.
+A more urgent move suspends the current one. Where the device copies in both directions at once, this holds for each.
+A move takes the time of the timing on links that it shares with nothing, and longer on busy ones. A copy into the KV
+cache is verified as the real engine does it: by a checksum of the region's identity and of the bytes.
 """
 
 from dataclasses import dataclass
 
-from dunlin.effects import Address, After, Effect, Send
+from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import EngineReady, Transfer, TransferDone
 from dunlin.messages.types import HostRegion, TransferKind, TransferStatus
 from simulator.engine.errors import ContractBroken
@@ -14,28 +15,33 @@ from simulator.engine.host_memory import SimulatedHostMemory, checksum_of
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
 from simulator.engine.timing import Timing
+from simulator.links.flows import Flow
+from simulator.links.ports import EnginePorts
 
 HOST_KINDS = (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
 
 
 @dataclass(frozen=True, slots=True)
 class TransferDue:
-    """Timer: the current move ends; stale if another `turn` began since."""
+    """The last byte of the move that was asked for as the `order`-th is through; stale if it was cancelled."""
 
-    turn: int
+    order: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Pending:
+    """A move that is not answered, which takes `whole_s` on idle links. `flow`: its copy, which may be suspended."""
+
     move: Transfer
     order: int
     asked_s: float
     whole_s: float
-    left_s: float
+    left_bytes: float
+    flow: Flow | None = None
 
 
 class SimulatedKvMover:
-    """Owns the moves that are not answered. `busy_share` (0 to 1) of a move's time blocks the engine's steps.
+    """Owns the moves that are not answered, which go over the engine's `ports`.
 
     `moved_bytes` counts what arrived; `is_mapped`: a host tier is mapped.
     """
@@ -48,7 +54,7 @@ class SimulatedKvMover:
         tier: SimulatedHostMemory,
         timing: Timing,
         audit: KvAudit | None,
-        busy_share: float,
+        ports: EnginePorts,
     ) -> None:
         self.moved_bytes = 0
         self.is_mapped = False
@@ -58,13 +64,11 @@ class SimulatedKvMover:
         self._tier = tier
         self._timing = timing
         self._audit = audit
-        self._busy_share = busy_share
+        self._ports = ports
         self._pending: dict[int, _Pending] = {}
         self._failed: dict[int, int] = {}
         self._orders = 0
-        self._turn = 0
-        self._current: _Pending | None = None
-        self._since_s = 0.0
+        self._current: dict[TransferKind, _Pending] = {}
 
     def is_pending(self, move: int) -> bool:
         """Whether the move is not answered."""
@@ -98,9 +102,11 @@ class SimulatedKvMover:
         if move.ticket in self._pending:
             raise ContractBroken(f"move {move.ticket} is named twice")
         self._orders += 1
-        took_s = self._timing.move_s(move.kind, self._bytes(move))
-        self._pending[move.ticket] = _Pending(move, self._orders, now_s, took_s, took_s)
-        return self._start_most_urgent(now_s)
+        size = self._bytes(move)
+        took_s = self._timing.move_s(move.kind, size)
+        pending = self._pending[move.ticket] = _Pending(move, self._orders, now_s, took_s, max(1.0, size))
+        self._start_most_urgent(now_s, self._lane(pending))
+        return []
 
     def cancel(self, now_s: float, number: int) -> list[Effect]:
         """Cancel a pending move; nothing if it was answered."""
@@ -109,38 +115,60 @@ class SimulatedKvMover:
             return []
         return self._end(now_s, pending, TransferStatus.CANCELLED)
 
-    def on_due(self, now_s: float, due: TransferDue) -> tuple[list[Effect], float]:
-        """End the current move: the effects, and the seconds for which it blocked steps."""
-        pending = self._current
-        if due.turn != self._turn or pending is None:
-            return [], 0.0
-        status, checksum = self._copy(pending.move)
-        return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
-
-    def _start_most_urgent(self, now_s: float) -> list[Effect]:
-        """Start or resume the most urgent move."""
-        best = min(self._pending.values(), key=lambda each: (each.move.priority, each.order), default=None)
-        if best is self._current:
+    def on_due(self, now_s: float, due: TransferDue) -> list[Effect]:
+        """The last byte of a move is through."""
+        pending = next((each for each in self._current.values() if each.order == due.order), None)
+        if pending is None or pending.flow is None or not pending.flow.is_over:
             return []
-        if self._current is not None:
-            self._current.left_s = max(0.0, self._current.left_s - (now_s - self._since_s))
-        self._current = best
-        self._since_s = now_s
-        self._turn += 1
-        return [After(best.left_s, TransferDue(self._turn))] if best is not None else []
+        return self._end(now_s, pending, *self._copy(pending.move))
+
+    def died(self, now_s: float) -> None:
+        """The engine ended in the midst of its copies."""
+        for pending in self._current.values():
+            self._suspend(now_s, pending)
+        self._current.clear()
+        self._pending.clear()
+
+    def _lane(self, pending: _Pending) -> TransferKind:
+        """The moves of which one goes at a time."""
+        return pending.move.kind if self._ports.links.is_duplex else TransferKind.SLAB_TO_HOST
+
+    def _start_most_urgent(self, now_s: float, lane: TransferKind) -> None:
+        """Start or resume the most urgent move, unless the current one is through and only has to be answered."""
+        here = [each for each in self._pending.values() if self._lane(each) is lane]
+        best = min(here, key=lambda each: (each.move.priority, each.order), default=None)
+        current = self._current.get(lane)
+        if best is None or best is current:
+            return
+        if current is not None:
+            if current.flow is not None and current.flow.is_over:
+                return
+            self._suspend(now_s, current)
+        self._current[lane] = best
+        due, whole = TransferDue(best.order), max(1.0, self._bytes(best.move))
+        best.flow = self._ports.copy_to_host(
+            now_s, best.move.kind is TransferKind.SLAB_TO_HOST, best.left_bytes, whole, best.whole_s,
+            best.move.priority, due,
+        )  # fmt: skip
+
+    def _suspend(self, now_s: float, pending: _Pending) -> None:
+        if pending.flow is not None:
+            pending.left_bytes = self._ports.stop(now_s, pending.flow)
 
     def _end(self, now_s: float, pending: _Pending, status: TransferStatus, checksum: int = 0) -> list[Effect]:
-        move = pending.move
+        move, lane = pending.move, self._lane(pending)
         del self._pending[move.ticket]
         if status is not TransferStatus.OK and move.kind is TransferKind.HOST_TO_SLAB:
             self._failed[move.ticket] = move.sequence
-        if self._current is pending:
-            self._current = None
+        if self._current.get(lane) is pending:
+            self._suspend(now_s, pending)
+            del self._current[lane]
         size = self._bytes(move) if status is TransferStatus.OK else 0
         self.moved_bytes += size
-        busy_s = pending.whole_s * self._busy_share
+        busy_s = pending.whole_s * self._ports.links.host_busy_share
         done = TransferDone(move.ticket, status, checksum, size, now_s - pending.asked_s, busy_s=busy_s)
-        return [Send(self._instance, done), *self._start_most_urgent(now_s)]
+        self._start_most_urgent(now_s, lane)
+        return [Send(self._instance, done)]
 
     def _bytes(self, move: Transfer) -> int:
         region, layers = move.region, len(self._ready.layers)

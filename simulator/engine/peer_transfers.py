@@ -23,9 +23,10 @@ from simulator.engine.group_steps import GroupMeetings, PeersDue
 from simulator.engine.host_memory import checksum_of
 from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
-from simulator.engine.peer_links import PeerLinks
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
 from simulator.engine.transit_rooms import SimulatedTransitRooms
+from simulator.links.flows import Flow
+from simulator.links.ports import EnginePorts
 
 PEER_KINDS = (TransferKind.SLAB_TO_PEER, TransferKind.PEER_TO_SLAB)
 
@@ -39,12 +40,12 @@ class PeerCopyDue:
 
 @dataclass(eq=False, slots=True)
 class PeerEnd:
-    """One engine as its peers see it: its node, and the memory that they write into, as long as `life` is the same.
+    """One engine as its peers see it: its links, and the memory that they write into, as long as `life` is the same.
 
     `open_rooms` are the rooms whose slots peers may write.
     """
 
-    node: str
+    ports: EnginePorts
     layers: LayerSet
     audit: KvAudit | None
     rooms: SimulatedTransitRooms
@@ -54,28 +55,24 @@ class PeerEnd:
     @property
     def agent(self) -> bytes:
         """What a peer must know to reach it."""
-        return f"{self.node}/{self.life}".encode()
+        return f"{self.ports.name}/{self.life}".encode()
 
 
 class PeerNetwork:
-    """The engines that can be met, by address, and the links between their nodes.
+    """The engines that can be met, by address. `wake(engine, due)` gives an engine its timer."""
 
-    `wake(engine, due)` gives an engine its timer.
-    """
-
-    def __init__(self, links: PeerLinks, wake: Callable[[Address, PeerCopyDue | PeersDue], None]) -> None:
-        self.links = links
+    def __init__(self, wake: Callable[[Address, PeersDue], None]) -> None:
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
         self.meetings = GroupMeetings()
         self._lives = 0
 
     def admit(
-        self, engine: Address, node: str, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
+        self, engine: Address, ports: EnginePorts, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
     ) -> PeerEnd:
         """An engine can be met from now on; who met it before at that address cannot write there any more."""
         self._lives += 1
-        end = self.ends[engine] = PeerEnd(node, layers, audit, rooms, self._lives)
+        end = self.ends[engine] = PeerEnd(ports, layers, audit, rooms, self._lives)
         return end
 
     def renew(self, engine: Address) -> PeerEnd:
@@ -89,11 +86,11 @@ class PeerNetwork:
 
 @dataclass(slots=True)
 class _Pending:
-    """`stop` ends the copy before its time; None: it has not begun, for its step has not left anything yet."""
+    """`flow` is its copy; None: it has not begun, for its step has not left anything yet."""
 
     transfer: Transfer
     asked_s: float
-    stop: Callable[[float], None] | None = None
+    flow: Flow | None = None
     size: int = 0
 
 
@@ -101,7 +98,7 @@ class PeerTransfers:
     """Owns the peers that one engine met, and its transfers with them that are not answered.
 
     `layer_bytes`: bytes of one token's KV in one layer, and of its hidden state. `network`: None where no engine can be
-    met. `is_unanswered(step)`: it is queued or runs.
+    met. `is_unanswered(step)`: it is queued or runs. `ports`: its links.
     """
 
     def __init__(
@@ -113,8 +110,10 @@ class PeerTransfers:
         layer_bytes: float,
         kv_dtype: str,
         is_unanswered: Callable[[int], bool],
+        ports: EnginePorts,
     ) -> None:
         self.moved_bytes = 0
+        self._ports = ports
         self._instance = instance
         self._engine = engine
         self._network = network
@@ -166,10 +165,13 @@ class PeerTransfers:
     def died(self, now_s: float) -> None:
         """The engine ended in the midst of its copies: what it was writing at peers is torn."""
         for pending in self._pending.values():
-            if pending.stop is not None:
-                pending.stop(now_s)
+            self._stop(now_s, pending)
             self._tear(pending.transfer)
         self._pending.clear()
+
+    def _stop(self, now_s: float, pending: _Pending) -> None:
+        if pending.flow is not None:
+            self._ports.stop(now_s, pending.flow)
 
     def open_room(self, now_s: float, message: OpenPeerRoom) -> list[Effect]:
         """Peers may write into the room."""
@@ -196,28 +198,27 @@ class PeerTransfers:
         if transfer.payload is Payload.ACTIVATION and self._is_unanswered(transfer.step):
             self.is_behind = True
             return []
-        self._begin(now_s, network, own, self._pending[transfer.ticket])
+        self._begin(now_s, self._pending[transfer.ticket])
         return []
 
     def begin_behind(self, now_s: float) -> list[Effect]:
         """Begin the transfers of what steps leave in rooms, where the step has ended."""
-        network, own = self._network, self._own()
-        waiting = [pending for pending in self._pending.values() if pending.stop is None]
+        is_met = self._network is not None and self._own() is not None
+        waiting = [pending for pending in self._pending.values() if pending.flow is None]
         for pending in waiting:
-            if network is not None and own is not None and not self._is_unanswered(pending.transfer.step):
-                self._begin(now_s, network, own, pending)
-        self.is_behind = any(pending.stop is None for pending in waiting)
+            if is_met and not self._is_unanswered(pending.transfer.step):
+                self._begin(now_s, pending)
+        self.is_behind = any(pending.flow is None for pending in waiting)
         return []
 
-    def _begin(self, now_s: float, network: PeerNetwork, own: PeerEnd, pending: _Pending) -> None:
-        transfer, there = pending.transfer, own.node
-        if transfer.kind is TransferKind.SLAB_TO_PEER and transfer.peer is not None:
-            there = self._met[transfer.peer].node
-        due = PeerCopyDue(transfer.ticket)
+    def _begin(self, now_s: float, pending: _Pending) -> None:
+        transfer, due = pending.transfer, PeerCopyDue(pending.transfer.ticket)
         pending.size = self._bytes(transfer)
-        pending.stop = network.links.copy(
-            now_s, own.node, there, pending.size, lambda at_s: network.wake(self._engine, due)
-        )
+        if transfer.kind is TransferKind.SLAB_TO_PEER and transfer.peer is not None:
+            peer = self._met[transfer.peer].ports
+            pending.flow = self._ports.copy_to_peer(now_s, peer, pending.size, transfer.priority, due)
+        else:
+            pending.flow = self._ports.look(now_s, pending.size, due)
 
     def cancel(self, now_s: float, ticket: int) -> list[Effect]:
         """Cancel a transfer under way; nothing if it was answered."""
@@ -290,8 +291,7 @@ class PeerTransfers:
         self, now_s: float, ticket: int, status: TransferStatus, checksum: int = 0, detail: str = ""
     ) -> list[Effect]:
         pending = self._pending.pop(ticket)
-        if pending.stop is not None:
-            pending.stop(now_s)
+        self._stop(now_s, pending)
         transfer, is_ok = pending.transfer, status is TransferStatus.OK
         if not is_ok:
             self._tear(transfer)

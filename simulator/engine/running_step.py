@@ -22,10 +22,9 @@ _SLACK = 1e-9
 class SimulatedRunningStep:
     """The step that computes, with the rows that it has now, for which the whole of it takes `whole_s` over `layers`.
 
-    At `since_s` it stood at `queued.units`, and other work of the engine takes `delay_s` first. `began_s` is when it
-    was started with all its rows. `has_paused`: interrupts took effect at a safepoint of it. `held_s`: delay that its
-    end has not had yet, `lost_s`: delay since `since_s`.
-    `is_waiting`: it is through, and steps of peers are not.
+    At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`:
+    interrupts took effect at a safepoint of it. `held_s`: delay that its end has not had yet, `lost_s`: delay since
+    `since_s`. `is_waiting`: it is through, and steps of peers are not.
     """
 
     queued: QueuedSimStep
@@ -33,7 +32,6 @@ class SimulatedRunningStep:
     whole_s: float
     began_s: float
     since_s: float
-    delay_s: float
     held_s: float = 0.0
     lost_s: float = 0.0
     has_paused: bool = False
@@ -54,10 +52,10 @@ class SimulatedRunningStep:
     @property
     def end_in_s(self) -> float:
         """Seconds from `since_s` to its end, unless it is held up."""
-        return self.whole_s * (1.0 - self.queued.units / (self.layers * LAYER_UNITS)) + self.delay_s
+        return self.whole_s * (1.0 - self.queued.units / (self.layers * LAYER_UNITS))
 
     def hold(self, seconds: float) -> None:
-        """Another process uses the engine's CPU for `seconds` from now on."""
+        """It computes nothing for `seconds`: another process uses the engine's CPU, or copies its memory."""
         self.held_s += seconds
         self.lost_s += seconds
 
@@ -86,14 +84,14 @@ class SimulatedRunningStep:
         """Seconds until the step reaches `units`."""
         needed_s = (units - self.queued.units) * self._unit_s
         wait_s = needed_s - self._worked_s(now_s)
-        return wait_s if wait_s > _SLACK * (self.whole_s + self.delay_s) else 0.0
+        return wait_s if wait_s > _SLACK * self.whole_s else 0.0
 
     def go_on(self, now_s: float, units: int) -> None:
         """It stands at `units` now."""
         self.queued.units = units
         self.has_paused = True
         self.since_s = now_s
-        self.delay_s = self.held_s = self.lost_s = 0.0
+        self.held_s = self.lost_s = 0.0
 
     @property
     def _unit_s(self) -> float:
@@ -108,5 +106,5 @@ class SimulatedRunningStep:
         return LAYER_UNITS // pieces
 
     def _worked_s(self, now_s: float) -> float:
-        """Seconds of its work since `since_s`; below 0 while other work goes first."""
-        return now_s - self.since_s - self.delay_s - self.lost_s
+        """Seconds of its work since `since_s`; below 0 while a delay is longer."""
+        return now_s - self.since_s - self.lost_s

@@ -24,6 +24,9 @@ from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, check
 from simulator.engine.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
+LEAST_DELAY = 1e-3
+"""The part of a step's time that copies take at least before its end is put off."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepDue:
@@ -45,7 +48,7 @@ class SimulatedStepRunner:
 
     `busy_s`: seconds of steps so far, `safepoints` those passed in steps that ended. `slowness` multiplies the time of
     each step. `is_landing(move)`: the transfer is not answered. `between_steps(now_s)` is called when a step ended,
-    before the next one begins.
+    before the next one begins. `lost_s(now_s)`: what copies took from steps since it was last called.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class SimulatedStepRunner:
         parked: SimulatedParkedRows,
         between_steps: Callable[[float], list[Effect]],
         group: GroupSteps,
+        lost_s: Callable[[float], float],
     ) -> None:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
@@ -77,10 +81,11 @@ class SimulatedStepRunner:
         self._audit = audit
         self._between_steps = between_steps
         self._group = group
+        self._lost_s = lost_s
         self._interrupts: list[Interrupt] = []
         self._turn = 0
         self._idle_since_s = 0.0
-        self._owed_s = 0.0
+        self._carried_s = 0.0
 
     @property
     def steps_held(self) -> int:
@@ -105,10 +110,6 @@ class SimulatedStepRunner:
             queued.layers = layers if len(layers) < self._layers.all else None
         self.queue.append(queued)
         return self.begin(now_s)
-
-    def add_engine_delay(self, seconds: float) -> None:
-        """Delay the end of the next iteration by `seconds`, for which the engine did other work."""
-        self._owed_s += seconds
 
     def add_cpu_delay(self, seconds: float) -> None:
         """Delay the end of the running step, if there is one, by `seconds`: another process uses the engine's CPU."""
@@ -137,8 +138,8 @@ class SimulatedStepRunner:
             self._refuse_parked(queued)
         self._rows.drop_gone(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
-        running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
-        self._owed_s = 0.0
+        self._lost_s(now_s)  # while no step ran, copies took nothing from one
+        running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s)
         if running.has_peers and not queued.rows and not queued.is_serving:
             return [*self._end_early(now_s, running), *self.begin(now_s)]
         return self._until_end(running)
@@ -153,6 +154,7 @@ class SimulatedStepRunner:
         running = self.running
         if due.turn != self._turn or running is None:
             return []
+        self._hold_for_copies(now_s, running)
         if running.held_s:
             held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
@@ -169,6 +171,14 @@ class SimulatedStepRunner:
         if self._interrupts:
             return [*effects, *self._take_effect(now_s)]
         return [*effects, *self.begin(now_s)]
+
+    def _hold_for_copies(self, now_s: float, running: SimulatedRunningStep) -> None:
+        """Delay the end of the step by what copies took from it; too little for a delay is left for the next."""
+        lost_s = self._carried_s + (0.0 if running.is_waiting else self._lost_s(now_s))
+        is_much = lost_s > LEAST_DELAY * running.whole_s
+        self._carried_s = 0.0 if is_much else lost_s
+        if is_much:
+            running.hold(lost_s)
 
     def look_at_peers(self, now_s: float) -> list[Effect]:
         """A peer's step is through, has ended early, or its engine was forgotten."""
@@ -220,8 +230,9 @@ class SimulatedStepRunner:
         running = self.running
         if due.turn != self._turn or running is None:
             return []
+        self._hold_for_copies(now_s, running)
         wait_s = running.wait_s(now_s, due.units)
-        if wait_s:  # the CPU was another's meanwhile
+        if wait_s:  # the CPU was another's meanwhile, or copies took from it
             return [After(wait_s, due)]
         running.go_on(now_s, due.units)
         return self._take_effect(now_s)

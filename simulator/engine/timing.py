@@ -46,7 +46,8 @@ class LinearTiming:
 class UnsteadyTiming:
     """A timing with the measured machine's variation over time, from the point `start` (0 to 1) of the record.
 
-    `slowness` multiplies the time of every step. All engines with one object follow one record.
+    `slowness` multiplies the time of every step. Each engine needs an object of its own: two with one object
+    would divide its course.
     """
 
     def __init__(self, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> None:

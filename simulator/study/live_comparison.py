@@ -4,7 +4,7 @@ Takes the record and a timing; knows neither the command line nor the source of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.cost.models import EngineTiming
 from dunlin.workload.loadgen.run_record import RecordedRun
@@ -43,7 +43,8 @@ class Difference:
 def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> list[RequestRecord]:
     """Simulate the run's requests at their times on the same cluster: processes, nodes, memory and settings.
 
-    `start` (0 to 1): where in the record of the machine's variation the steps begin.
+    `start` (0 to 1): where in the record of the machine's variation the first instance's steps begin; those of others
+    begin elsewhere, for what disturbs one process does not disturb all.
 
     Raises:
         RunError: the record does not say what cluster it was, or it was one that cannot be modelled.
@@ -56,6 +57,10 @@ def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> li
     ready = engine_ready_of(timing, slots=said.slots, max_positions=said.max_positions, vocabulary=said.vocabulary)
     host = timing.host
     slowness = 1.0 / (1.0 - host.instance.idle_share) if host is not None and host.shares_core else 1.0
+    engine = SimulatedEngineSettings(ready=ready, timing=timing, progress_s=0.25, audit=False, links=timing.links)
+    courses = [
+        UnsteadyTiming(timing, slowness, (start + number / said.instances) % 1.0) for number in range(said.instances)
+    ]
     cluster = ClusterSpec(
         instances=said.instances,
         dispatchers=said.dispatchers,
@@ -63,9 +68,9 @@ def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> li
         nodes=said.nodes,
         preset=said.preset,
         tier_bytes=said.tier_bytes,
-        engine=SimulatedEngineSettings(
-            ready=ready, timing=UnsteadyTiming(timing, slowness, start), progress_s=0.25, audit=False
-        ),
+        engine=engine,
+        engines={f"instance-{number}": replace(engine, timing=course) for number, course in enumerate(courses)},
+        node_links=timing.node,
         network=NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s),
         host=host,
         **said.settings,  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ class PresetFigures:
     `queueing_s`: from arrival until an engine first had the request, infinite if none ever had. `utilisation` is the
     share of time in which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances
     from the first arrival to the last token. `classes` has a report per class where there is more than one. `slowest`
-    names requests whose first token took longest: `--explain` takes them. `overhead`: see
+    names requests whose first token took longest: `--explain` takes them. `overhead`, `links`: see
     `SimulationOutcome`.
     """
 
@@ -36,6 +36,7 @@ class PresetFigures:
     classes: Mapping[str, RunReport] = field(default_factory=dict)
     slowest: tuple[str, ...] = ()
     overhead: str = ""
+    links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class SimulationOutcome:
     `queued_s[i]`: seconds until `records[i]` was first in an engine, negative if it never was. `tracks`: samples by
     instance name. `wall_s`: seconds on this machine for `events` deliveries. `story`: the explanation of a request.
     `overhead`: what the engine's host was taken to add to its kernels, and the source.
+    `links`: bandwidths of an engine and a node, GB/s of each direction.
     """
 
     preset: str
@@ -55,6 +57,7 @@ class SimulationOutcome:
     events: int = 0
     story: tuple[str, ...] = ()
     overhead: str = ""
+    links: str = ""
 
 
 def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
@@ -82,6 +85,7 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
         classes=_classes(records, met_it),
         slowest=tuple(record.request for record in slowest(records)[:3]),
         overhead=outcome.overhead,
+        links=outcome.links,
     )
 
 

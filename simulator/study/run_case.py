@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.cost.engine_overheads import NamedOverhead, overhead_of_preset, parse_overhead
-from dunlin.cost.models import EngineTiming
+from dunlin.cost.host_costs import DISPATCHING
+from dunlin.cost.models import EngineLinks, EngineTiming, NodeLinks
 from dunlin.cost.timing_loader import load_timing
 from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
@@ -49,7 +50,7 @@ def run_case(
     spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
     on_progress = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
     result = simulate(spec, on_progress)
-    return _outcome(case, arrivals, result, time.perf_counter() - start_s)
+    return _outcome(case, cluster, arrivals, result, time.perf_counter() - start_s)
 
 
 def answer_ends(arrivals: Sequence[Arrival], max_positions: int) -> dict[int, int]:
@@ -58,7 +59,9 @@ def answer_ends(arrivals: Sequence[Arrival], max_positions: int) -> dict[int, in
     return {place: inputs + outputs for place, (inputs, outputs) in enumerate(clipped)}
 
 
-def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s: float) -> SimulationOutcome:
+def _outcome(
+    case: Case, cluster: ClusterSpec, arrivals: Sequence[Arrival], result: SimResult, wall_s: float
+) -> SimulationOutcome:
     for arrival, record in zip(arrivals, result.records, strict=False):
         record.label = arrival.label
     starts = [result.starts.get(record.request, -1.0) for record in result.records]
@@ -72,7 +75,17 @@ def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s:
         result.events,
         _story(case.story_of, result) if case.story_of else (),
         str(overhead_of(case) or "that of the profile"),
+        links_text(cluster.engine.links, cluster.node_links),
     )
+
+
+def links_text(engine: EngineLinks, node: NodeLinks) -> str:
+    """The bandwidths of an engine's links and its node's, as tables say them."""
+    rates = {
+        "PCIe": engine.pcie, "NVLink": engine.nvlink, "network": engine.nic, "host memory": node.memory,
+        "host network": node.nic,
+    }  # fmt: skip
+    return ", ".join(f"{name} {f'{rate / 1e9:.4g}' if rate else 'no limit'}" for name, rate in rates.items())
 
 
 def _story(request: str, result: SimResult) -> tuple[str, ...]:
@@ -94,15 +107,17 @@ def overhead_of(case: Case) -> NamedOverhead | None:
     Raises ValueError.
     """
     if case.overhead:
-        return parse_overhead(case.overhead)
-    return None if Path(case.device).is_file() else overhead_of_preset(case.preset)
+        return parse_overhead(case.overhead, case.tp)
+    return None if Path(case.device).is_file() else overhead_of_preset(case.preset, case.tp)
 
 
 def cluster_of(case: Case) -> ClusterSpec:
     """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
         added = overhead_of(case)
-        timing = load_timing(case.device, case.shape, case.tp, None if added is None else added.overhead)
+        timing = load_timing(
+            case.device, case.shape, case.tp, None if added is None else added.overhead, dict(case.links)
+        )
         if timing.slots < _QUANTUM:
             raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")
         nodes = case.nodes or -(-case.instances * case.tp // _GPUS_PER_NODE)
@@ -113,6 +128,8 @@ def cluster_of(case: Case) -> ClusterSpec:
             preset=case.preset,
             tier_bytes=case.tier_bytes,
             engine=engine_of(timing, case.max_positions),
+            node_links=timing.node,
+            host=None if Path(case.device).is_file() else DISPATCHING,
         )
         spec = replace(spec, **_overrides(case))  # type: ignore[arg-type]
         # What a role would refuse at its start is refused here, before anything runs.
@@ -145,4 +162,4 @@ def engine_of(timing: EngineTiming, max_positions: int) -> SimulatedEngineSettin
         vocabulary=_VOCABULARY,
     )
     # The workload begins when the cluster is up: how long that took does not matter.
-    return SimulatedEngineSettings(ready, replace(timing, load_s=0.0), progress_s=0.25, audit=False)
+    return SimulatedEngineSettings(ready, replace(timing, load_s=0.0), progress_s=0.25, audit=False, links=timing.links)

@@ -25,6 +25,7 @@ class Case:
     explain ("slowest": the one that waited longest for its first token), `overhead` what the engine's host adds to
     steps (as `dunlin.cost.engine_overheads.parse_overhead` reads it; empty: by the preset's engine), `oracle`
     that the bound of each answer is its length, which no scheduler can know otherwise (they all get the same bound),
+    `links` names and bytes per second of links that are not as the device's (`dunlin.cost.device.LINKS`),
     `settings` names and values of those that differ from the defaults and the preset's.
     """
 
@@ -42,6 +43,7 @@ class Case:
     story_of: str = ""
     overhead: str = ""
     oracle: bool = False
+    links: tuple[tuple[str, float], ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
 
 

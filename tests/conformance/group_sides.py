@@ -15,8 +15,8 @@ from simulator.engine.errors import ContractBroken
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.model import SimulatedEngine
-from simulator.engine.peer_links import PeerLinks
 from simulator.engine.peer_transfers import PeerNetwork
+from simulator.links.ports import make_fabric
 from tests.conformance.sides import modelled_settings
 from tests.engine.build import nothing
 from tests.engine.execution.members import Member
@@ -88,7 +88,8 @@ class TwinGroup:
         self._timers: list[tuple[float, int, int, Any]] = []
         self._posted = 0
         self._by_address: dict[Address, int] = {}
-        self._network = PeerNetwork(PeerLinks(0.0, 0.0, lambda delay_s, act: None), self._wake)
+        self._network = PeerNetwork(self._wake)
+        self._fabric = make_fabric(lambda delay_s, act: None)  # no KV is moved
         for each in like:
             self._add(each)
 
@@ -142,9 +143,11 @@ class TwinGroup:
         number = self._by_address[like.address] = len(self.engines)
         settings = modelled_settings(like.loaded)
         audit = KvCacheAudit(like.loaded.slots, layers=len(like.loaded.decoder.kv))
-        engine = SimulatedEngine(self._instance(number), settings, SimulatedHostMemory(), audit, network=self._network)
+        me = self._instance(number)
+        ports = self._fabric.ports(me.name, "node", settings.links, lambda due: self._wake(like.address, due))
+        engine = SimulatedEngine(me, settings, SimulatedHostMemory(), ports, audit, network=self._network)
         assert engine.address == like.address
-        self._network.admit(engine.address, "node", engine.layers, audit, engine.rooms)
+        self._network.admit(engine.address, ports, engine.layers, audit, engine.rooms)
         self.engines.append(engine)
 
     def _instance(self, number: int) -> Address:

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
+from dunlin.cost.models import EngineLinks
 from dunlin.effects import Address, After, Send
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import LoadedModel
@@ -25,7 +26,7 @@ from simulator.engine.errors import ContractBroken
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.model import SimulatedEngine, SimulatedEngineSettings, engine_settings
-from simulator.engine.moves import TransferDue
+from simulator.links.ports import EnginePorts, make_fabric
 from tests.engine.build import SteppingClock
 
 ME = Address("instance", "i", 1)
@@ -83,15 +84,20 @@ class TwinSide:
     def __init__(self, loaded: LoadedModel, tier_bytes: int) -> None:
         settings = modelled_settings(loaded)
         audit = KvCacheAudit(loaded.slots, layers=len(loaded.decoder.kv))
-        self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), audit)
         self.events: list[Any] = []
         self.landed: dict[int, TransferDone] = {}
         self.broken: str = ""
         self._now_s = 0.0
         self._timers: list[tuple[float, int, Any]] = []
-        self._landing: list[TransferDue] = []
+        self._landing: list[Any] = []
         self._number = 0
+        self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), self._ports(settings.links), audit)
         self.tell(MapHost("/tier", tier_bytes, 1))
+
+    def _ports(self, links: EngineLinks) -> EnginePorts:
+        """Links on which a copy is through at once, and answered when `land` says so."""
+        fabric = make_fabric(lambda delay_s, act: act(self._now_s + delay_s))
+        return fabric.ports(ME.name, "", links, lambda due: self._landing.append(due))
 
     def tell(self, message: Any) -> None:
         """Deliver a command or a timer, unless the contract was broken before."""
@@ -107,8 +113,6 @@ class TwinSide:
                 self.landed[effect.message.ticket] = effect.message
             elif isinstance(effect, Send):
                 self.events.append(effect.message)
-            elif isinstance(effect, After) and isinstance(effect.message, TransferDue):
-                self._landing.append(effect.message)
             elif isinstance(effect, After):
                 self._number += 1
                 heappush(self._timers, (self._now_s + effect.delay_s, self._number, effect.message))

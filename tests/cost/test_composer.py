@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.cost.composer import StepComposer, monotone_curve, monotone_sheet
-from dunlin.cost.device import find_device, known_devices
+from dunlin.cost.device import DeviceError, find_device, known_devices, with_links
 from dunlin.cost.engine_overheads import parse_overhead
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.shapes import SHAPES
 from dunlin.cost.timing_loader import load_timing
+from dunlin.messages.types import TransferKind
 
 LLAMA = load_timing("a100", "llama-2-7b")
 
@@ -90,7 +91,34 @@ def _cpu_s(batch: BatchCounts) -> float:
 def test_memory_decides_the_slots() -> None:
     shape = SHAPES["llama-2-7b"]
     assert LLAMA.kv_bytes_per_token == 2 * 32 * 32 * 128 * 2
-    assert LLAMA.slots == (72 * 10**9 - shape.weights_bytes()) // LLAMA.kv_bytes_per_token
+    activations = 8192 * 2 * (2 * 4096 + 3 * 11008)  # residual and norm; gate, up and product
+    assert LLAMA.slots == (72 * 10**9 - activations - shape.weights_bytes()) // LLAMA.kv_bytes_per_token
+
+
+def test_activations_are_of_the_widest_part_of_a_layer_or_the_logits() -> None:
+    device = find_device("a100")
+    assert StepComposer(device, SHAPES["llama-3-70b"], 4).activation_bytes(1000, 1) == 1000 * 2 * (2 * 8192 + 3 * 7168)
+    assert StepComposer(device, SHAPES["llama-3-70b"], 4).activation_bytes(1, 100) == 100 * 128256 // 4 * 8
+
+
+def test_copies_take_what_their_bytes_need_of_the_memory() -> None:
+    links = StepComposer(find_device("a100"), SHAPES["llama-3-70b"], 4).timing().links
+    assert (links.pcie, links.switch, links.gpus, links.gpus_per_switch) == (100e9, 25e9, 4, 2)
+    assert links.host_busy_share == pytest.approx(3 * 25 / 2039)
+    assert links.send_byte_s == links.receive_byte_s == pytest.approx(1 / (4 * 2.039e12))
+    assert links.nvlink == pytest.approx(4 * 228e9, rel=0.01)  # measured: 67 MB in 0.294 ms
+
+
+def test_bandwidths_can_be_given() -> None:
+    given = {"pcie": 12e9, "nvlink": 200e9, "nic": 25e9, "memory": 100e9, "node-nic": 5e9}
+    timing = StepComposer(with_links(find_device("a100"), given), SHAPES["llama-3-8b"]).timing()
+    assert (timing.links.pcie, timing.links.switch, timing.links.nvlink, timing.links.nic) == (12e9, 12e9, 200e9, 25e9)
+    assert (timing.node.memory, timing.node.nic) == (100e9, 5e9)
+    assert timing.move_s(TransferKind.SLAB_TO_HOST, 12 * 10**9) == pytest.approx(1.0, abs=1e-3)
+    with pytest.raises(DeviceError, match="no link 'usb'"):
+        with_links(find_device("a100"), {"usb": 1.0})
+    with pytest.raises(DeviceError, match="of more than 0"):
+        with_links(find_device("a100"), {"nic": 0.0})
 
 
 def test_rising_takes_the_middle_of_a_dip() -> None:

@@ -1,6 +1,7 @@
 """Shapes: sizes of known models, any configuration, and refusals that say what is missing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,16 @@ def test_no_json_is_refused(tmp_path: Path) -> None:
 def test_heads_must_share_evenly() -> None:
     with pytest.raises(ShapeError, match="evenly"):
         ModelShape("it", 1, 64, 6, 4, 128, 100)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("phi-3-mini", 3_821_079_552), ("phi-3-medium", 13_960_238_080)])
+def test_phi_3_has_the_parameters_that_are_published(name: str, parameters: int) -> None:
+    """Both counts hold the norms, which the shape leaves out: two of each layer, and the last."""
+    shape = SHAPES[name]
+    norms = (2 * shape.layers + 1) * shape.hidden
+    assert shape.weights_bytes() == 2 * (parameters - norms)
+
+
+def test_phi_3_mini_is_as_transformers_has_it() -> None:
+    config = pytest.importorskip("transformers").Phi3Config().to_dict()
+    assert replace(shape_of(config, "phi-3-mini"), dtype_bytes=2) == SHAPES["phi-3-mini"]

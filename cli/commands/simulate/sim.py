@@ -94,7 +94,12 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--overhead", default="", metavar="MS[,MS]|NAME",
         help="what the engine's host adds to each step, and besides to one with prompt tokens, for all presets; or an "
-        "engine's: dunlin, vllm-a800-tp8, a800-lwm-7b (default: by the preset's engine; 0: kernels alone)",
+        "engine's: dunlin, vllm (by --tp), vllm-a800-tp8, a800-lwm-7b (default: by the preset's; 0: kernels alone)",
+    )  # fmt: skip
+    group.add_argument(
+        "--link", action="append", default=[], metavar="NAME=GB/s",
+        help="bandwidth of each direction of a GPU's pcie, nvlink or nic, or of a node's memory or node-nic (default: "
+        "the device's); may be repeated",
     )  # fmt: skip
     group.add_argument(
         "--nodes", type=whole_number(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)"
@@ -200,11 +205,23 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
         oracle=arguments.oracle,
+        links=_links_of(arguments.link),
         settings=tuple(
             (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)
         ),
     )
     return made
+
+
+def _links_of(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    found = []
+    for text in given:
+        name, _, rate = text.partition("=")
+        try:
+            found.append((name, float(rate) * 1e9))
+        except ValueError:
+            raise CliError(f"--link {text}: say NAME=GB/s", USAGE) from None
+    return tuple(found)
 
 
 def _settings_of(arguments: argparse.Namespace, preset: str = "") -> "Settings":
@@ -297,8 +314,11 @@ def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "
     sizes = sorted({one.instances for one in found})
     count = "/".join(map(str, sizes)) + (" instance" if sizes == [1] else " instances")
     gpus = f" of {arguments.tp} {arguments.device}" if arguments.tp > 1 else f" on {arguments.device}"
+    from dunlin.workload.traffic.published import synthetic_notes
+
+    notes = "".join(f"{line}\n" for line in synthetic_notes(arguments.workload or ""))
     return (
-        f"{len(arrivals)} requests in {span_s:.0f} s ({len(arrivals) / span_s:.2f}/s); "
+        f"{notes}{len(arrivals)} requests in {span_s:.0f} s ({len(arrivals) / span_s:.2f}/s); "
         f"{count}{gpus}, {arguments.model_shape}; simulated in {sum(one.wall_s for one in found):.1f} s"
     )
 

@@ -24,7 +24,10 @@ def render(found: "Sequence[PresetFigures]") -> str:
     for label in found[0].classes:
         mine = [one.classes[label] for one in found]
         parts.append(f"\nclass {label or '(none)'}\n" + _lined(found, _cells(_of_reports(mine), mine)))
-    return "\n".join([*parts, *overheads({one.preset: one.overhead for one in found})])
+    links = [
+        f"links of an engine and a node, GB/s: {said}" for said in dict.fromkeys(one.links for one in found) if said
+    ]
+    return "\n".join([*parts, *overheads({one.preset: one.overhead for one in found}), *links])
 
 
 def overheads(by_preset: Mapping[str, str]) -> list[str]:

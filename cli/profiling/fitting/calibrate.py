@@ -7,7 +7,7 @@ do. Errors are of points left out; the fit that is kept uses all.
 from math import log2
 from pathlib import Path
 
-from cli.profiling.fitting.datasheets import A100, DeviceDatasheet
+from cli.profiling.fitting.datasheets import A100, GPUS_PER_SWITCH, DeviceDatasheet
 from cli.profiling.fitting.fitted_parts import (
     FitError,
     FittedPart,
@@ -17,6 +17,7 @@ from cli.profiling.fitting.fitted_parts import (
     cross_validate,
     gemm_part,
     kv_bandwidth,
+    nvlink_rate,
     peer_part,
     stream_parts,
 )
@@ -69,6 +70,9 @@ def fit_device(facts: DeviceDatasheet, folder: Path) -> tuple[Device, list[FitEr
         streams={name: faster_memory(part.fit(), facts.stream_scale) for name, part in streams.items()},
         host_link=LinkModel(20e-6, facts.host_bytes_per_s),
         peer_link=LinkModel(20e-6, facts.peer_bytes_per_s or peer.points[-1, 0] / peer.seconds[-1]),
+        nvlink=LinkModel(20e-6, facts.nvlink_bytes_per_s or nvlink_rate(table("vidur_network", NETWORK, "a100"))),
+        gpus_per_switch=GPUS_PER_SWITCH,
+        node=facts.node,
         load=LinkModel(10.0, 5e9),
         step_fixed_s=0.0,
         sources=(_AICONFIGURATOR, _VIDUR),

@@ -271,6 +271,17 @@ def _stream(
     )
 
 
+def nvlink_rate(table: Table) -> float:
+    """Bytes per second of the largest message between two GPUs of one box."""
+    rows = table.where(
+        table.word_is("operation", "send_recv")
+        & table.word_is("fabric", "a100_dgx")
+        & (table.numbers["gpus_per_node"] == 2)
+    )
+    largest = int(np.argmax(rows.numbers["message_bytes"]))
+    return float(rows.numbers["message_bytes"][largest] / rows.numbers["latency"][largest])
+
+
 def peer_part(table: Table) -> PiecewisePart:
     """Point to point between two boxes."""
     rows = table.where(

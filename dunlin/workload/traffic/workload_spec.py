@@ -20,6 +20,8 @@ from dunlin.workload.traffic.lengths import (
     ZipfLengths,
     read_lengths,
 )
+from dunlin.workload.traffic.published import PUBLISHED
+from dunlin.workload.traffic.rewriting import lengthen_longest, read_documents, sample_over
 from dunlin.workload.traffic.scaling import cut_window, overlay, resample_to_rate, stretch_time
 from dunlin.workload.traffic.spec_grammar import SpecCall, WorkloadError, parse_call, parse_part, split_mix
 from dunlin.workload.traffic.trace import Arrival
@@ -91,8 +93,11 @@ def _on_off(call: SpecCall, seed: int, duration_s: float | None) -> list[Arrival
 
 
 def _at(call: SpecCall, times: Iterator[float], seed: int, duration_s: float | None) -> list[Arrival]:
-    lengths = parse_lengths(call.text("lengths", DEFAULT_LENGTHS), call.source)
     random = Random(f"lengths {seed}")
+    if call.has("documents"):
+        questions = read_documents(Path(call.text("documents")))
+        return [random.choice(questions).arrival(at_s) for at_s in _bounded(call, times, duration_s)]
+    lengths = parse_lengths(call.text("lengths", DEFAULT_LENGTHS), call.source)
     return [Arrival(at_s, *lengths.draw(random)) for at_s in _bounded(call, times, duration_s)]
 
 
@@ -125,6 +130,11 @@ def _trace(call: SpecCall, seed: int, duration_s: float | None) -> list[Arrival]
         arrivals = resample_to_rate(
             arrivals, call.number("rate"), span_s, seed, call.number("jitter", 1.0, above=False)
         )
+    if call.has("sample"):
+        # Of the whole trace: `from` and `duration` were applied before, where they were given.
+        arrivals = sample_over(arrivals, call.number("sample"), call.number("over"), seed)
+    if call.has("rewrite"):
+        arrivals = _rewritten(arrivals, parse_call(call.text("rewrite"), call.source), seed)
     if call.has("only"):
         arrivals = [one for one in arrivals if one.label == call.text("only")]
     if call.has("lengths"):
@@ -132,6 +142,18 @@ def _trace(call: SpecCall, seed: int, duration_s: float | None) -> list[Arrival]
         pairs = [lengths.draw(random) for _ in arrivals]
         arrivals = [Arrival(one.at_s, *pair, one.label, one.client) for one, pair in zip(arrivals, pairs, strict=True)]
     return arrivals
+
+
+def _rewritten(arrivals: list[Arrival], call: SpecCall, seed: int) -> list[Arrival]:
+    if call.name != "long":
+        raise call.wrong(f"no rewrite {call.name!r}: there is long(share,low,high)")
+    call.place("share", "low", "high")
+    share, low = call.number("share", 0.05), call.whole("low", 100_000)
+    high = call.whole("high", max(low, 500_000), lowest=low)
+    call.finish()
+    if share > 1:
+        raise call.wrong(f"share must be a number above 0 and at most 1, not {share:g}")
+    return lengthen_longest(arrivals, share, low, high, seed)
 
 
 Kind = Callable[[SpecCall, int, float | None], list[Arrival]]
@@ -144,9 +166,11 @@ KINDS: dict[str, Kind] = {"poisson": _poisson, "gamma": _gamma, "onoff": _on_off
 def parse_lengths(text: str, source: str) -> LengthSource:
     """Lengths as a specification names them: a file or one of LENGTHS. Raises WorkloadError and TraceError."""
     name = text.partition("(")[0].strip()
+    if text.strip() in PUBLISHED:
+        return PUBLISHED[text.strip()].lengths
     if name not in LENGTHS:
         if not _is_file(text):
-            known = ", ".join(LENGTHS)
+            known = ", ".join((*LENGTHS, *PUBLISHED))
             raise WorkloadError(f"workload {source!r}: lengths {text!r} are neither a file nor one of {known}")
         return read_lengths(Path(text.strip()))
     call = parse_call(text, source)

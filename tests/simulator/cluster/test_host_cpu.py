@@ -6,9 +6,13 @@ from itertools import pairwise
 import pytest
 
 from dunlin.cost.models import ZERO, EngineTiming, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.effects import Address, Joined
+from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.workload.traffic.prompts import make_jobs
 from dunlin.workload.traffic.trace import Arrival
+from simulator.cluster.host_cpu import assign_processors, control_cost_s
 from simulator.cluster.network import NetworkSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, make_engine_ready
 from simulator.engine.timing import UnsteadyTiming
@@ -77,3 +81,35 @@ def test_steps_are_as_unsteady_as_the_machine() -> None:
     gaps = [round(b - a, 4) for a, b in pairwise(times[2:])]
     assert sorted(set(gaps)) == pytest.approx([2 * STEP_S, 3 * STEP_S], abs=1e-4)
     assert all(a != b for a, b in pairwise(gaps))
+
+
+def test_a_manager_and_a_monitor_take_time_too() -> None:
+    cluster = SimulatedCluster(ClusterSpec(3, dispatchers=2, managers=2, preset="chunked"))
+    prices = replace(costs(shares=False), control=MessageCosts(step_s=0.001, row_s=0.002))
+    assign_processors(cluster, prices)
+    processors = {
+        address: cluster.world.processor(address)
+        for role in ("monitor", "global_manager", "dispatcher")
+        for address in cluster.of_role(role)
+    }
+    assert len({id(one) for one in processors.values()}) == len(processors) == 5
+    cluster.world.run_to(15.0)
+    busy_s = dict.fromkeys(("monitor", "global_manager", "dispatcher"), 0.0)
+    for address, one in processors.items():
+        busy_s[address.role] += one.busy_s if one is not None else 0.0
+    assert busy_s["monitor"] > 0.01
+    assert busy_s["global_manager"] > 0.01
+    assert busy_s["dispatcher"] == 0.0
+    view = FleetView(1, (MemberView(Address("instance", "a", 1)),) * 3)
+    assert control_cost_s(prices.control, view) == pytest.approx(0.007)
+    assert control_cost_s(prices.control, Joined()) == 0.0
+
+
+def test_all_share_a_processor_where_the_machine_has_but_one_besides() -> None:
+    cluster = SimulatedCluster(ClusterSpec(1, preset="chunked"))
+    assign_processors(cluster, costs(shares=True))
+    monitor, manager, dispatcher = (
+        cluster.world.processor(cluster.of_role(role)[0]) for role in ("monitor", "global_manager", "dispatcher")
+    )
+    assert monitor is manager is dispatcher
+    assert monitor is not None

@@ -1,5 +1,6 @@
 """The transport of regions between host tiers: each expected region has one outcome, told to both sides."""
 
+from dunlin.cost.models import NodeLinks
 from dunlin.effects import Address, Message
 from dunlin.messages.types import HostRegion, Priority, Region
 from services.kvstore.transfer.transport_commands import (
@@ -13,10 +14,10 @@ from services.kvstore.transfer.transport_commands import (
     RegionReceived,
 )
 from simulator.cluster.kv_transport import PATIENCE_S, SimulatedKvTransport
-from simulator.cluster.network import NetworkLinks, NetworkSpec
 from simulator.cluster.scripted import ScriptedCluster
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.links.ports import make_fabric
 from tests.simulator.cluster.hearing import Ear
 
 HERE, THERE = (Address("kvstore", f"kvstore-{index}", index + 1) for index in range(2))
@@ -30,17 +31,14 @@ def payload(host: HostRegion) -> RegionPayload:
 class TwoStores:
     """Two kvstores of two nodes, 100 bytes per second apart; the first one has content [8, 9] in `OURS`."""
 
-    def __init__(self) -> None:
+    def __init__(self, latency_s: float = 0.0) -> None:
         self.world = World(0.0)
         self.ears = {HERE: Ear(), THERE: Ear()}
         self.memories = {HERE: SimulatedHostMemory(), THERE: SimulatedHostMemory()}
         self.memories[HERE].write(OURS, [8, 9])
-        links = NetworkLinks(
-            NetworkSpec(bytes_per_s=100.0, link_s=0.0),
-            lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s)),
-        )
+        fabric = make_fabric(self.world.call_at, NodeLinks(nic=100.0))
         nodes = {HERE: "node-0", THERE: "node-1"}
-        self.world.add(TRANSPORT, SimulatedKvTransport(self.memories, self.world, links, nodes))
+        self.world.add(TRANSPORT, SimulatedKvTransport(self.memories, self.world, fabric, nodes, latency_s))
         for address, ear in self.ears.items():
             self.world.add(address, ear)
             self.world.connect(address, TRANSPORT)
@@ -77,6 +75,13 @@ def test_a_pushed_region_is_copied_when_its_last_byte_arrived() -> None:
     assert stores.memories[THERE].contents == {4096: [8, 9]}
     assert stores.heard(HERE) == [(3.0, RegionPushed(5))]
     assert stores.heard(THERE)[1:] == [(3.0, RegionReceived(7, 3))]
+
+
+def test_the_latency_comes_after_the_last_byte() -> None:
+    stores = TwoStores(latency_s=0.25)
+    stores.push(stores.expect(), at_s=2.0)
+    stores.world.run_to(50.0)
+    assert stores.heard(HERE) == [(3.25, RegionPushed(5))]
 
 
 def test_a_cluster_reports_a_region_that_is_never_pushed_as_lost() -> None:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dunlin.messages.engine import CancelTransfer, Close, StepDone, TransferDone
-from dunlin.messages.types import HostRegion, Priority, TransferKind, TransferStatus, i64
+from dunlin.cost.models import EngineLinks
+from dunlin.messages.engine import CancelTransfer, Close, Interrupt, Interrupted, StepDone, TransferDone
+from dunlin.messages.types import HostRegion, Priority, TransferKind, TransferStatus, Verdict, i64
 from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of, written
 
 
@@ -54,9 +55,42 @@ def test_a_region_comes_back_as_it_was_or_is_known_to_be_corrupt(is_damaged: boo
     assert list(answer.dropped) == ([2] if is_damaged else [])
 
 
-def test_the_engine_does_nothing_else_for_a_share_of_a_move() -> None:
+def test_a_step_takes_longer_by_a_share_of_the_move_that_it_overlaps() -> None:
+    bench = written(move_busy_s=0.004)
+    bench.tell(move_of(1), step_of(2, (1, 10, 11)))
+    bench.tell(step_of(3, (1, 11, 12)), at_s=0.3)
+    # The move takes 10 ms from 0.08 s on, of which 4 block the step; the next step meets no move.
+    assert [at_s for at_s, done in bench.of(StepDone) if done.step > 1] == [0.164, 0.38]
+    assert bench.of(TransferDone)[0][1].busy_s == pytest.approx(0.004)
+
+
+def test_a_move_while_no_step_runs_delays_none() -> None:
     bench = written(move_busy_s=0.004)
     bench.tell(move_of(1))
     bench.tell(step_of(2, (1, 10, 11)), at_s=0.1)
-    assert [at_s for at_s, done in bench.of(StepDone) if done.step == 2] == [0.184]
-    assert bench.of(TransferDone)[0][1].busy_s == pytest.approx(0.004)
+    assert [at_s for at_s, done in bench.of(StepDone) if done.step == 2] == [0.18]
+
+
+def test_a_step_that_is_interrupted_has_lost_what_the_move_took_until_then() -> None:
+    bench = written(move_s=0.5, move_busy_s=0.25)
+    bench.tell(move_of(1), step_of(2, (1, 10, 100)))
+    bench.tell(Interrupt(Verdict.DISCARD), at_s=0.12)
+    # Half of the time is the move's: at 0.12 s two of eight layers are through; the interrupt comes at the next one.
+    assert bench.of(Interrupted)[0][0] == pytest.approx(0.14, abs=0.021)
+    assert bench.of(StepDone)[1][0] == bench.of(Interrupted)[0][0]
+
+
+def test_copies_in_and_out_go_at_the_same_time_where_the_device_can() -> None:
+    for is_duplex, landed in ((False, [0.1, 0.11]), (True, [0.1, 0.1])):
+        bench = written(links=EngineLinks(is_duplex=is_duplex, host_busy_share=0.0))
+        bench.tell(move_of(1), at_s=0.08)
+        bench.tell(at_s=0.09)
+        restored = bench.of(TransferDone)[0][1]
+        bench = written(links=EngineLinks(is_duplex=is_duplex, host_busy_share=0.0))
+        bench.tell(move_of(1), at_s=0.08)
+        bench.tell(at_s=0.09)
+        host = HostRegion(1, 1, 0, 640, checksum=restored.checksum)
+        back = move_of(3, 0, kind=TransferKind.HOST_TO_SLAB, host=host, extent_start=i64([500]))
+        out = move_of(2, host=HostRegion(2, 1, 640, 640))
+        bench.tell(out, back)
+        assert [at_s for at_s, done in bench.of(TransferDone) if done.ticket > 1] == landed

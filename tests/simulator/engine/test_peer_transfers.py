@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dunlin.cost.models import EngineLinks
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import (
     CancelTransfer,
@@ -25,9 +26,9 @@ from simulator.cluster.world import World
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import TORN
 from simulator.engine.model import engine_settings
-from simulator.engine.peer_links import PeerLinks
 from simulator.engine.peer_transfers import PeerNetwork
 from simulator.engine.token_model import continuation
+from simulator.links.ports import make_fabric
 from tests.simulator.engine.engine_bench import open_of, step_of
 
 NAMES = ("a", "b")
@@ -39,18 +40,18 @@ class Pair:
 
     def __init__(self) -> None:
         self.world = World(0.0)
-        links = PeerLinks(
-            6400.0, 0.0, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
-        )
-        network = PeerNetwork(links, lambda engine, due: self.world.post(engine, engine, due, 0.0))
+        network = PeerNetwork(lambda engine, due: self.world.post(engine, engine, due, 0.0))
+        fabric = make_fabric(self.world.call_at)
         self.network = network
         self.heard: list[tuple[float, str, Any]] = []
         self.supervisors: dict[str, SimulatedEngineSupervisor] = {}
-        settings = engine_settings(slots=1024, step_s=0.08, restart_s=0.5)
+        settings = engine_settings(
+            slots=1024, step_s=0.08, restart_s=0.5, links=EngineLinks(nvlink=6400.0, look=6400.0)
+        )
         for name in NAMES:
             self.world.add(Address("instance", name, 1), _Recorder(self, name))
             self.supervisors[name] = SimulatedEngineSupervisor(
-                self.world, Address("instance", name, 1), settings, network=network, node="n"
+                self.world, Address("instance", name, 1), settings, network=network, node="n", fabric=fabric
             )
         self.world.run_to(1.0)
         self.heard.clear()
