@@ -16,16 +16,18 @@ from services.dispatcher.admission.quotas import QuotaUsage
 from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import parse_retry_identity
-from services.dispatcher.doors.http.call_middleware import CALL_KEY, CallMiddleware, call_of
+from services.dispatcher.doors.http.call_middleware import CALL_KEY, DOOR_NAME, CallMiddleware, call_of
 from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.http.connections import Connections, OnConnectionRefused, with_request_hook
 from services.dispatcher.doors.http.cors import CorsOrigins
-from services.dispatcher.doors.http.errors import error_middleware, not_found
+from services.dispatcher.doors.http.errors import error_middleware
 from services.dispatcher.doors.http.listener import Listener
 from services.dispatcher.doors.http.paths import PathGuard
 from services.dispatcher.doors.http.rate_limit_headers import rate_limit_headers
 from services.dispatcher.doors.http.receive import read_body
 from services.dispatcher.doors.http.responder import OpenAIResponder
+from services.dispatcher.doors.openai.call import OpenAICall
+from services.dispatcher.doors.openai.errors import not_found
 from services.dispatcher.doors.openai.openapi import openapi_document
 from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
 from services.dispatcher.doors.openai.request import ParsedRequest
@@ -166,7 +168,8 @@ class HttpDoor:
         parsed = self._with_tenant(request, preprocessed.request)
         call_of(request).set_request(parsed.model or self._gateway.model.name, parsed.settings)
         preprocessed.raise_if_refused()
-        return OpenAIResponder(self._gateway, parsed, preprocessed.prompts, kind, int(self._clock()), retry)
+        prompts, created = preprocessed.prompts, int(self._clock())
+        return OpenAIResponder(OpenAICall(self._gateway, parsed, prompts, kind, created, DOOR_NAME, retry))
 
     async def _body(self, request: web.Request, kind: BodyKind) -> Preprocessed:
         return await read_body(request, kind, self._gateway, self._config.max_body_bytes, self._config.body_timeout_s)

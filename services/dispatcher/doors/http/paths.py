@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import hdrs, web
 
-from services.dispatcher.doors.http.errors import INVALID_REQUEST, HttpError, not_found
+from services.dispatcher.doors.openai.errors import INVALID_REQUEST, HttpError, not_found
 from services.dispatcher.doors.openai.reply import error_body
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

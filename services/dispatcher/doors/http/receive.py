@@ -7,7 +7,7 @@ from aiohttp import web
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.http.bodies import check_content_type, decompress
 from services.dispatcher.doors.http.call_middleware import call_of
-from services.dispatcher.doors.http.errors import INVALID_REQUEST, HttpError
+from services.dispatcher.doors.openai.errors import INVALID_REQUEST, HttpError
 from services.dispatcher.doors.openai.reply import error_body
 from services.dispatcher.doors.preprocess.pool import ReservedMemory
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed
