@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,7 @@ class HttpDoor:
     """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS.
 
     `can_serve` tells whether an instance is serving (for /health), `usage` what a tenant has left of its quotas, by its
-    name; `refused` is called as in `Connections`. `clock` returns Unix seconds.
+    name; `refused` is called as in `Connections`. `clock` returns Unix seconds. `more_routes` are served too (batches).
     """
 
     connections: Connections
@@ -76,6 +76,7 @@ class HttpDoor:
         tls: ssl.SSLContext | None = None,
         usage: Callable[[str], QuotaUsage] = lambda tenant: QuotaUsage(),
         refused: OnConnectionRefused = lambda kind: None,
+        more_routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
@@ -87,6 +88,7 @@ class HttpDoor:
         self._created = int(clock())
         self._usage = usage
         self._refused = refused
+        self._more_routes = more_routes
         self._runner = web.AppRunner(self._application(), handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self) -> None:
@@ -113,6 +115,7 @@ class HttpDoor:
             web.get("/health", self._health),
             web.get("/metrics", self._metrics),
             web.get("/version", self._version),
+            *self._more_routes,
         ]
         origins = CorsOrigins(self._config.origins)
         paths = PathGuard((route.method, route.path.replace(":.+", "")) for route in routes)

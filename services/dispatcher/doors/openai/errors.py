@@ -20,6 +20,7 @@ REJECTIONS = {
     RejectionCode.QUOTA: (429, "rate_limit_error", "rate_limit_exceeded"),
     RejectionCode.UNAUTHENTICATED: (401, INVALID_REQUEST, "invalid_api_key"),
     RejectionCode.FORBIDDEN: (403, "permission_error", "forbidden"),
+    RejectionCode.NOT_FOUND: (404, INVALID_REQUEST, "not_found"),
     RejectionCode.CONFLICT: (422, INVALID_REQUEST, "idempotency_key_reused"),
 }
 FINISH_ERRORS = {
