@@ -3,7 +3,8 @@
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import DeletedEvent, PutEvent, ResetEvent, WatchEvent
 from services.dispatcher.batches.job_store import CANCEL, CLAIM, JOBS, RECORD
-from services.dispatcher.batches.records import JobRecord, decode_record
+from services.dispatcher.batches.record_codec import decode_record
+from services.dispatcher.batches.records import JobRecord
 
 
 class JobDirectory:

@@ -19,13 +19,12 @@ from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.txn import Compare, CreatedAt, DeleteOp, GetOp, ModifiedAt, Operation, PutOp
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import PrefixWatch, WatchEvent
+from services.dispatcher.batches.record_codec import decode_record, encode_record
 from services.dispatcher.batches.records import (
     FileRecord,
     JobRecord,
     JobView,
     SegmentRecord,
-    decode_record,
-    encode_record,
 )
 
 PREFIX = "/dunlin/batches/"

@@ -1,15 +1,8 @@
-"""What is kept of batch jobs and files: plain records, and the changes that a job goes through. Pure.
-
-A record's bytes are JSON; readers ignore fields that they do not know.
-"""
+"""What is kept of batch jobs and files: plain records, and the changes that a job goes through. Pure."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeVar
 
-import msgspec
-
-R = TypeVar("R")
 MOST_ERRORS_SHOWN = 100
 """Bad lines that a job's record tells; the error file has all."""
 
@@ -152,17 +145,3 @@ class FileRecord:
     bytes: int
     created_s: float
     purpose: str = "batch"
-
-
-def encode_record(record: object) -> bytes:
-    """The record's bytes."""
-    return msgspec.json.encode(record)
-
-
-def decode_record(data: bytes, kind: type[R]) -> R:
-    """The record of type `kind` in `data`.
-
-    Raises:
-        msgspec.ValidationError, msgspec.DecodeError: it is none.
-    """
-    return msgspec.json.decode(data, type=kind)

@@ -25,7 +25,7 @@ from dunlin.messages.types import FinishReason
 from dunlin.telemetry.trace_context import valid_traceparent
 from dunlin.wire.rpc.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Methods, Refusal
 from services.dispatcher.admission.refusals import DoorError
-from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.doors.gateway import CallPart, RequestGateway
 from services.dispatcher.doors.generation.output import OutputPiece
@@ -80,7 +80,7 @@ class GrpcDoor:
     async def _submit(self, data: bytes, call: DoorCall) -> tuple[Address, ResponseStream, int]:
         preprocessed = await self._read(data)
         call.operation = CHAT if preprocessed.is_chat else COMPLETION
-        settings = settings_of_tenant(preprocessed.request.settings, call.tenant or None)
+        settings = self._authenticator.settings_of(preprocessed.request.settings, call.tenant or None)
         call.set_request(self._gateway.model.name, settings)
         preprocessed.raise_if_refused()
         tokens = preprocessed.prompts[0]

@@ -23,7 +23,7 @@ class BatchesConfig:
         "Lines of one job that run, or wait for an instance, at one time.",
         unit="lines",
         least=1,
-        why="fills some instances; chat goes before them anyway",
+        why="fills some instances",
     )
     uncommitted_lines: int = setting(
         2048,

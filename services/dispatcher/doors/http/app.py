@@ -13,7 +13,7 @@ import dunlin
 from dunlin.telemetry.prometheus import CONTENT_TYPE
 from dunlin.wire.errors import StartError
 from services.dispatcher.admission.quotas import QuotaUsage
-from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import parse_retry_identity
 from services.dispatcher.doors.http.call_middleware import CALL_KEY, DOOR_NAME, CallMiddleware, call_of
@@ -154,7 +154,7 @@ class HttpDoor:
         return self._authenticator.authenticate(request.headers.get("Authorization"))
 
     def _with_tenant(self, request: web.Request, parsed: ParsedRequest) -> ParsedRequest:
-        return replace(parsed, settings=settings_of_tenant(parsed.settings, self._tenant(request)))
+        return replace(parsed, settings=self._authenticator.settings_of(parsed.settings, self._tenant(request)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._responder(request, await self._body(request, BodyKind.COMPLETION), CompletionReply).respond(

@@ -14,6 +14,9 @@ from dunlin.auth.tenants import Tenant, hash_key
 from dunlin.messages.door import Quota
 from dunlin.messages.types import RequestClass
 from services.dispatcher.batches.results_check import broken_results
+from services.dispatcher.doors.http.batches import BatchRoutes
+from services.dispatcher.doors.http.config import HttpConfig
+from services.dispatcher.doors.openai.openapi import openapi_document
 from tests.fakes.memory_etcd import MemoryEtcd
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
 
@@ -331,5 +334,19 @@ def test_a_file_that_is_too_long_leaves_nothing(tmp_path: Path) -> None:
             assert not at.etcd.items
             while files_in(tmp_path):
                 await asyncio.sleep(0.01)
+
+    asyncio.run(test())
+
+
+def test_the_document_has_every_path(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            service, authenticator = at.jobs.service, at.doors.authenticator
+            routes = BatchRoutes(service, authenticator, HttpConfig()).routes()
+            documented = openapi_document()["paths"]
+            for route in routes:
+                assert route.method.lower() in documented[route.path]
+            told = {(method, path) for path, methods in documented.items() for method in methods}
+            assert len([one for one in told if "files" in one[1] or "batches" in one[1]]) == len(routes)
 
     asyncio.run(test())
