@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from cli.commands.measure import bench, profile, replay
 from cli.commands.operate import config, drain, health, serve, status, top, up
-from cli.commands.requests import chat, explain, generate
+from cli.commands.requests import batch, chat, explain, generate
 from cli.commands.setup import certs, keys, model_init, version
 from cli.commands.simulate import sim
 from cli.common.errors import INTERRUPTED, CliError
 from dunlin.runtime.arguments import CommandParser
 
 COMMANDS = (
-    *(up, generate, chat, status, top, explain, drain),
+    *(up, generate, chat, batch, status, top, explain, drain),
     *(replay, bench, profile, model_init, sim, serve, config, health, certs, keys, version),
 )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from dunlin.limits import MOST_TENANT_CHARACTERS
 from dunlin.messages.door import Quota
+from dunlin.messages.types import RequestClass
 
 KEY_PREFIX = "dk-"
 MOST_TENANTS = 10_000
@@ -33,12 +34,16 @@ class TenantsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant. `keys` are hashes of its API keys; calls of a `disabled` tenant are refused."""
+    """One tenant. `keys` are hashes of its API keys; calls of a `disabled` tenant are refused.
+
+    `request_class`: all its requests are of this class, whatever they say; None: each says its own.
+    """
 
     name: str
     keys: tuple[str, ...] = ()
     quota: Quota = field(default_factory=lambda: Quota(""))
     disabled: bool = False
+    request_class: RequestClass | None = None
 
 
 def hash_key(key: str) -> str:
@@ -139,7 +144,8 @@ def _tenant(name: str, value: Any) -> Tenant:
             raise _InvalidValue((*path, field_name), f"is not known; a tenant has {', '.join(FIELDS)}")
     read = {field_name: FIELDS[field_name]((*path, field_name), one) for field_name, one in given.items()}
     limits = {limit: read.get(limit) for limit in LIMITS}
-    return Tenant(name, read.get("keys", ()), Quota(name, **limits), read.get("disabled", False))
+    quota = Quota(name, **limits)
+    return Tenant(name, read.get("keys", ()), quota, read.get("disabled", False), read.get("request_class"))
 
 
 def _mapping(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:
@@ -170,17 +176,29 @@ def _flag(path: tuple[str, ...], value: Any) -> bool:
     return value
 
 
+def _class(path: tuple[str, ...], value: Any) -> RequestClass:
+    classes = {one.name.lower(): one for one in RequestClass}
+    if not isinstance(value, str) or value not in classes:
+        raise _InvalidValue(path, f"must be one of {', '.join(classes)}; leave it out for what each request says")
+    return classes[value]
+
+
 FIELDS: dict[str, Callable[[tuple[str, ...], Any], Any]] = {
     "keys": _keys,
     **dict.fromkeys(LIMITS, _limit),
     "disabled": _flag,
+    "request_class": _class,
 }
 
 
 def _values(tenant: Tenant) -> dict[str, Any]:
     limits = {limit: getattr(tenant.quota, limit) for limit in LIMITS}
     values: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
-    return {"keys": list(tenant.keys), **values, **({"disabled": True} if tenant.disabled else {})}
+    if tenant.disabled:
+        values["disabled"] = True
+    if tenant.request_class is not None:
+        values["request_class"] = tenant.request_class.name.lower()
+    return {"keys": list(tenant.keys), **values}
 
 
 def _line(text: str, path: tuple[str, ...]) -> int:

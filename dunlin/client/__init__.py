@@ -18,12 +18,15 @@ from dunlin.client.errors import (
 from dunlin.client.requests import Message, Options, Prompt
 from dunlin.client.results import Generation
 from dunlin.client.sync_client import Client
+from dunlin.messages.batches import BatchJob, BatchList
 from dunlin.messages.fleet import Explanation, FleetStatus
 from dunlin.messages.public import ChatMessage, GenerateEvent, InfoReply
 from dunlin.messages.types import FinishReason, RequestClass
 
 __all__ = [
     "AsyncClient",
+    "BatchJob",
+    "BatchList",
     "Cancelled",
     "ChatMessage",
     "Client",

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from dunlin.client.batches import AsyncBatches, Connection
 from dunlin.client.credentials import load_credentials
 from dunlin.client.endpoints import Endpoints
 from dunlin.client.errors import DunlinError, Unavailable, error_from_call, raise_if_failed
@@ -29,7 +30,7 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """A client of one cluster. All methods raise `DunlinError`s.
+    """A client of one cluster. All methods raise `DunlinError`s. `batches` has batch jobs.
 
     If a dispatcher dies or hangs, its streams resume at the next one: the caller sees a pause, and every token once.
 
@@ -59,6 +60,8 @@ class AsyncClient:
         self._monitor = monitor
         self._call_timeout_s = call_timeout_s
         self._channels: dict[str, AioChannel] = {}
+        metadata = self._credentials.metadata
+        self.batches = AsyncBatches(Connection(self._endpoints, metadata, call_timeout_s, self._channel))
 
     @property
     def endpoint(self) -> str:

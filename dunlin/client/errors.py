@@ -69,7 +69,7 @@ def error_from_call(failed: CallFailed, endpoint: str) -> DunlinError:
     """The error for a failed call to `endpoint`."""
     text = f"{endpoint}: {failed.detail}"
     match failed.status:
-        case "INVALID_ARGUMENT" | "ALREADY_EXISTS":
+        case "INVALID_ARGUMENT" | "ALREADY_EXISTS" | "NOT_FOUND":
             return InvalidRequest(failed.detail)
         case "OUT_OF_RANGE":
             return PromptTooLong(failed.detail)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from dunlin.client.batches import Batches, Connection
 from dunlin.client.credentials import Metadata, load_credentials
 from dunlin.client.endpoints import Endpoints
 from dunlin.client.errors import DunlinError, Unavailable, error_from_call, raise_if_failed
@@ -27,7 +28,7 @@ R = TypeVar("R")
 
 
 class Client:
-    """A client of one cluster. All methods raise `DunlinError`s; threads may share it.
+    """A client of one cluster. All methods raise `DunlinError`s; threads may share it. `batches` has batch jobs.
 
     If a dispatcher dies or hangs, its streams resume at the next one: the caller sees a pause, and every token once.
 
@@ -59,6 +60,8 @@ class Client:
         self._monitor_endpoint = monitor
         self._channels = {one: open_blocking_channel(one, self._credentials.security) for one in self._endpoints.all}
         self._monitor: tuple[str, Channel] | None = None
+        metadata = self._credentials.metadata
+        self.batches = Batches(Connection(self._endpoints, metadata, call_timeout_s, self._channels.__getitem__))
 
     @property
     def endpoint(self) -> str:

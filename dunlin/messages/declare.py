@@ -87,13 +87,17 @@ class Parties:
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Q, R]):
-    """One method of a gRPC service: a request, and one response or (`streams`) any number."""
+    """One method of a gRPC service: a request or (`uploads`) any number, and one response or (`streams`) any number.
+
+    At most one of both.
+    """
 
     service: str
     name: str
     request: type[Q]
     response: type[R]
     streams: bool = False
+    uploads: bool = False
 
     @property
     def path(self) -> str:

@@ -23,6 +23,7 @@ class RejectionCode(IntEnum):
     QUOTA = 5
     UNAUTHENTICATED = 6
     FORBIDDEN = 7
+    NOT_FOUND = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import agent, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool, public
+from dunlin.messages import agent, batches, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool, public
 from dunlin.messages import types as nouns
 from dunlin.v1 import (
     agent_pb2,
+    batches_pb2,
     dispatch_pb2,
     engine_pb2,
     exchange_pb2,
@@ -47,6 +48,7 @@ PAIRS = (
     (fleet, fleet_pb2),
     (public, public_pb2),
     (lifecycle, lifecycle_pb2),
+    (batches, batches_pb2),
 )
 """Each vocabulary module and the generated module that holds its twins."""
 

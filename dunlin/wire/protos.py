@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages import agent, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool
+from dunlin.messages import agent, batches, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool
 from dunlin.messages import types as nouns
 from dunlin.messages.declare import Declaration, Method, Parties, declaration_of, numbers_of
 
-VOCABULARIES = (nouns, agent, engine, dispatch, group, pool, exchange, plan, fleet, lifecycle)
+VOCABULARIES = (nouns, agent, engine, dispatch, group, pool, exchange, plan, fleet, lifecycle, batches)
 """The modules whose .proto is made."""
 
 _PACKAGE = "dunlin.v1"
@@ -142,7 +142,9 @@ def _services(methods: list[Method[Any, Any]]) -> list[str]:
     """Those of the unary methods, by the service that has them."""
     of_service: dict[str, list[str]] = {}
     for method in methods:
-        way = f"rpc {method.name}({method.request.__name__}) returns ({method.response.__name__});"
+        request, response = ("stream " if many else "" for many in (method.uploads, method.streams))
+        way = f"rpc {method.name}({request}{method.request.__name__}) "
+        way += f"returns ({response}{method.response.__name__});"
         of_service.setdefault(method.service.removeprefix(f"{_PACKAGE}."), []).append(way)
     return [_block(f"service {name}", lines) for name, lines in of_service.items()]
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
 from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.doors.batches.config import BatchesConfig
 from services.dispatcher.doors.http.config import HttpConfig
 
 
@@ -50,3 +51,4 @@ class DispatcherProcessConfig(DispatcherConfig):
     http: HttpConfig = section(HttpConfig)
     access_log: AccessLogConfig = section(AccessLogConfig)
     tenants: TenantsConfig = section(TenantsConfig)
+    batches: BatchesConfig = section(BatchesConfig)

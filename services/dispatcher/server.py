@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dunlin.auth.tenants import Tenant
 from dunlin.effects import Address
+from dunlin.messages.batches import BATCHES_SERVICE
 from dunlin.messages.door import Quotas
 from dunlin.model.builtin import models_folder
 from dunlin.model.errors import ModelError
@@ -19,14 +20,19 @@ from dunlin.wire.rpc.methods import DISPATCHER_SERVICE, Methods
 from dunlin.wire.service.options import ServiceOptions
 from dunlin.wire.service.service import ServiceProcess
 from services.dispatcher.admission.quotas import QuotaUsage
+from services.dispatcher.batches.job_store import JobStore
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.doors.access_log import AccessLog
 from services.dispatcher.doors.authentication import Authenticator
+from services.dispatcher.doors.batches.jobs import BatchJobs
+from services.dispatcher.doors.batches.line_answers import LineAnswerer
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.served_model import ServedModel, load_served_model
+from services.dispatcher.doors.grpc_batches import GrpcBatches
 from services.dispatcher.doors.grpc_server import DOOR_NAME as GRPC
 from services.dispatcher.doors.grpc_server import GrpcDoor
 from services.dispatcher.doors.http.app import HttpConfig, HttpDoor, bind
+from services.dispatcher.doors.http.batches import BatchRoutes
 from services.dispatcher.doors.http.call_middleware import DOOR_NAME as HTTP
 from services.dispatcher.doors.http.open_files import raise_open_file_limit
 from services.dispatcher.doors.metrics import AccessLogCollector, DoorMetrics
@@ -56,6 +62,7 @@ class Dispatcher:
     core: DispatcherCore
     gateway: RequestGateway
     http: HttpDoor
+    _batches: BatchJobs
 
     def __init__(self, options: ServiceOptions, doors: DoorOptions, config: DispatcherProcessConfig) -> None:
         keys = config.tenants.keys_file
@@ -87,14 +94,16 @@ class Dispatcher:
         await self.service.start(
             self._make_core,
             dials={"instance": DISPATCH},
-            make_handlers=lambda host: [self._make_doors(host, model)],
-            services=[DISPATCHER_SERVICE],
+            make_handlers=lambda host: self._make_doors(host, model),
+            services=[DISPATCHER_SERVICE, BATCHES_SERVICE],
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
             # One port authenticates clients in one way: by their keys where keys are required, else by certificates.
             demands_certificate=self._keys is None,
             most_message_bytes=MAX_MESSAGE_BYTES,
         )
         await self._open_http(listening)
+        for task in self._batches.start():
+            task.add_done_callback(self.service.host.crash_on_error)
         if self._keys is not None:
             self._follow_tenants = asyncio.create_task(self._keys.follow(), name="the file of tenants")
             self._follow_tenants.add_done_callback(self.service.host.crash_on_error)
@@ -109,6 +118,7 @@ class Dispatcher:
         await self.service.wait_for_stop()
         if self._follow_tenants is not None:
             self._follow_tenants.cancel()
+        await self._batches.stop()  # before its lines are cut off: another dispatcher runs them again
         self.gateway.shut_down(GRPC)
         await self.http.stop()
         exit_code = await self.service.run_until_stopped()
@@ -134,6 +144,7 @@ class Dispatcher:
             tls,
             self._usage,
             self.gateway.metrics.count_refused_connection,
+            BatchRoutes(self._batches.service, self.authenticator, config).routes(),
         )
         await self.http.start()
 
@@ -144,7 +155,7 @@ class Dispatcher:
         self.core = DispatcherCore(address, self._config)
         return self.core
 
-    def _make_doors(self, host: CoreHost, model: ServedModel) -> Methods:
+    def _make_doors(self, host: CoreHost, model: ServedModel) -> list[Methods]:
         metrics = DoorMetrics(self.authenticator.knows)
         log = self._log
         if log is not None:
@@ -154,7 +165,20 @@ class Dispatcher:
         self._host = host
         if self._quotas is not None:
             host.deliver(host.address, self._quotas)
-        return GrpcDoor(self.gateway, self.authenticator, lambda: self.core.directory.monitor_endpoint).methods()
+        self._batches = self._make_batches(host)
+        door = GrpcDoor(self.gateway, self.authenticator, lambda: self.core.directory.monitor_endpoint)
+        return [door.methods(), GrpcBatches(self._batches.service, self.authenticator).methods()]
+
+    def _make_batches(self, host: CoreHost) -> BatchJobs:
+        config = self._config.batches
+        return BatchJobs(
+            self.service.options.name,
+            JobStore(self.service.etcd),
+            config.store_url or str(self.service.options.data_dir / "batches"),
+            LineAnswerer(self.gateway, config.max_line_attempts, host.clock),
+            config,
+            host.clock,
+        )
 
     def _set_tenants(self, tenants: tuple[Tenant, ...]) -> None:
         self._quotas = self.authenticator.set_tenants(tenants)

@@ -7,6 +7,7 @@ import pytest
 
 from dunlin.auth.tenants import Tenant, TenantsError, format_tenants, hash_key, parse_tenants
 from dunlin.messages.door import Quota
+from dunlin.messages.types import RequestClass
 
 ONE, TWO = hash_key("dk-one"), hash_key("dk-two")
 
@@ -31,6 +32,7 @@ def test_what_is_written_is_what_is_read() -> None:
     tenants = (
         Tenant("a ü", (ONE, TWO), Quota("a ü", 1, 2, 3, 4)),
         Tenant("b", (), Quota("b"), disabled=True),
+        Tenant("c", (), Quota("c"), request_class=RequestClass.BATCH),
     )
     assert parse_tenants(format_tenants(tenants).encode(), is_toml=False) == tenants
 
@@ -43,6 +45,7 @@ WRONG = [
     ({"acme": {}, "b": {"max_tokens": 1.5}}, 5, "must be a whole number"),
     ({"acme": {"keys": [], "runing": 3}}, 5, "tenants.acme.runing: is not known; a tenant has keys"),
     ({"acme": {"disabled": 1}}, 4, "tenants.acme.disabled: must be true or false"),
+    ({"acme": {"request_class": "urgent"}}, 4, "must be one of interactive, batch"),
     ({"acme": 3}, 3, "tenants.acme: must be a table"),
     ([], 2, "tenants: must be a table"),
     ({"": {}}, 2, "a tenant's name has 1 to 256"),

@@ -20,6 +20,7 @@ from dunlin.auth.tenants import (
     hash_key,
     parse_tenants,
 )
+from dunlin.messages.types import RequestClass
 
 _ADD = """\
 Make an API key for a tenant, print it once, and keep only its hash in FILE. A tenant that is not there yet is made.
@@ -52,6 +53,11 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         new.add_argument(
             flag, type=whole_number(1), metavar="N", help=f"{_LIMITS[limit]} (default: as it was, at first no limit)"
         )
+    new.add_argument(
+        "--request-class",
+        choices=[one.name.lower() for one in RequestClass],
+        help="of all its requests, whatever they say (default: as it was, at first what each says)",
+    )
     _add_file(
         commands.add_parser("list", help="tenants and their keys", description="Print tenants and keys."), run_list
     )
@@ -78,6 +84,8 @@ def run_add(arguments: argparse.Namespace) -> int:
     tenant = tenants.get(arguments.tenant) or Tenant(arguments.tenant)
     limits = {limit: getattr(arguments, limit) for limit in LIMITS if getattr(arguments, limit) is not None}
     quota = replace(tenant.quota, tenant=tenant.name, **limits)
+    if arguments.request_class is not None:
+        tenant = replace(tenant, request_class=RequestClass[arguments.request_class.upper()])
     tenants[tenant.name] = replace(tenant, keys=(*tenant.keys, hash_key(key)), quota=quota)
     if len(tenants[tenant.name].keys) > MOST_KEYS:
         raise CliError(f"{tenant.name} has {MOST_KEYS} keys already; remove some first", USAGE)

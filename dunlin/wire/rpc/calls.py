@@ -1,6 +1,7 @@
 """The calling side of `methods.py`, for threads and for asyncio, with one error that needs no gRPC to understand."""
 
-from collections.abc import AsyncGenerator, Callable, Generator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -75,6 +76,73 @@ def stream_blocking(
         raise _failed(error) from error
     finally:
         ongoing.cancel()
+
+
+def upload_blocking(
+    channel: Channel,
+    method: Method[Q, R],
+    requests: Iterable[Q],
+    timeout_s: float | None = None,
+    metadata: Metadata = (),
+) -> R:
+    """Call from a thread with any number of requests; returns the one answer.
+
+    Raises:
+        CallFailed: whatever went wrong with the call; what `requests` raises, as it is.
+    """
+    invoke: Any = channel.stream_unary(method.path, response_deserializer=_reader(method))
+    source = _Source(requests)
+    try:
+        return cast(R, invoke(source, timeout=timeout_s, metadata=metadata))
+    except grpc.RpcError as error:
+        if source.error is not None:
+            raise source.error from None
+        raise _failed(error) from error
+
+
+class _Source:
+    """Encodes requests for gRPC, which hides what an iterator raises: it is kept here."""
+
+    def __init__(self, requests: Iterable[object]) -> None:
+        self.error: Exception | None = None
+        self._requests = iter(requests)
+
+    def __iter__(self) -> "_Source":
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return _encoded(next(self._requests))
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+
+async def upload_async(
+    channel: AioChannel,
+    method: Method[Q, R],
+    requests: AsyncIterable[Q],
+    timeout_s: float | None = None,
+    metadata: Metadata = (),
+) -> R:
+    """As `upload_blocking`, from an event loop."""
+    invoke: Any = channel.stream_unary(method.path, response_deserializer=_reader(method))
+    call = invoke(timeout=timeout_s, metadata=metadata)
+    try:
+        async for request in requests:
+            await call.write(_encoded(request))
+        await call.done_writing()
+    except (grpc.RpcError, asyncio.InvalidStateError):
+        pass  # the call ended early, and says why
+    except BaseException:
+        call.cancel()
+        raise
+    try:
+        return cast(R, await call)
+    except grpc.RpcError as error:
+        raise _failed(error) from error
 
 
 async def call_async(

@@ -3,7 +3,7 @@
 The SDK uses it too. Knows no service: the answers are coroutine functions that a server gives.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,7 +64,8 @@ class Methods(grpc.GenericRpcHandler):
     """Answers methods; a request that cannot be read is INVALID_ARGUMENT.
 
     An answer is `async def answer(request, context)`. It returns the response; that of a streaming method returns None
-    and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone.
+    and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone. That of a
+    method that takes any number of requests gets an asynchronous generator of them.
 
     A caller that shows a certificate must be of one of the roles `callers`; the port decides if one is needed.
     `gate` may refuse a call by its method's name and its metadata alone, before its request is read. `refused` is
@@ -121,17 +122,28 @@ def _handler(
             refused(method.name, context, status, text)
         await context.abort(status, text)
 
+    async def requests(given: AsyncIterator[bytes], context: "Context") -> AsyncGenerator[Any, None]:
+        async for data in given:
+            try:
+                yield read(method, data)
+            except CodecError as error:
+                await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
     # Bytes come in, so that a malformed request is the client's fault (gRPC's own deserialising calls it INTERNAL).
-    async def handle(data: bytes, context: "Context") -> Any:
+    async def handle(data: Any, context: "Context") -> Any:
         names = peer_certificate_names(context)
         if names and not has_role(names, callers):
             text = f"{method.name} is for {', '.join(callers)} certificates, this one is of {', '.join(names)}"
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, text)
+        if method.uploads:
+            return await answer(requests(data, context), context)
         try:
             request = read(method, data)
         except CodecError as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return await answer(request, context)
 
+    if method.uploads:
+        return grpc.stream_unary_rpc_method_handler(handle, response_serializer=encode)
     make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
     return make(handle, response_serializer=encode)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from dunlin.auth.tenants import KEY_PREFIX, Tenant, hash_key
 from dunlin.messages.door import Quotas, RejectionCode
+from dunlin.messages.types import RequestClass
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.generation.settings import RequestSettings
 
@@ -17,11 +18,13 @@ class Authenticator:
     def __init__(self) -> None:
         self._tenants: dict[str, Tenant] | None = None
         self._names: frozenset[str] = frozenset()
+        self._classes: dict[str, RequestClass] = {}
 
     def set_tenants(self, tenants: tuple[Tenant, ...]) -> Quotas:
         """Replace all tenants; their quotas, for the core."""
         self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}
         self._names = frozenset(tenant.name for tenant in tenants)
+        self._classes = {one.name: one.request_class for one in tenants if one.request_class is not None}
         return Quotas(tuple(tenant.quota for tenant in tenants))
 
     def knows(self, tenant: str) -> bool:
@@ -44,18 +47,18 @@ class Authenticator:
             raise DoorError(RejectionCode.FORBIDDEN, f"tenant {tenant.name!r} is disabled")
         return tenant.name
 
+    def settings_of(self, settings: RequestSettings, tenant: str | None) -> RequestSettings:
+        """The settings with `tenant` and its class; unchanged if it is None (no keys are required).
 
-def settings_of_tenant(settings: RequestSettings, tenant: str | None) -> RequestSettings:
-    """The settings with `tenant` as their tenant; unchanged if it is None (no keys are required).
-
-    Raises:
-        DoorError: the request names another tenant.
-    """
-    if tenant is None:
-        return settings
-    if settings.tenant not in ("", tenant):
-        raise DoorError(RejectionCode.FORBIDDEN, f"the API key is of tenant {tenant!r}, not of {settings.tenant!r}")
-    return replace(settings, tenant=tenant)
+        Raises:
+            DoorError: the request names another tenant.
+        """
+        if tenant is None:
+            return settings
+        if settings.tenant not in ("", tenant):
+            raise DoorError(RejectionCode.FORBIDDEN, f"the API key is of tenant {tenant!r}, not of {settings.tenant!r}")
+        request_class = self._classes.get(tenant, settings.request_class)
+        return replace(settings, tenant=tenant, request_class=request_class)
 
 
 def _key(authorization: str | None) -> str:

@@ -25,7 +25,7 @@ from dunlin.messages.types import FinishReason
 from dunlin.telemetry.trace_context import valid_traceparent
 from dunlin.wire.rpc.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Methods, Refusal
 from services.dispatcher.admission.refusals import DoorError
-from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.doors.gateway import CallPart, RequestGateway
 from services.dispatcher.doors.generation.output import OutputPiece
@@ -49,6 +49,7 @@ STATUS_CODES = {
     RejectionCode.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
     RejectionCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     RejectionCode.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    RejectionCode.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     RejectionCode.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
 }
 
@@ -79,7 +80,7 @@ class GrpcDoor:
     async def _submit(self, data: bytes, call: DoorCall) -> tuple[Address, ResponseStream, int]:
         preprocessed = await self._read(data)
         call.operation = CHAT if preprocessed.is_chat else COMPLETION
-        settings = settings_of_tenant(preprocessed.request.settings, call.tenant or None)
+        settings = self._authenticator.settings_of(preprocessed.request.settings, call.tenant or None)
         call.set_request(self._gateway.model.name, settings)
         preprocessed.raise_if_refused()
         tokens = preprocessed.prompts[0]
@@ -114,7 +115,7 @@ class GrpcDoor:
             )
 
     def _tenant(self, context: "Context") -> str | None:
-        return self._authenticator.authenticate(_authorization(_metadata(context)))
+        return self._authenticator.authenticate(authorization_of(context))
 
     # --- recording calls ---
 
@@ -132,7 +133,7 @@ class GrpcDoor:
             refusal = status, str(error), ()
         except DoorError as error:
             call.set_error(error.kind, error.detail)
-            status, _, _ = refusal = _refusal(error)
+            status, _, _ = refusal = refusal_of(error)
         except Exception as error:
             call.set_error("internal", str(error))
             status = grpc.StatusCode.UNKNOWN
@@ -149,7 +150,7 @@ class GrpcDoor:
             call = self._call_of(method, metadata, _operation(method))
             call.set_error(error.code.name.lower(), error.detail)
             self._gateway.calls.record_end(call, STATUS_CODES[error.code].name)
-            return _refusal(error)
+            return refusal_of(error)
         return None
 
     def _refused(self, method: str, context: "Context", status: grpc.StatusCode, detail: str) -> None:
@@ -197,13 +198,19 @@ async def _with_keepalive(context: "Context", work: Coroutine[Any, Any, R]) -> R
         task.cancel()
 
 
-def _refusal(error: DoorError) -> Refusal:
+def refusal_of(error: DoorError) -> Refusal:
+    """The status, text and trailing metadata of a refused call."""
     after = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
     return STATUS_CODES[error.code], error.detail, (*after, (REASON, error.code.name.lower()))
 
 
 def _metadata(context: "Context") -> dict[str, Any]:
     return dict(context.invocation_metadata() or ())
+
+
+def authorization_of(context: "Context") -> str | None:
+    """The Authorization of a call; None: it has none."""
+    return _authorization(_metadata(context))
 
 
 def _authorization(metadata: Mapping[str, Any]) -> str | None:

@@ -7,11 +7,13 @@ import asyncio
 import socket
 import ssl
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from aiohttp import web
 
 import dunlin.text
 from dunlin.auth.tenants import Tenant
@@ -21,6 +23,7 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import FinishReason
 from dunlin.runtime.core_host import CoreHost, wall_clock
 from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
+from dunlin.wire.rpc.methods import Methods
 from dunlin.wire.rpc.server import GrpcServer
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
@@ -204,9 +207,10 @@ async def doors(
     log: CallLogSink | None = None,
     tenants: tuple[Tenant, ...] | None = None,
     tls: ssl.SSLContext | None = None,
+    more: "Callable[[RequestGateway, Authenticator], tuple[list[web.RouteDef], list[Methods]]] | None" = None,
     **config: Any,
 ) -> AsyncIterator[Doors]:
-    """Open both doors on free ports."""
+    """Open both doors on free ports; `more` makes routes and methods beside theirs."""
     served = served or model()
     core = DispatcherCore(SELF, configured(DispatcherConfig, **{"max_positions": served.max_positions, **config}))
     host = CoreHost(core, SELF, wall_clock(), on_crash=_raise)
@@ -219,10 +223,11 @@ async def doors(
     if tenants is not None:
         host.deliver(SELF, authenticator.set_tenants(tenants))
     server = GrpcServer("127.0.0.1:0")
-    await server.start([GrpcDoor(gateway, authenticator, lambda: monitor).methods()], [])
+    routes, methods = more(gateway, authenticator) if more is not None else ([], [])
+    await server.start([GrpcDoor(gateway, authenticator, lambda: monitor).methods(), *methods], [])
     listening = bind("127.0.0.1", 0)
     refused: list[str] = []
-    web = HttpDoor(
+    door = HttpDoor(
         gateway,
         authenticator,
         listening,
@@ -232,13 +237,14 @@ async def doors(
         tls,
         lambda tenant: core.quotas.usage(tenant, host.clock()),
         refused.append,
+        routes,
     )
-    await web.start()
+    await door.start()
     try:
         http_port = listening.getsockname()[1]
-        yield Doors(host, core, gateway, authenticator, instance, http_port, server.port, web, refused, listening)
+        yield Doors(host, core, gateway, authenticator, instance, http_port, server.port, door, refused, listening)
     finally:
-        await web.stop()
+        await door.stop()
         await server.stop(0.0)
         gateway.shut_down()
         core.journal.check_integrity()

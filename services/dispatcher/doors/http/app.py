@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +13,21 @@ import dunlin
 from dunlin.telemetry.prometheus import CONTENT_TYPE
 from dunlin.wire.errors import StartError
 from services.dispatcher.admission.quotas import QuotaUsage
-from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import parse_retry_identity
-from services.dispatcher.doors.http.call_middleware import CALL_KEY, CallMiddleware, call_of
+from services.dispatcher.doors.http.call_middleware import CALL_KEY, DOOR_NAME, CallMiddleware, call_of
 from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.http.connections import Connections, OnConnectionRefused, with_request_hook
 from services.dispatcher.doors.http.cors import CorsOrigins
-from services.dispatcher.doors.http.errors import error_middleware, not_found
+from services.dispatcher.doors.http.errors import error_middleware
 from services.dispatcher.doors.http.listener import Listener
 from services.dispatcher.doors.http.paths import PathGuard
 from services.dispatcher.doors.http.rate_limit_headers import rate_limit_headers
 from services.dispatcher.doors.http.receive import read_body
 from services.dispatcher.doors.http.responder import OpenAIResponder
+from services.dispatcher.doors.openai.call import OpenAICall
+from services.dispatcher.doors.openai.errors import not_found
 from services.dispatcher.doors.openai.openapi import openapi_document
 from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
 from services.dispatcher.doors.openai.request import ParsedRequest
@@ -57,7 +59,7 @@ class HttpDoor:
     """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS.
 
     `can_serve` tells whether an instance is serving (for /health), `usage` what a tenant has left of its quotas, by its
-    name; `refused` is called as in `Connections`. `clock` returns Unix seconds.
+    name; `refused` is called as in `Connections`. `clock` returns Unix seconds. `more_routes` are served too (batches).
     """
 
     connections: Connections
@@ -74,6 +76,7 @@ class HttpDoor:
         tls: ssl.SSLContext | None = None,
         usage: Callable[[str], QuotaUsage] = lambda tenant: QuotaUsage(),
         refused: OnConnectionRefused = lambda kind: None,
+        more_routes: Sequence[web.RouteDef] = (),
     ) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
@@ -85,6 +88,7 @@ class HttpDoor:
         self._created = int(clock())
         self._usage = usage
         self._refused = refused
+        self._more_routes = more_routes
         self._runner = web.AppRunner(self._application(), handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self) -> None:
@@ -111,6 +115,7 @@ class HttpDoor:
             web.get("/health", self._health),
             web.get("/metrics", self._metrics),
             web.get("/version", self._version),
+            *self._more_routes,
         ]
         origins = CorsOrigins(self._config.origins)
         paths = PathGuard((route.method, route.path.replace(":.+", "")) for route in routes)
@@ -149,7 +154,7 @@ class HttpDoor:
         return self._authenticator.authenticate(request.headers.get("Authorization"))
 
     def _with_tenant(self, request: web.Request, parsed: ParsedRequest) -> ParsedRequest:
-        return replace(parsed, settings=settings_of_tenant(parsed.settings, self._tenant(request)))
+        return replace(parsed, settings=self._authenticator.settings_of(parsed.settings, self._tenant(request)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._responder(request, await self._body(request, BodyKind.COMPLETION), CompletionReply).respond(
@@ -166,7 +171,8 @@ class HttpDoor:
         parsed = self._with_tenant(request, preprocessed.request)
         call_of(request).set_request(parsed.model or self._gateway.model.name, parsed.settings)
         preprocessed.raise_if_refused()
-        return OpenAIResponder(self._gateway, parsed, preprocessed.prompts, kind, int(self._clock()), retry)
+        prompts, created = preprocessed.prompts, int(self._clock())
+        return OpenAIResponder(OpenAICall(self._gateway, parsed, prompts, kind, created, DOOR_NAME, retry))
 
     async def _body(self, request: web.Request, kind: BodyKind) -> Preprocessed:
         return await read_body(request, kind, self._gateway, self._config.max_body_bytes, self._config.body_timeout_s)

@@ -5,7 +5,7 @@ import zlib
 
 from aiohttp import web
 
-from services.dispatcher.doors.http.errors import INVALID_REQUEST, HttpError
+from services.dispatcher.doors.openai.errors import INVALID_REQUEST, HttpError
 from services.dispatcher.doors.openai.reply import error_body
 
 JSON_TYPE = "application/json"

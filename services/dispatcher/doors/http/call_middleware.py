@@ -8,7 +8,7 @@ from dunlin.telemetry.trace_context import valid_traceparent
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.doors.gateway import RequestGateway
-from services.dispatcher.doors.http.errors import HttpError
+from services.dispatcher.doors.openai.errors import HttpError
 
 DOOR_NAME = "http"
 CALL_KEY = web.RequestKey("call", DoorCall)

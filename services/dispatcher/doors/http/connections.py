@@ -12,9 +12,10 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError, RawRequestMessage
 
 from services.dispatcher.doors.http.config import HttpConfig
-from services.dispatcher.doors.http.errors import INVALID_REQUEST, SERVER_ERROR, HttpError, to_http_error
+from services.dispatcher.doors.http.errors import response_of, to_http_error
 from services.dispatcher.doors.http.parse_turns import SLICE_BYTES, ParseTurns
 from services.dispatcher.doors.http.peer_log import PeerLog
+from services.dispatcher.doors.openai.errors import INVALID_REQUEST, SERVER_ERROR, HttpError
 from services.dispatcher.doors.openai.reply import error_body
 
 CLOSE_TIMEOUT_S = 5.0
@@ -182,7 +183,7 @@ class HttpConnection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Send the handler's response, or an exception that was raised before any middleware (an unknown Expect)."""
         if isinstance(resp, web.HTTPException):
-            resp = to_http_error(resp).response()
+            resp = response_of(to_http_error(resp))
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -205,7 +206,7 @@ class HttpConnection(web.RequestHandler):
             error = to_http_error(exc if isinstance(exc, Exception) else web.HTTPInternalServerError())
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun: it cannot become another one")
-        response = error.response()
+        response = response_of(error)
         response.force_close()
         return response
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from aiohttp import hdrs, web
 
 from dunlin.auth.web_origins import ANY_ORIGIN
-from services.dispatcher.doors.http.errors import HttpError
+from services.dispatcher.doors.openai.errors import HttpError
 from services.dispatcher.doors.openai.reply import error_body
 
-ALLOWED_METHODS = "GET, HEAD, POST, OPTIONS"
+ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 ALLOWED_HEADERS = frozenset(
     {
         "accept", "authorization", "content-type", "idempotency-key", "openai-beta", "openai-organization",

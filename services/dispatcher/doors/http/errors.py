@@ -1,7 +1,6 @@
-"""From any exception at the HTTP door to an error response in OpenAI's shape: status, body and headers."""
+"""From any exception at the HTTP door to a response in OpenAI's shape; the errors are in `doors/openai/errors.py`."""
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -9,56 +8,22 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.http_exceptions import BadStatusLine, LineTooLong
 
 from dunlin.limits import InvalidField
-from dunlin.messages.door import RejectionCode
-from dunlin.messages.types import FinishReason
 from services.dispatcher.admission.refusals import DoorError
-from services.dispatcher.doors.openai.reply import Json, error_body
+from services.dispatcher.doors.openai.errors import (
+    INVALID_REQUEST,
+    SERVER_ERROR,
+    HttpError,
+    invalid_field,
+    refusal_error,
+)
+from services.dispatcher.doors.openai.reply import error_body
 
 _log = logging.getLogger(__name__)
 
-INVALID_REQUEST, SERVER_ERROR = "invalid_request_error", "server_error"
-REJECTIONS = {
-    RejectionCode.INVALID: (400, INVALID_REQUEST, None),
-    RejectionCode.TOO_LONG: (400, INVALID_REQUEST, "context_length_exceeded"),
-    RejectionCode.FULL: (429, "rate_limit_error", "queue_full"),
-    RejectionCode.UNAVAILABLE: (503, SERVER_ERROR, "unavailable"),
-    RejectionCode.QUOTA: (429, "rate_limit_error", "rate_limit_exceeded"),
-    RejectionCode.UNAUTHENTICATED: (401, INVALID_REQUEST, "invalid_api_key"),
-    RejectionCode.FORBIDDEN: (403, "permission_error", "forbidden"),
-    RejectionCode.CONFLICT: (422, INVALID_REQUEST, "idempotency_key_reused"),
-}
-FINISH_ERRORS = {
-    FinishReason.ERROR: (500, SERVER_ERROR, "generation_failed"),
-    FinishReason.DEADLINE: (504, SERVER_ERROR, "deadline_exceeded"),
-    FinishReason.CANCELLED: (499, INVALID_REQUEST, "cancelled"),
-}
 
-
-class HttpError(Exception):
-    """An error response; `body` is OpenAI's error object."""
-
-    def __init__(self, status: int, body: Json, headers: dict[str, str] | None = None) -> None:
-        super().__init__(body["error"]["message"])
-        self.status = status
-        self.body = body
-        self.headers = headers or {}
-
-    def response(self) -> web.Response:
-        """The aiohttp response."""
-        return web.json_response(self.body, status=self.status, headers=self.headers)
-
-
-def finish_error(finish: FinishReason, detail: str) -> HttpError:
-    """The error of a request that was admitted and then failed, by how it ended."""
-    status, kind, code = FINISH_ERRORS[finish]
-    body = error_body(detail or f"the request ended: {finish.name.lower()}", kind, None, code)
-    # OpenAI's clients retry every 5xx by themselves. This request has been tried for as long as it is worth.
-    return HttpError(status, body, {"x-should-retry": "false"})
-
-
-def not_found(text: str, param: str | None = None, code: str | None = None) -> HttpError:
-    """The error for an unknown model or path (404)."""
-    return HttpError(404, error_body(text, INVALID_REQUEST, param, code))
+def response_of(error: HttpError) -> web.Response:
+    """The aiohttp response."""
+    return web.json_response(error.body, status=error.status, headers=error.headers)
 
 
 def to_http_error(error: Exception) -> HttpError:
@@ -67,9 +32,9 @@ def to_http_error(error: Exception) -> HttpError:
         case HttpError():
             return error
         case InvalidField():
-            return HttpError(400, error_body(str(error), INVALID_REQUEST, error.name))
+            return invalid_field(error)
         case DoorError():
-            return _refused(error)
+            return refusal_error(error)
         case web.RequestPayloadError():
             return HttpError(400, error_body(f"the body cannot be read: {error}", INVALID_REQUEST))
         case HttpProcessingError():
@@ -89,15 +54,7 @@ async def error_middleware(
     try:
         return await handler(request)
     except Exception as error:
-        return to_http_error(error).response()
-
-
-def _refused(error: DoorError) -> HttpError:
-    status, kind, code = REJECTIONS[error.code]
-    headers = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))} if status in (429, 503) else {}
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return HttpError(status, error_body(error.detail, kind, error.field or None, code), headers)
+        return response_of(to_http_error(error))
 
 
 def _unreadable(error: HttpProcessingError) -> HttpError:

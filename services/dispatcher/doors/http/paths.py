@@ -4,15 +4,15 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import hdrs, web
 
-from services.dispatcher.doors.http.errors import INVALID_REQUEST, HttpError, not_found
+from services.dispatcher.doors.openai.errors import INVALID_REQUEST, HttpError, not_found
 from services.dispatcher.doors.openai.reply import error_body
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 UNKNOWN_URL = "unknown_url"
 MAX_SHOWN_CHARACTERS = 100
 OPENAI_NOT_SERVED = (
-    "assistants", "audio", "batches", "chatkit", "containers", "conversations", "edits", "embeddings", "engines",
-    "evals", "files", "fine_tuning", "fine-tunes", "images", "moderations", "organization", "realtime", "responses",
+    "assistants", "audio", "chatkit", "containers", "conversations", "edits", "embeddings", "engines",
+    "evals", "fine_tuning", "fine-tunes", "images", "moderations", "organization", "realtime", "responses",
     "threads", "uploads", "vector_stores", "videos",
 )  # fmt: skip
 """OpenAI's endpoints below /v1 that dunlin does not serve."""

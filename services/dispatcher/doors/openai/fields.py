@@ -15,6 +15,7 @@ from services.dispatcher.doors.openai.schemas import (
     MESSAGE,
     OBJECT,
     PROMPT,
+    SERVICE_TIERS,
     SETTING_SCHEMAS,
     STREAM_OPTIONS,
     STRING,
@@ -119,7 +120,9 @@ _BOTH: dict[str, RequestField] = {
     "repetition_penalty": _setting("repetition_penalty", "counts the prompt too. Default 1"),
     "stop_token_ids": _setting("stop_token_ids", "ends the text; every id must be in the model's vocabulary"),
     "top_k": _setting("top_k", "0 and -1: no limit"),
-    "request_class": _setting("request_class", "dunlin's own: interactive requests go before batch ones"),
+    "request_class": _setting(
+        "request_class", "dunlin's own: interactive requests go before batch ones"
+    ),
     "timeout_s": _setting("timeout_s", "dunlin's own: seconds from arrival, then 504"),
     "allowed_token_ids": _refused("use logit_bias"),
     "bad_words": _only("no words are forbidden here; use logit_bias", []),
@@ -200,7 +203,10 @@ CHAT_FIELDS: dict[str, RequestField] = {
     "prompt_cache_retention": _only("KV is kept in memory, for as long as there is room", "in_memory"),
     "reasoning_effort": _only("models here do not reason apart from their text", "none"),
     "safety_identifier": _no_effect("tenants are known by their keys", STRING),
-    "service_tier": _only("there is one tier; request_class says what is urgent", "auto", "default"),
+    "service_tier": _honoured(
+        "`flex` is request_class batch, and refused beside request_class interactive; the others say nothing",
+        {"enum": [*SERVICE_TIERS]},
+    ),
     "store": _only("completions are not stored", False),
     "tool_choice": _only(_TOOLS, "none", "auto"),
     "tools": _only(_TOOLS, []),

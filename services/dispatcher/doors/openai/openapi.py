@@ -21,6 +21,7 @@ def openapi_document() -> Json:
             "/v1/models/{model}": {"get": _get("One model.", "model", _path("model"), 404)},
             "/v1/completions": {"post": _post("Continue a text.", "CompletionRequest", "completion")},
             "/v1/chat/completions": {"post": _post("Answer a conversation.", "ChatRequest", "chat completion")},
+            **_batch_paths(),
             "/health": {"get": _get("Whether an instance can serve.", "health", (), 503)},
             "/metrics": {"get": _text("Counters for Prometheus.")},
             "/version": {"get": _get("The version that runs.", "version")},
@@ -36,6 +37,56 @@ def openapi_document() -> Json:
     }
 
 
+def _batch_paths() -> Json:
+    file, batch = _path("file"), _path("batch")
+    upload = _with_body("Upload a file of requests.", "file", "multipart/form-data", UPLOAD_SCHEMA)
+    create = _with_body("Begin a batch.", "batch", "application/json", BATCH_SCHEMA)
+    deleted = _get("Delete a file.", "deleted file", file, 400, 404)
+    content = _get("The content of a file.", "content", file, 404)
+    content["responses"]["200"] = {"description": "The lines.", "content": {"application/octet-stream": {}}}
+    paths = {
+        "/v1/files": {"get": _get("Uploaded files.", "files"), "post": upload},
+        "/v1/files/{file}": {"get": _get("One file.", "file", file, 404), "delete": deleted},
+        "/v1/files/{file}/content": {"get": content},
+        "/v1/batches": {"get": _get("Batches, newest first.", "batches"), "post": create},
+        "/v1/batches/{batch}": {"get": _get("One batch.", "batch", batch, 404)},
+        "/v1/batches/{batch}/cancel": {"post": _get("Cancel a batch.", "batch", batch, 400, 404)},
+    }
+    for operations in paths.values():
+        for operation in operations.values():
+            operation["security"] = [{}, {"key": []}]
+            for status in (401, 403, 503):
+                operation["responses"][str(status)] = _json(STATUS_TEXTS[status], ERROR_REFERENCE)
+    return paths
+
+
+def _with_body(summary: str, what: str, kind: str, schema: Json) -> Json:
+    operation = _get(summary, what, (), 400, 404, 408, 413, 415, 429)
+    return {**operation, "requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+
+ERROR_REFERENCE: Json = {"$ref": "#/components/schemas/Error"}
+UPLOAD_SCHEMA: Json = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"enum": ["batch"]}},
+}
+BATCH_SCHEMA: Json = {
+    "type": "object",
+    "required": ["input_file_id", "endpoint", "completion_window"],
+    "properties": {
+        "input_file_id": {"type": "string"},
+        "endpoint": {"enum": ["/v1/chat/completions", "/v1/completions"]},
+        "completion_window": {"type": "string", "pattern": "^[0-9]{1,9}[smhd]$"},
+        "metadata": {
+            "anyOf": [
+                {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}},
+                {"type": "null"},
+            ]
+        },
+    },
+    "additionalProperties": False,
+}
 ERROR_SCHEMA: Json = {
     "type": "object",
     "required": ["error"],
@@ -92,7 +143,7 @@ STATUS_TEXTS = {
     400: "The request cannot be taken; `param` names the field.",
     401: "The API key is missing or unknown.",
     403: "The tenant may not do this.",
-    404: "There is no such model.",
+    404: "There is no such model, file or batch.",
     408: "The body did not come in time.",
     409: "The idempotency key belongs to a request that cannot be joined.",
     413: "The body is too large.",

@@ -27,7 +27,7 @@ from services.dispatcher.doors.generation.settings import (
     token_ids,
 )
 from services.dispatcher.doors.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldSupport, RequestField
-from services.dispatcher.doors.openai.schemas import STREAM_OPTIONS
+from services.dispatcher.doors.openai.schemas import SERVICE_TIERS, STREAM_OPTIONS
 
 DEFAULT_COMPLETION_TOKENS = 16
 CHOICES_RANGE = WholeNumber(1, MOST_CHOICES)
@@ -71,7 +71,7 @@ def parse_chat(body: Mapping[str, Any]) -> ParsedRequest:
         InvalidField: a field is unknown, not supported, or has a value that is not allowed.
     """
     given = _given(body, CHAT_FIELDS)
-    values = {**_settings(given), "logprobs": _chat_logprobs(given)}
+    values = {**_settings(given), "logprobs": _chat_logprobs(given), "request_class": _chat_class(given)}
     if "max_completion_tokens" in given:
         values["max_tokens"] = _max_tokens(given)
     return _request((_messages(given.get("messages")),), values, given)
@@ -201,6 +201,18 @@ def _content(name: str, content: Any) -> str:
             if key not in ("type", "text") and not _is_empty(value):
                 raise InvalidField(f"{name}.{key}", "is not supported here")
     return "".join(part["text"] for part in content)
+
+
+def _chat_class(given: Mapping[str, Any]) -> Any:
+    """The class that `request_class` or its OpenAI name says; None: neither does."""
+    tier, said = given.get("service_tier", "auto"), given.get("request_class")
+    if tier not in SERVICE_TIERS:
+        raise InvalidField("service_tier", f"must be one of {', '.join(SERVICE_TIERS)}, not {brief_repr(tier)}")
+    if tier != "flex":
+        return said
+    if said not in (None, "batch"):
+        raise InvalidField("service_tier", "is flex, which is request_class batch: give one, or both alike")
+    return "batch"
 
 
 def _chat_logprobs(given: Mapping[str, Any]) -> int | None:

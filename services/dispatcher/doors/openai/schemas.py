@@ -66,6 +66,7 @@ STREAM_OPTIONS: Json = {
     },
     "additionalProperties": False,
 }
+SERVICE_TIERS = ("auto", "default", "flex")
 _STOP: Json = {"type": "string", "minLength": 1, "maxLength": MOST_STOP_CHARACTERS}
 _RANGES: dict[str, Any] = {**SETTING_CHECKS, "temperature": TEMPERATURE, "top_k": TOP_K}
 

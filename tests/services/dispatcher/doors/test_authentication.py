@@ -12,10 +12,11 @@ import pytest
 from dunlin.auth.tenants import Tenant, hash_key
 from dunlin.client import AsyncClient, InvalidRequest, NotAllowed, NotAuthenticated, QuotaExceeded
 from dunlin.messages.door import Quota, RejectionCode
+from dunlin.messages.types import RequestClass
 from dunlin.wire.channels import open_channel
 from dunlin.wire.rpc.methods import GENERATE
 from services.dispatcher.admission.refusals import DoorError
-from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.generation.settings import RequestSettings
 from tests.services.dispatcher.door_requests import MODEL, with_doors
 from tests.services.dispatcher.running_doors import Doors
@@ -50,7 +51,18 @@ async def chat(cluster: Doors, key: str, **options: Any) -> Any:
 def test_before_the_tenants_are_set_no_key_is_required() -> None:
     authenticator = Authenticator()
     assert authenticator.authenticate(None) is None
-    assert settings_of_tenant(RequestSettings(tenant="x"), None).tenant == "x"
+    assert authenticator.settings_of(RequestSettings(tenant="x"), None).tenant == "x"
+
+
+@pytest.mark.parametrize("said", list(RequestClass))
+def test_a_tenants_class_is_that_of_all_its_requests(said: RequestClass) -> None:
+    authenticator = Authenticator()
+    authenticator.set_tenants(
+        (Tenant("night", (hash_key("dk-n"),), Quota("night"), request_class=RequestClass.BATCH), *tenants())
+    )
+    settings = RequestSettings(request_class=said)
+    assert authenticator.settings_of(settings, "night").request_class is RequestClass.BATCH
+    assert authenticator.settings_of(settings, "acme").request_class is said
 
 
 @pytest.mark.parametrize("given", [f"Bearer {ACME}", f"bearer {ACME}", f"BEARER  {ACME} "])

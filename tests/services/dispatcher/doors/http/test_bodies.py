@@ -10,7 +10,7 @@ import pytest
 
 from services.dispatcher.doors.http.bodies import inflate
 from services.dispatcher.doors.http.config import HttpConfig
-from services.dispatcher.doors.http.errors import HttpError
+from services.dispatcher.doors.openai.errors import HttpError
 from tests.services.dispatcher.door_requests import with_doors
 from tests.services.dispatcher.running_doors import Doors
 

@@ -7,7 +7,7 @@ from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
 from services.dispatcher.admission.refusals import DoorError, MalformedRequest
 from services.dispatcher.doors.http.call_middleware import error_kind
-from services.dispatcher.doors.http.errors import HttpError, not_found
+from services.dispatcher.doors.openai.errors import HttpError, not_found
 from services.dispatcher.doors.openai.reply import error_body
 
 

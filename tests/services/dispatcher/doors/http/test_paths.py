@@ -29,9 +29,9 @@ UNKNOWN = {
     "/v1/v1/models": "/v1/v1/models has /v1 twice",
     "/v1/embeddings": "OpenAI's embeddings (/v1/embeddings) are not served by dunlin",
     "/embeddings": "OpenAI's embeddings (/embeddings) are not served by dunlin",
-    "/v1/files/file-1/content": "OpenAI's files (/v1/files/file-1/content) are not served by dunlin",
+    "/v1/uploads/upload-1": "OpenAI's uploads (/v1/uploads/upload-1) are not served by dunlin",
     "/v1/responses": "OpenAI's responses (/v1/responses) are not served",
-    "/v1/batches": "OpenAI's batches (/v1/batches) are not served",
+    "/v1/evals": "OpenAI's evals (/v1/evals) are not served",
     "/v1/audio/speech": "OpenAI's audio (/v1/audio/speech) are not served",
     "/v1/" + "x" * 1000: "there is no /v1/" + "x" * 96 + "…",
 }

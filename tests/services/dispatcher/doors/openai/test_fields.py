@@ -9,6 +9,7 @@ from openai.types.chat import completion_create_params as chat_params
 
 from benchmarks.doors.openai_tables import PAGE, page_of
 from dunlin.limits import InvalidField
+from dunlin.messages.types import RequestClass
 from services.dispatcher.doors.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldSupport, RequestField
 from services.dispatcher.doors.openai.request import ParsedRequest, parse_chat, parse_completion
 
@@ -30,6 +31,7 @@ SAMPLES: dict[str, Any] = {
     "max_completion_tokens": 5, "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.5,
     "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 0.5, "seed": 5, "stop": ["a"],
     "stop_token_ids": [5], "ignore_eos": True, "logit_bias": {"5": 1}, "request_class": "batch", "timeout_s": 5,
+    "service_tier": "flex",
 }  # fmt: skip
 """A value of each honoured field that asks for something else than the default. `best_of` only repeats `n`."""
 OTHERS: list[Any] = [0, 1, -1, 2.5, True, False, "", "x", [], ["x"], {}, {"type": "json_object"}, {"x": 1}]
@@ -130,3 +132,13 @@ def test_fields_without_effect_are_accepted_in_their_type(endpoint: str, name: s
 def test_what_is_refused_is_refused_whatever_it_says(endpoint: str, name: str) -> None:
     for value in OTHERS:
         assert refused(endpoint, name, value).startswith(f"{name}: is not supported here: ")
+
+
+def test_flex_is_the_batch_class() -> None:
+    assert parse_chat({**CHAT_BODY, "service_tier": "flex"}).settings.request_class is RequestClass.BATCH
+    both = {**CHAT_BODY, "service_tier": "flex", "request_class": "batch"}
+    assert parse_chat(both).settings.request_class is RequestClass.BATCH
+    plain = {**CHAT_BODY, "service_tier": "default", "request_class": "batch"}
+    assert parse_chat(plain).settings.request_class is RequestClass.BATCH
+    with pytest.raises(InvalidField, match="give one, or both alike"):
+        parse_chat({**CHAT_BODY, "service_tier": "flex", "request_class": "interactive"})

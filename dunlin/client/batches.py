@@ -1,0 +1,274 @@
+"""Batch jobs of the SDK: `client.batches` of `Client` and of `AsyncClient`. Test: tests/client/test_batches.py."""
+
+import asyncio
+import json
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Mapping,
+)
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from dunlin.client.batch_lines import Line, Source, async_chunks, chunks_of, whole_lines
+from dunlin.client.endpoints import Endpoints
+from dunlin.client.errors import DunlinError, Unavailable, error_from_call
+from dunlin.messages.batches import (
+    BATCH_RESULTS,
+    CANCEL_BATCH,
+    CREATE_BATCH,
+    GET_BATCH,
+    LIST_BATCHES,
+    UPLOAD_FILE,
+    BatchJob,
+    BatchLabel,
+    BatchList,
+    BatchResultsRequest,
+    CancelBatchRequest,
+    CreateBatchRequest,
+    GetBatchRequest,
+    ListBatchesRequest,
+)
+from dunlin.messages.declare import Method
+from dunlin.wire.rpc.calls import (
+    AioChannel,
+    CallFailed,
+    Channel,
+    Metadata,
+    call_async,
+    call_blocking,
+    stream_async,
+    stream_blocking,
+    upload_async,
+    upload_blocking,
+)
+
+R = TypeVar("R")
+C = TypeVar("C")
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection(Generic[C]):
+    """What a client lends: its endpoints, credentials and a channel to each dispatcher. `timeout_s` is of one call."""
+
+    endpoints: Endpoints
+    metadata: Metadata
+    timeout_s: float
+    channel: Callable[[str], C]
+
+
+class Batches:
+    """Batch jobs, blocking. Any dispatcher answers for any job; all methods raise `DunlinError`s."""
+
+    def __init__(self, connection: Connection[Channel]) -> None:
+        self._connection = connection
+
+    def create(
+        self,
+        source: Source,
+        endpoint: str = "/v1/completions",
+        *,
+        window_s: float = 86_400.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> BatchJob:
+        """Upload the lines and begin a job over them; after `window_s` seconds it expires."""
+        return self.create_from(self.upload(source), endpoint, window_s=window_s, metadata=metadata)
+
+    def create_from(
+        self,
+        input_file: str,
+        endpoint: str = "/v1/completions",
+        *,
+        window_s: float = 86_400.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> BatchJob:
+        """Begin a job over an uploaded file. Not repeated by itself: the job may have begun."""
+        return self._once(CREATE_BATCH, _create_request(input_file, endpoint, window_s, metadata))
+
+    def upload(self, source: Source) -> str:
+        """Upload lines; the file's id. Its parts go out as they are read."""
+        connection = self._connection
+        endpoint = connection.endpoints.current
+        try:
+            chunks = chunks_of(source)
+            return upload_blocking(connection.channel(endpoint), UPLOAD_FILE, chunks, metadata=connection.metadata).file
+        except CallFailed as error:
+            raise error_from_call(error, endpoint) from error
+
+    def get(self, batch: str) -> BatchJob:
+        """A job as it is now."""
+        return self._any(GET_BATCH, GetBatchRequest(batch))
+
+    def list(self, *, after: str = "", limit: int = 20) -> BatchList:
+        """The caller's jobs, newest first."""
+        return self._any(LIST_BATCHES, ListBatchesRequest(after, limit))
+
+    def cancel(self, batch: str) -> BatchJob:
+        """Cancel a job; what it has stays, and lines without an answer get an error."""
+        return self._any(CANCEL_BATCH, CancelBatchRequest(batch))
+
+    def wait(
+        self, batch: str, *, poll_s: float = POLL_S, on_progress: Callable[[BatchJob], None] = lambda job: None
+    ) -> BatchJob:
+        """The job when it has ended; `on_progress` is called with each look at it."""
+        while True:
+            job = self.get(batch)
+            on_progress(job)
+            if not job.is_open:
+                return job
+            time.sleep(poll_s)
+
+    def results(self, batch: str, *, errors: bool = False) -> Generator[dict[str, Any], None, None]:
+        """The output lines, or the error lines, that are committed so far, in the order of the input."""
+        for text in whole_lines(self.content(batch, errors=errors)):
+            yield json.loads(text)
+
+    def content(self, batch: str, *, errors: bool = False) -> Generator[bytes, None, None]:
+        """The same as bytes, cut anywhere."""
+        connection = self._connection
+        endpoint = connection.endpoints.current
+        request = BatchResultsRequest(batch, errors)
+        try:
+            for chunk in stream_blocking(connection.channel(endpoint), BATCH_RESULTS, request, connection.metadata):
+                yield chunk.data
+        except CallFailed as error:
+            connection.endpoints.mark_failed(endpoint)
+            raise error_from_call(error, endpoint) from error
+
+    def _any(self, method: Method[Any, R], request: Any) -> R:
+        """Ask one dispatcher after the other; reading, and cancelling, may be repeated."""
+        failed: DunlinError | None = None
+        for endpoint in self._connection.endpoints.failover_order():
+            try:
+                return self._call(endpoint, method, request)
+            except Unavailable as error:
+                self._connection.endpoints.mark_failed(endpoint)
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+    def _once(self, method: Method[Any, R], request: Any) -> R:
+        return self._call(self._connection.endpoints.current, method, request)
+
+    def _call(self, endpoint: str, method: Method[Any, R], request: Any) -> R:
+        connection = self._connection
+        try:
+            channel = connection.channel(endpoint)
+            return call_blocking(channel, method, request, connection.timeout_s, connection.metadata)
+        except CallFailed as error:
+            raise error_from_call(error, endpoint) from error
+
+
+class AsyncBatches:
+    """Batch jobs, for asyncio; as `Batches`."""
+
+    def __init__(self, connection: Connection[AioChannel]) -> None:
+        self._connection = connection
+
+    async def create(
+        self,
+        source: Source | AsyncIterable[Line],
+        endpoint: str = "/v1/completions",
+        *,
+        window_s: float = 86_400.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> BatchJob:
+        """Upload the lines and begin a job over them; after `window_s` seconds it expires."""
+        return await self.create_from(await self.upload(source), endpoint, window_s=window_s, metadata=metadata)
+
+    async def create_from(
+        self,
+        input_file: str,
+        endpoint: str = "/v1/completions",
+        *,
+        window_s: float = 86_400.0,
+        metadata: Mapping[str, str] | None = None,
+    ) -> BatchJob:
+        """Begin a job over an uploaded file. Not repeated by itself: the job may have begun."""
+        request = _create_request(input_file, endpoint, window_s, metadata)
+        return await self._call(self._connection.endpoints.current, CREATE_BATCH, request)
+
+    async def upload(self, source: Source | AsyncIterable[Line]) -> str:
+        """Upload lines; the file's id. Its parts go out as they are read."""
+        connection = self._connection
+        endpoint = connection.endpoints.current
+        try:
+            channel = connection.channel(endpoint)
+            chunks = async_chunks(source)
+            return (await upload_async(channel, UPLOAD_FILE, chunks, metadata=connection.metadata)).file
+        except CallFailed as error:
+            raise error_from_call(error, endpoint) from error
+
+    async def get(self, batch: str) -> BatchJob:
+        """A job as it is now."""
+        return await self._any(GET_BATCH, GetBatchRequest(batch))
+
+    async def list(self, *, after: str = "", limit: int = 20) -> BatchList:
+        """The caller's jobs, newest first."""
+        return await self._any(LIST_BATCHES, ListBatchesRequest(after, limit))
+
+    async def cancel(self, batch: str) -> BatchJob:
+        """Cancel a job; what it has stays, and lines without an answer get an error."""
+        return await self._any(CANCEL_BATCH, CancelBatchRequest(batch))
+
+    async def wait(self, batch: str, *, poll_s: float = POLL_S) -> BatchJob:
+        """The job when it has ended."""
+        job = await self.get(batch)
+        while job.is_open:
+            await asyncio.sleep(poll_s)
+            job = await self.get(batch)
+        return job
+
+    async def results(self, batch: str, *, errors: bool = False) -> AsyncGenerator[dict[str, Any], None]:
+        """The output lines, or the error lines, that are committed so far, in the order of the input."""
+        rest = b""
+        async with aclosing(self.content(batch, errors=errors)) as parts:
+            async for part in parts:
+                *whole, rest = (rest + part).split(b"\n")
+                for text in whole:
+                    yield json.loads(text)
+
+    async def content(self, batch: str, *, errors: bool = False) -> AsyncGenerator[bytes, None]:
+        """The same as bytes, cut anywhere."""
+        connection = self._connection
+        endpoint = connection.endpoints.current
+        request = BatchResultsRequest(batch, errors)
+        try:
+            channel = connection.channel(endpoint)
+            async with aclosing(stream_async(channel, BATCH_RESULTS, request, connection.metadata)) as chunks:
+                async for chunk in chunks:
+                    yield chunk.data
+        except CallFailed as error:
+            connection.endpoints.mark_failed(endpoint)
+            raise error_from_call(error, endpoint) from error
+
+    async def _any(self, method: Method[Any, R], request: Any) -> R:
+        failed: DunlinError | None = None
+        for endpoint in self._connection.endpoints.failover_order():
+            try:
+                return await self._call(endpoint, method, request)
+            except Unavailable as error:
+                self._connection.endpoints.mark_failed(endpoint)
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+    async def _call(self, endpoint: str, method: Method[Any, R], request: Any) -> R:
+        connection = self._connection
+        try:
+            channel = connection.channel(endpoint)
+            return await call_async(channel, method, request, connection.timeout_s, connection.metadata)
+        except CallFailed as error:
+            raise error_from_call(error, endpoint) from error
+
+
+def _create_request(
+    input_file: str, endpoint: str, window_s: float, metadata: Mapping[str, str] | None
+) -> CreateBatchRequest:
+    labels = tuple(BatchLabel(name, value) for name, value in (metadata or {}).items())
+    return CreateBatchRequest(input_file, endpoint, window_s, labels)

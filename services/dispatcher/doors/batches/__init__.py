@@ -1,0 +1,1 @@
+"""Batch jobs at work: their lines go through the gateway as requests of class BATCH."""

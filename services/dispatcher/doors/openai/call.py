@@ -1,0 +1,139 @@
+"""One call of OpenAI's API at the gateway: each choice of each prompt is a request of its own at the core.
+
+Answered whole here, for the HTTP door and for the lines of batches; `doors/http/responder.py` streams. Knows no HTTP
+server.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.limits import brief_repr
+from dunlin.messages.types import I32, FinishReason
+from services.dispatcher.doors.calls import DoorCall
+from services.dispatcher.doors.gateway import CallPart, RequestGateway
+from services.dispatcher.doors.generation.idempotency import NEW_REQUEST, RetryIdentity
+from services.dispatcher.doors.generation.output import OutputPiece
+from services.dispatcher.doors.openai.errors import finish_error, not_found
+from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply, Json
+from services.dispatcher.doors.openai.request import ParsedRequest
+from services.dispatcher.doors.openai.usage import CallUsage
+from services.dispatcher.doors.response_stream import ResponseStream
+
+GOOD_FINISHES = (FinishReason.RUNNING, FinishReason.STOP, FinishReason.LENGTH)
+INLINE_LOGPROB_TOKENS = 100
+"""Up to so many tokens with log-probabilities are encoded as JSON on the event loop, more in a thread."""
+STRICT_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+"""An encoder that raises ValueError for NaN and infinity, which are not JSON."""
+
+
+class OpenAICall:
+    """One `ParsedRequest`, whose `prompts` come as tokens, through the door named `door`.
+
+    `kind` makes the response bodies; `created` is in Unix seconds. `usage` counts the tokens that came.
+    """
+
+    def __init__(
+        self,
+        gateway: RequestGateway,
+        request: ParsedRequest,
+        prompts: Sequence[I32],
+        kind: type[CompletionReply] | type[ChatReply],
+        created: int,
+        door: str,
+        retry: RetryIdentity = NEW_REQUEST,
+    ) -> None:
+        self.request = request
+        self.usage = CallUsage(list(map(len, prompts)), request.choices)
+        self._gateway = gateway
+        self._prompts = prompts
+        self._kind = kind
+        self._created = created
+        self._door = door
+        self._retry = retry
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the client asked for log-probabilities."""
+        return self.request.settings.sampling.logprobs is not None
+
+    @asynccontextmanager
+    async def submitted(self, call: DoorCall) -> AsyncIterator[list[ResponseStream]]:
+        """The streams of all its requests, admitted; they are closed however it ends.
+
+        Raises:
+            DoorError, InvalidField: a request was refused.
+            HttpError: the request names another model.
+        """
+        self._check_model()
+        call.prompt_tokens = sum(map(len, self._prompts))
+        # One seed for all choices, whose numbers make their samples differ: the whole answer can be repeated.
+        settings = self._gateway.with_seed(self.request.settings, self._retry)
+        call_tokens = sum(map(len, self._prompts)) * self.request.choices
+        opened: list[tuple[Address, ResponseStream]] = []
+        try:
+            for tokens in self._prompts:
+                for choice in range(self.request.choices):
+                    if opened:
+                        await asyncio.sleep(0)  # yield to the loop between up to 128 long prompts
+                    part = CallPart(len(opened), len(self._prompts) * self.request.choices, call_tokens, call)
+                    opened.append(await self._gateway.submit(tokens, settings, self._door, choice, part, self._retry))
+            yield [stream for _, stream in opened]
+        finally:
+            for client, _ in opened:
+                self._gateway.close(client)
+
+    def reply(self, streams: Sequence[ResponseStream]) -> CompletionReply | ChatReply:
+        """What makes the response bodies."""
+        model = self._gateway.model
+        return self._kind(streams[0].request, self._created, model.name, model.tokenizer, self.wants_logprobs)
+
+    async def whole(self, streams: Sequence[ResponseStream]) -> str:
+        """The whole response body, as JSON.
+
+        Raises:
+            HttpError: a request failed after its admission.
+            DoorError: a request was abandoned.
+        """
+        pieces = await gather([self._collect(index, stream) for index, stream in enumerate(streams)])
+        reply = self.reply(streams)
+        return await self.encoded(lambda: reply.full_reply(pieces, self.usage.total()), pieces)
+
+    async def encoded(self, make: Callable[[], Json], pieces: Sequence[OutputPiece]) -> str:
+        """The body that `make` returns of these pieces, as JSON; a large one is made in a thread.
+
+        With log-probabilities a body can have millions of values: many tokens are in one piece for a client that reads
+        slowly, and for one that joins a request late.
+        """
+        if self.wants_logprobs and sum(len(piece.tokens) for piece in pieces) > INLINE_LOGPROB_TOKENS:
+            # `encode` would hold the interpreter's lock from start to end; `iterencode` lets other threads run.
+            return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(make())))
+        return STRICT_JSON.encode(make())
+
+    def _check_model(self) -> None:
+        name = self.request.model
+        if name is not None and name != self._gateway.model.name:
+            text = f"the model {brief_repr(name)} does not exist here; {self._gateway.model.name!r} is served"
+            raise not_found(text, "model", "model_not_found")
+
+    async def _collect(self, index: int, stream: ResponseStream) -> OutputPiece:
+        whole = OutputPiece()
+        while whole.finish is FinishReason.RUNNING:
+            whole.extend(await stream.next())
+        if whole.finish not in GOOD_FINISHES:
+            raise finish_error(whole.finish, whole.detail)
+        self.usage.add(index, whole)
+        return whole
+
+
+async def gather(coroutines: list[Any]) -> list[Any]:
+    """The results of all; the first error cancels the rest and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

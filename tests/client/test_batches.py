@@ -1,0 +1,103 @@
+"""`client.batches` of both clients against a door with a fake instance."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dunlin.client import AsyncClient, Client, InvalidRequest
+from tests.services.dispatcher.doors.batches.running_batches import running_batches
+
+
+def line(number: int) -> dict[str, Any]:
+    body = {"prompt": "x", "max_tokens": 2}
+    return {"custom_id": f"line {number}", "url": "/v1/completions", "body": body}
+
+
+def test_the_blocking_client_submits_waits_and_fetches(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(line(number)) + "\n" for number in range(5)) + "{\n")
+
+    def use(client: Client) -> None:
+        seen = []
+        job = client.batches.create(path, window_s=90.0, metadata={"night": "7"})
+        assert (job.window_s, job.metadata[0].name, job.metadata[0].value) == (90.0, "night", "7")
+        ended = client.batches.wait(job.batch, poll_s=0.01, on_progress=lambda at: seen.append(at.completed))
+        assert (ended.status, ended.completed, ended.failed, ended.bad_lines) == ("completed", 5, 1, 1)
+        assert [(error.line, error.code) for error in ended.errors] == [(6, "invalid_json_line")]
+        assert seen[-1] == 5
+        assert [one["custom_id"] for one in client.batches.results(job.batch)] == [f"line {i}" for i in range(5)]
+        assert [one["error"]["line"] for one in client.batches.results(job.batch, errors=True)] == [6]
+        again = client.batches.create_from(job.input_file)
+        assert [one.batch for one in client.batches.list(limit=1).batches] == [again.batch]
+        assert client.batches.list(limit=1).more
+        assert [one.batch for one in client.batches.list(after=again.batch).batches] == [job.batch]
+        with pytest.raises(InvalidRequest, match="no batch"):
+            client.batches.get("batch_none")
+        with pytest.raises(InvalidRequest, match="cannot be cancelled any more"):
+            client.batches.cancel(job.batch)
+
+    async def test() -> None:
+        async with running_batches(tmp_path / "store") as at:
+            with Client(["127.0.0.1:9", at.doors.endpoint]) as client:
+                client._endpoints.mark_failed("127.0.0.1:9")
+                await asyncio.to_thread(use, client)
+
+    asyncio.run(test())
+
+
+def test_lines_may_come_one_by_one(tmp_path: Path) -> None:
+    def lines() -> Iterator[Any]:
+        yield line(0)
+        yield json.dumps(line(1))
+        yield json.dumps(line(2)).encode() + b"\n"
+
+    async def async_lines() -> AsyncIterator[Any]:
+        for one in lines():
+            yield one
+
+    async def test() -> None:
+        async with running_batches(tmp_path) as at, AsyncClient(at.doors.endpoint) as client:
+            for source in (lines(), async_lines()):
+                job = await client.batches.wait((await client.batches.create(source)).batch, poll_s=0.01)
+                assert (job.total, job.completed) == (3, 3)
+                found = [one["custom_id"] async for one in client.batches.results(job.batch)]
+                assert found == ["line 0", "line 1", "line 2"]
+            assert len((await client.batches.list()).batches) == 2
+
+    asyncio.run(test())
+
+
+def test_what_the_lines_raise_reaches_the_caller(tmp_path: Path) -> None:
+    def lines() -> Iterator[Any]:
+        yield line(0)
+        raise ZeroDivisionError
+
+    async def async_lines() -> AsyncIterator[Any]:
+        for one in lines():
+            yield one
+
+    async def test() -> None:
+        async with running_batches(tmp_path) as at, AsyncClient(at.doors.endpoint) as client:
+            with pytest.raises(ZeroDivisionError):
+                await client.batches.upload(async_lines())
+            with Client(at.doors.endpoint) as blocking, pytest.raises(ZeroDivisionError):
+                await asyncio.to_thread(blocking.batches.upload, lines())
+            assert not at.etcd.items
+
+    asyncio.run(test())
+
+
+def test_a_refused_upload_says_why(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, batches={"max_file_bytes": 1000}) as at:
+            async with AsyncClient(at.doors.endpoint) as client:
+                with pytest.raises(InvalidRequest, match="more than 1000 bytes"):
+                    await client.batches.upload(line(number) for number in range(100_000))
+            with Client(at.doors.endpoint) as blocking, pytest.raises(InvalidRequest, match="more than 1000 bytes"):
+                await asyncio.to_thread(blocking.batches.upload, (line(number) for number in range(100_000)))
+
+    asyncio.run(test())

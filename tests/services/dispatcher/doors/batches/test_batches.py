@@ -1,0 +1,352 @@
+"""OpenAI's client and gRPC's against both doors with a fake instance: files, jobs, results, ends of every kind."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Batch
+
+from dunlin.auth.tenants import Tenant, hash_key
+from dunlin.messages.door import Quota
+from dunlin.messages.types import RequestClass
+from services.dispatcher.batches.results_check import broken_results
+from services.dispatcher.doors.http.batches import BatchRoutes
+from services.dispatcher.doors.http.config import HttpConfig
+from services.dispatcher.doors.openai.openapi import openapi_document
+from tests.fakes.memory_etcd import MemoryEtcd
+from tests.services.dispatcher.doors.batches.running_batches import running_batches
+
+
+def line(custom_id: str, **body: Any) -> dict[str, Any]:
+    body = {"model": "builtin:tiny", "prompt": "x", "max_tokens": 3, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
+
+
+def content(lines: list[Any]) -> bytes:
+    return b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + b"\n" for one in lines)
+
+
+async def begin(client: openai.AsyncOpenAI, data: bytes, window: Any = "24h", **given: Any) -> Batch:
+    file = await client.files.create(file=("in.jsonl", data), purpose="batch")
+    return await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window=window, **given
+    )
+
+
+async def until(client: openai.AsyncOpenAI, batch: Batch, holds: Callable[[Batch], bool]) -> Batch:
+    while not holds(batch):
+        await asyncio.sleep(0.01)
+        batch = await client.batches.retrieve(batch.id)
+    return batch
+
+
+async def ended(client: openai.AsyncOpenAI, batch: Batch) -> Batch:
+    return await until(client, batch, lambda one: one.status not in ("validating", "in_progress", "cancelling"))
+
+
+async def results(client: openai.AsyncOpenAI, batch: Batch) -> tuple[list[bytes], list[bytes]]:
+    output, errors = [
+        (await client.files.content(file)).content.splitlines(keepends=True) if file else []
+        for file in (batch.output_file_id, batch.error_file_id)
+    ]
+    return output, errors
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_openais_client_gets_every_line(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, batches={"segment_lines": 4, "lines_in_flight": 3}) as at:
+            client = at.client()
+            data = content([line(f"line {i}", max_tokens=i % 5 + 1) for i in range(30)])
+            batch = await begin(client, data, metadata={"night": "7"})
+            assert (batch.status, batch.metadata, batch.completion_window) == ("validating", {"night": "7"}, "24h")
+            assert batch.expires_at == batch.created_at + 86_400
+            batch = await ended(client, batch)
+            assert batch.status == "completed"
+            assert batch.request_counts is not None
+            assert batch.request_counts.model_dump() == {"total": 30, "completed": 30, "failed": 0}
+            assert batch.error_file_id is None
+            assert batch.usage is not None
+            assert batch.usage.output_tokens == sum(i % 5 + 1 for i in range(30))
+            assert batch.usage.total_tokens == batch.usage.input_tokens + batch.usage.output_tokens
+            output, errors = await results(client, batch)
+            assert broken_results(data.splitlines(), output, errors) == []
+            answers = [json.loads(one) for one in output]
+            assert [one["custom_id"] for one in answers] == [f"line {i}" for i in range(30)]
+            for i, one in enumerate(answers):
+                assert one["error"] is None
+                response = one["response"]
+                assert response["status_code"] == 200
+                assert response["body"]["choices"][0]["text"] == at.doors.text(i % 5 + 1)
+                assert response["request_id"] == response["body"]["id"]
+            assert {place.request_class for place in at.doors.instance.placed} == {RequestClass.BATCH}
+            file = await client.files.retrieve(batch.output_file_id or "")
+            assert (file.bytes, file.purpose) == (len(b"".join(output)), "batch_output")
+
+    asyncio.run(test())
+
+
+def test_files_are_listed_fetched_and_deleted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            client = at.client()
+            data = content([line("a")]) * 10_000
+            first = await client.files.create(file=("one.jsonl", data), purpose="batch")
+            second = await client.files.create(file=("two.jsonl", b"{}"), purpose="batch")
+            assert (first.bytes, first.filename, first.purpose) == (len(data), "one.jsonl", "batch")
+            assert {file.id for file in (await client.files.list()).data} == {first.id, second.id}
+            assert (await client.files.content(first.id)).content == data
+            assert (await client.files.delete(second.id)).deleted
+            with pytest.raises(openai.NotFoundError):
+                await client.files.retrieve(second.id)
+            batch = await client.batches.create(
+                input_file_id=first.id, endpoint="/v1/completions", completion_window="24h"
+            )
+            with pytest.raises(openai.BadRequestError, match=r"cancel it first"):
+                await client.files.delete(first.id)
+            assert [one.id async for one in client.batches.list(limit=1)] == [batch.id]
+            with pytest.raises(openai.BadRequestError):
+                await client.files.create(file=("x", b"{}"), purpose="fine-tune")
+            assert len((await client.files.list()).data) == 1
+
+    asyncio.run(test())
+
+
+BAD = [
+    (b"{", "invalid_json_line"),
+    (json.dumps({**line("bad url"), "url": "/v1/embeddings"}).encode(), "mismatched_endpoint"),
+    (json.dumps(line("line 0")).encode(), "duplicate_custom_id"),
+]
+
+
+def test_bad_lines_are_told_by_number_and_stop_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path) as at:
+            client = at.client()
+            refused = [line("no such field", foo=1), line("too long", max_tokens=5000), line("streams", stream=True)]
+            data = content([line("line 0"), *(text for text, _ in BAD), *refused, b"", line("line 1")])
+            batch = await ended(client, await begin(client, data))
+            assert batch.status == "completed"
+            assert batch.request_counts is not None
+            assert batch.request_counts.model_dump() == {"total": 8, "completed": 2, "failed": 6}
+            assert batch.errors is not None
+            assert [(one.line, one.code) for one in batch.errors.data or []] == [
+                (number, code) for number, (_, code) in enumerate(BAD, start=2)
+            ]
+            output, errors = await results(client, batch)
+            assert broken_results(data.splitlines(), output, errors) == []
+            told = [json.loads(one) for one in errors]
+            assert [one["error"]["line"] for one in told[:3]] == [2, 3, 4]
+            assert [one["response"]["status_code"] for one in told[3:]] == [400, 400, 400]
+            assert [one["response"]["body"]["error"]["param"] for one in told[3:]] == ["foo", None, "stream"]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n"])
+def test_a_file_without_a_line_fails(tmp_path: Path, data: bytes) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path) as at:
+            batch = await ended(at.client(), await begin(at.client(), data))
+            assert batch.status == "failed"
+            assert batch.errors is not None
+            assert [one.code for one in batch.errors.data or []] == ["empty_file"]
+
+    asyncio.run(test())
+
+
+def test_too_many_lines_fail(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, batches={"max_lines": 3}) as at:
+            batch = await ended(at.client(), await begin(at.client(), content([line(str(i)) for i in range(4)])))
+            assert batch.status == "failed"
+            assert not at.doors.instance.placed
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "expired"])
+def test_a_job_that_ends_early_keeps_what_it_has(tmp_path: Path, ends: str) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, batches={"lines_in_flight": 4}) as at:
+            client = at.client()
+            data = content([line("first"), *(line(f"line {i}", max_tokens=500) for i in range(20))])
+            at.doors.instance.held = True
+            batch = await begin(client, data, window="2s" if ends == "expired" else "24h")
+            await at.doors.instance.until(lambda: len(at.doors.instance.placed) == 4)
+            for _ in range(3):
+                at.doors.instance.one()
+            if ends == "cancelled":
+                batch = await until(
+                    client, batch, lambda one: bool(one.request_counts and one.request_counts.completed)
+                )
+                assert (await client.batches.cancel(batch.id)).status == "cancelling"
+            batch = await ended(client, batch)
+            assert batch.status == ends
+            output, errors = await results(client, batch)
+            assert broken_results(data.splitlines(), output, errors) == []
+            assert [json.loads(one)["custom_id"] for one in output] == ["first"]
+            assert {json.loads(one)["error"]["code"] for one in errors} == {f"batch_{ends}"}
+            assert not at.doors.instance.running
+            if ends == "expired":
+                with pytest.raises(openai.BadRequestError):
+                    await client.batches.cancel(batch.id)
+
+    asyncio.run(test())
+
+
+def test_a_dispatcher_that_stops_leaves_its_job_to_another(tmp_path: Path) -> None:
+    async def test() -> None:
+        etcd = MemoryEtcd()
+        data = content([line(f"line {i}", max_tokens=50) for i in range(40)])
+        async with running_batches(tmp_path, etcd, batches={"segment_lines": 4, "lines_in_flight": 8}) as at:
+            batch = await begin(at.client(), data)
+            await until(at.client(), batch, lambda one: bool(one.request_counts and one.request_counts.completed))
+            at.doors.instance.held = True
+        async with running_batches(tmp_path, etcd, "dispatcher-1") as other:
+            batch = await ended(other.client(), batch)
+            assert batch.status == "completed"
+            output, errors = await results(other.client(), batch)
+            assert broken_results(data.splitlines(), output, errors) == []
+            assert batch.request_counts is not None
+            assert batch.request_counts.completed == 40
+            assert len(other.doors.instance.placed) < 40
+
+    asyncio.run(test())
+
+
+def test_a_dispatcher_that_loses_its_lease_writes_nothing_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        etcd = MemoryEtcd()
+        data = content([line(f"line {i}", max_tokens=2) for i in range(12)])
+        async with running_batches(tmp_path, etcd, batches={"segment_lines": 3}) as at:
+            at.doors.instance.held = True
+            batch = await begin(at.client(), data)
+            await at.doors.instance.until(lambda: len(at.doors.instance.placed) == 12)
+            async with running_batches(tmp_path, etcd, "dispatcher-1") as other:
+                (lease,) = etcd.leases
+                etcd.expire(lease)  # at.runner does not know yet
+                batch = await ended(other.client(), batch)
+                at.doors.instance.release()
+                output, errors = await results(other.client(), batch)
+                assert broken_results(data.splitlines(), output, errors) == []
+                assert len(other.doors.instance.placed) == 12
+
+    asyncio.run(test())
+
+
+def test_answers_of_etcd_may_be_lost(tmp_path: Path) -> None:
+    async def test() -> None:
+        etcd = MemoryEtcd()
+        data = content([line(f"line {i}") for i in range(12)])
+        async with running_batches(tmp_path, etcd, batches={"segment_lines": 3, "lines_in_flight": 3}) as at:
+            batch = await begin(at.client(), data)
+            await until(at.client(), batch, lambda one: one.status != "validating")
+            etcd.lose_answers = 2
+            batch = await ended(at.client(), batch)
+            output, errors = await results(at.client(), batch)
+            assert broken_results(data.splitlines(), output, errors) == []
+
+    asyncio.run(test())
+
+
+def test_tenants_see_their_own(tmp_path: Path) -> None:
+    async def test() -> None:
+        tenants = tuple(Tenant(name, (hash_key(f"dk-{name}"),), Quota(name)) for name in ("acme", "other"))
+        async with running_batches(tmp_path, tenants=tenants) as at:
+            mine, others = at.client("dk-acme"), at.client("dk-other")
+            batch = await ended(mine, await begin(mine, content([line("a")])))
+            assert batch.status == "completed"
+            assert [place.tenant for place in at.doors.instance.placed] == ["acme"]
+            assert (await others.batches.list()).data == []
+            assert (await others.files.list()).data == []
+            for call in (
+                others.batches.retrieve(batch.id),
+                others.batches.cancel(batch.id),
+                others.files.retrieve(batch.input_file_id),
+                others.files.content(batch.output_file_id or ""),
+                others.files.delete(batch.input_file_id),
+                others.batches.create(
+                    input_file_id=batch.input_file_id, endpoint="/v1/completions", completion_window="24h"
+                ),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    await call
+            with pytest.raises(openai.AuthenticationError):
+                await at.client("dk-none").batches.list()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"completion_window": "soon"}, "completion_window"),
+        ({"completion_window": "8d"}, "completion_window"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"extra_body": {"foo": 1}}, "foo"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, given: dict[str, Any], param: str) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            file = await at.client().files.create(file=("in", b"{}"), purpose="batch")
+            values: Any = {"input_file_id": file.id, "endpoint": "/v1/completions", "completion_window": "24h"} | given
+            with pytest.raises(openai.BadRequestError) as error:
+                await at.client().batches.create(**values)
+            assert error.value.param == param
+
+    asyncio.run(test())
+
+
+def test_old_jobs_and_files_are_forgotten(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path) as at:
+            client = at.client()
+            batch = await ended(client, await begin(client, content([line("a")])))
+            await at.jobs.runner.prune_once()
+            assert (await client.batches.list()).data
+        async with running_batches(tmp_path, at.etcd, batches={"keep_s": 1e-6}) as at:
+            await at.jobs.runner.prune_once()
+            assert (await at.client().batches.list()).data == []
+            assert (await at.client().files.list()).data == []
+            with pytest.raises(openai.NotFoundError):
+                await at.client().files.content(batch.output_file_id or "")
+        assert files_in(tmp_path) == []
+        assert not [key for key in at.etcd.items if "segments" in key]
+
+    asyncio.run(test())
+
+
+def test_a_file_that_is_too_long_leaves_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False, batches={"max_file_bytes": 1000}) as at:
+            with pytest.raises(openai.BadRequestError, match="more than 1000 bytes"):
+                await at.client().files.create(file=("in", b"x" * 1001), purpose="batch")
+            assert not at.etcd.items
+            while files_in(tmp_path):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(test())
+
+
+def test_the_document_has_every_path(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            service, authenticator = at.jobs.service, at.doors.authenticator
+            routes = BatchRoutes(service, authenticator, HttpConfig()).routes()
+            documented = openapi_document()["paths"]
+            for route in routes:
+                assert route.method.lower() in documented[route.path]
+            told = {(method, path) for path, methods in documented.items() for method in methods}
+            assert len([one for one in told if "files" in one[1] or "batches" in one[1]]) == len(routes)
+
+    asyncio.run(test())

@@ -1,0 +1,94 @@
+"""A line waits while the cluster is full, is tried again when it fails by no fault of its own, and no longer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dunlin.messages.dispatch import Failed
+from dunlin.messages.door import RejectionCode
+from services.dispatcher.admission.refusals import DoorError
+from services.dispatcher.batches.input_lines import BatchLine
+from services.dispatcher.batches.line_window import LineResult
+from services.dispatcher.batches.records import JobRecord
+from services.dispatcher.doors.batches import line_answers
+from services.dispatcher.doors.batches.line_answers import LineAnswerer
+from tests.services.dispatcher.running_doors import Doors, doors
+
+JOB = JobRecord("batch_1", "", "/v1/completions", "file-1", 0.0, 60.0)
+LINE = BatchLine("a", "/v1/completions", msgspec.Raw(b'{"prompt": "x", "max_tokens": 2}'))
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_answers, "LONGEST_WAIT_S", 0.0)
+
+
+def with_answerer(test: Callable[[Doors, LineAnswerer], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with doors() as at:
+            await test(at, LineAnswerer(at.gateway, 3, at.gateway.clock))
+
+    asyncio.run(run())
+
+
+def read(result: LineResult) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(result.text)
+    return found
+
+
+@pytest.mark.parametrize("code", [RejectionCode.FULL, RejectionCode.UNAVAILABLE, RejectionCode.QUOTA])
+def test_a_line_waits_as_long_as_the_cluster_is_full(code: RejectionCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        submit, refusals = at.gateway.submit, [code] * 10
+
+        async def refusing(*arguments: Any, **named: Any) -> Any:
+            if refusals:
+                raise DoorError(refusals.pop(), "not now", retry_after_s=100.0)
+            return await submit(*arguments, **named)
+
+        monkeypatch.setattr(at.gateway, "submit", refusing)
+        result = await answerer.answer(JOB, 1, LINE)
+        assert not result.is_error
+        assert (result.tokens.output, refusals) == (2, [])
+        assert read(result)["response"]["body"]["choices"][0]["text"] == at.text(2)
+
+    with_answerer(test)
+
+
+def test_a_line_that_fails_is_tried_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        at.instance.held = True
+        answering = asyncio.create_task(answerer.answer(JOB, 1, LINE))
+        for attempt in range(3):
+            await at.instance.until(lambda attempt=attempt: len(at.instance.placed) == attempt + 1)  # type: ignore[misc]
+            place = at.instance.placed[-1]
+            at.host.deliver(at.host.peers("instance")[0], Failed(place.request, place.attempt))
+        result = await answering
+        assert result.is_error
+        assert read(result)["response"]["status_code"] == 500
+        assert len(at.instance.placed) == 3
+
+    with_answerer(test)
+
+
+def test_a_line_that_runs_again_says_the_same() -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        for _ in range(2):
+            await answerer.answer(JOB, 1, LINE)
+        await answerer.answer(JOB, 2, LINE)
+        seeds = [place.sampling.seed for place in at.instance.placed]
+        assert seeds[0] == seeds[1] != seeds[2]
+
+    with_answerer(test)
+
+
+def test_surrogates_in_names_stay_json(tmp_path: Path) -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        line = BatchLine('quote " and \\ and \u2028', "/v1/completions", LINE.body)
+        assert read(await answerer.answer(JOB, 1, line))["custom_id"] == line.custom_id
+
+    with_answerer(test)
