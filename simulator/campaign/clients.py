@@ -10,7 +10,7 @@ from functools import partial
 
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
-from dunlin.messages.types import FinishReason, SamplingParams, i32
+from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, i32
 from simulator.campaign.plans import PlannedRequest
 from simulator.campaign.violation import Violation
 from simulator.cluster.simulated import SimulatedCluster
@@ -180,6 +180,7 @@ class CampaignClients:
             i32(ask.tokens),
             ask.max_tokens,
             SamplingParams(seed=ask.number),
+            request_class=RequestClass.BATCH if ask.is_batch else RequestClass.INTERACTIVE,
             timeout_s=ask.timeout_s,
             tenant=ask.tenant,
             **name,  # type: ignore[arg-type]

@@ -20,6 +20,8 @@ BUSY_S = 0.001
 COPIED_BYTES = 64 * KV_BYTES
 """Bytes that go from engine to engine in the time of a copy between KV cache and host tier."""
 
+OBJECTIVES = {"objectives.ttft_s": 0.05, "objectives.tpot_s": 0.03, "scheduler.max_step_tokens": 64}
+"""Tight beside steps of some milliseconds, so that batch work has to make way."""
 
 RESTLESS_MOVES = {"rebalance.policy": "restless", "rebalance.interval_s": 0.1, "rebalance.rest_s": 0.05}
 """Requests of a few dozen tokens run for half a second."""
@@ -49,7 +51,8 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         ),
         network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
         instance={
-            "interrupts.policy": shape.interrupts,
+            **OBJECTIVES,
+            **({"interrupts.policy": shape.interrupts} if shape.interrupts != "never" else {}),
             "scheduler.max_running": shape.max_running,
             "kv_cache.prefix_caching": shape.prefix_reuse,
             "checkpoint.min_tokens": CHECKPOINT_TOKENS,

@@ -8,6 +8,7 @@ knows no core.
 from dataclasses import dataclass, replace
 from random import Random
 
+from dunlin.policies.presets import PRESETS
 from simulator.engine.token_model import continuation
 
 VOCABULARY = 1000
@@ -18,6 +19,8 @@ AIMED = 0.3
 """Share of the faults that wait until a process is in a certain phase."""
 CHATS = 0.2
 """Share of the seeds in which requests continue earlier answers, as in a chat."""
+BATCH_SHARES = (0.0, 0.0, 0.3, 0.7)
+"""Shares of batch work, one of which each plan has."""
 LONGEST_PROMPT = 60
 """Tokens; a prompt with its answer fits into the smallest KV cache."""
 PAIRED = 0.1
@@ -83,7 +86,7 @@ class PlannedRequest:
     """A request.
 
     Seconds after `at_s`: `second_client_s`, a second client with the same idempotency key; `disconnect_s`, the end of
-    the client's connection. `poison`: it crashes every engine that computes it.
+    the client's connection. `poison`: it crashes every engine that computes it. `is_batch`: it is of the batch class.
     """
 
     number: int
@@ -97,6 +100,7 @@ class PlannedRequest:
     disconnect_s: float | None = None
     timeout_s: float | None = None
     poison: bool = False
+    is_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Tr
     shape = _shape(Random(f"{seed} shape"), presets)
     length_s = _length_s(Random(f"{seed} length"))
     asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
+    if PRESETS[shape.preset].admit == "all":
+        asks = _classed(Random(f"{seed} classes"), asks)
     return TrialPlan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
 
 
@@ -230,6 +236,12 @@ def _chatting(draw: Random, asks: tuple[PlannedRequest, ...]) -> tuple[PlannedRe
             ask = replace(ask, at_s=at_s, tokens=tokens, tenant=before.tenant)
         talks.append(ask)
     return tuple(talks)
+
+
+def _classed(draw: Random, asks: tuple[PlannedRequest, ...]) -> tuple[PlannedRequest, ...]:
+    """In some plans, let a part of the requests be batch work."""
+    share = draw.choice(BATCH_SHARES)
+    return tuple(replace(ask, is_batch=draw.random() < share) for ask in asks)
 
 
 def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
