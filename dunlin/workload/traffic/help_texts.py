@@ -9,7 +9,7 @@ HELP = """\
   trace:FILE,from=60,duration=600,stretch=2   a part of a trace, twice as slow (a bare FILE is a trace too)
   trace:FILE,rate=20                          drawn (or repeated) to a mean rate, with the pattern it has
   trace:FILE,sample=2,over=30                 2 x 30 requests of the trace, its times scaled to 30 s
-  trace:FILE,rewrite=long(0.05,100000,500000) the longest 5 % get prompts of that many tokens, and all a class
+  trace:FILE,rewrite=long(0.05,8000,9000)     the longest 5 % get so many input tokens, and all a class
  and with any of them
   lengths=FILE | fixed(512,128) | uniform(1..1024,1..256) | lognormal(512,128,sigma=1) | zipf(1.1,64,4096,ratio=4)
           | mixed(2*SOURCE,1*SOURCE)          of input and output tokens (default: lognormal(512,128))

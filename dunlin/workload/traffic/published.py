@@ -1,7 +1,7 @@
 """Length sets of published data sets whose rows are not at hand, drawn from the figures that were published of them.
 
-All are synthetic: means and ranges are published, the spread is a guess where nothing is said. Prefer a file of the real
-lengths where you have one. Licences are the data sets'.
+All are synthetic: means and ranges are published, the spread is a guess where nothing is said. Prefer a file of the
+real lengths where you have one. Licences are the data sets'.
 """
 
 from collections.abc import Mapping

@@ -127,7 +127,7 @@ def test_a_mix_keeps_classes_and_keeps_prefixes_apart() -> None:
         ("poisson", "poisson needs rate=…"),
         ("poisson:rate=1", "it would never end: say duration=SECONDS or requests=N"),
         ("poisson:rate=-1,duration=1", "rate must be a number above 0, not '-1'"),
-        ("poisson:1,duration=1,burst=2", "poisson knows no burst; it takes class, documents, duration, lengths, prefix, rate"),
+        ("poisson:1,duration=1,burst=2", "poisson knows no burst; it takes class, documents, duration, lengths"),
         ("poisson:rate=0.000001,duration=1", "no request arrives"),
         ("gamma:1,duration=1", "gamma needs cv=…"),
         ("poisson:1,requests=1,lengths=long", "lengths 'long' are neither a file nor one of fixed, uniform"),
