@@ -4,7 +4,7 @@ sequences that could run. Knows no slot, no engine and no queue.
 
 from collections.abc import Sequence
 
-from dunlin.policies.slo_batch import slo_aware
+from dunlin.policies.slo_batch import harvest, slo_aware
 from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
 
 
@@ -50,4 +50,5 @@ BATCH_POLICIES: dict[str, BatchPolicy] = {
     "chunked": chunked_prefill,
     "prefill_first": prefill_first,
     "slo_aware": slo_aware,
+    "harvest": harvest,
 }

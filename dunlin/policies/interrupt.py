@@ -16,8 +16,8 @@ _SUSPENDED_DECODE, _DISCARDED_DECODE = 0.08, 0.04
 _RESUMED, _FORGOTTEN = 0.2, 0.1
 """Shares of the parked rows that go on, or are forgotten, each time."""
 
-SLACK_SHARE = 0.1
-"""Share of the TTFT objective that batch work may cost: p99 stays within 10 % of what it is without batch work."""
+SLACK_SHARE = 0.04
+"""Share of the TTFT objective that an arriving request may wait for batch rows of steps that were sent before it."""
 LEAST_GAIN_S = 0.005
 """Steps that end so soon are not interrupted: the answer to an interrupt takes about as long."""
 
@@ -116,8 +116,8 @@ def on_arrival(candidates: Sequence[InterruptCandidate], situation: StepSituatio
 
 
 def on_arrival_rows(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
-    """The rows of batch work leave any step, when a request that waits would miss a tenth of its objective by them:
-    what is left of the objective belongs to the queue before it and to its own prefill.
+    """The rows of batch work leave any step, when a request would wait for more than `SLACK_SHARE` of its objective
+    behind the outstanding steps: the objective belongs to the queue before it and to its own prefill.
     """
     slack_s = situation.waiting_s + situation.prefill_s + SLACK_SHARE * situation.ttft_s
     return _make_way("on_arrival_rows", candidates, situation, min(situation.ttft_s, slack_s))

@@ -62,7 +62,7 @@ PRESETS: dict[str, Preset] = {
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
     "vllm++": Preset(dispatch="fewest_requests"),
     "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
-    "unified": Preset(dispatch="prefix_affinity", batch="slo_aware", victim="batch_first", interrupt="on_arrival_rows"),
+    "unified": Preset(dispatch="prefix_affinity", batch="harvest", victim="batch_first", interrupt="on_arrival_rows"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
     "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handoff="most_room"),
 }

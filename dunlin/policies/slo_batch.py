@@ -21,21 +21,43 @@ def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[
     prompts, each oldest first. Without interactive rows there is no objective: all decode rows, and chunks up to
     `most_tokens`. Without a profile a step holds `tokens` instead of a time.
     """
-    by_kind: dict[tuple[bool, bool], list[int]] = {}
-    for index, each in enumerate(candidates):
-        by_kind.setdefault((each.request_class is RequestClass.BATCH, each.is_decode), []).append(index)
-    decodes, prompts = by_kind.get((False, True), []), by_kind.get((False, False), [])
-    batch_decodes, batch_prompts = by_kind.get((True, True), []), by_kind.get((True, False), [])
-    if not decodes and not prompts:
+    return _fill(_Kinds(candidates), candidates, budget)
+
+
+def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
+    """As `slo_aware`, but no chunk of a batch prompt joins a step that computes an interactive prompt.
+
+    Such a step is bound by arithmetic already: the chunk would take as long in it as in a later one, and the first
+    token would wait for it. Batch rows that decode join, for they add little beside the weights that are read anyway.
+    """
+    kinds = _Kinds(candidates)
+    if kinds.prompts:
+        kinds.batch_prompts = []
+    return _fill(kinds, candidates, budget)
+
+
+class _Kinds:
+    """The candidates' indices by class and kind, oldest first."""
+
+    def __init__(self, candidates: Sequence[BatchCandidate]) -> None:
+        found: dict[tuple[bool, bool], list[int]] = {}
+        for index, each in enumerate(candidates):
+            found.setdefault((each.request_class is RequestClass.BATCH, each.is_decode), []).append(index)
+        self.decodes, self.prompts = found.get((False, True), []), found.get((False, False), [])
+        self.batch_decodes, self.batch_prompts = found.get((True, True), []), found.get((True, False), [])
+
+
+def _fill(kinds: _Kinds, candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
+    if not kinds.decodes and not kinds.prompts:
         step = _Step(candidates, replace(budget, tokens=budget.most_tokens), float("inf"))
-        step.add_all_decodes(batch_decodes)
-        step.add_chunks(batch_prompts, LEAST_CHUNK_TOKENS)
+        step.add_all_decodes(kinds.batch_decodes)
+        step.add_chunks(kinds.batch_prompts, LEAST_CHUNK_TOKENS)
         return step.taken
-    step = _Step(candidates, budget, budget.tpot_s if decodes else budget.ttft_s)
-    step.add_all_decodes(decodes)
-    step.add_chunks(prompts, LEAST_CHUNK_TOKENS)
-    step.add_decodes_that_fit(batch_decodes)
-    step.add_chunks(batch_prompts)
+    step = _Step(candidates, budget, budget.tpot_s if kinds.decodes else budget.ttft_s)
+    step.add_all_decodes(kinds.decodes)
+    step.add_chunks(kinds.prompts, LEAST_CHUNK_TOKENS)
+    step.add_decodes_that_fit(kinds.batch_decodes)
+    step.add_chunks(kinds.batch_prompts)
     return step.taken
 
 

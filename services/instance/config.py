@@ -18,7 +18,7 @@ class SchedulerConfig:
         "chunked",
         "How a step is filled: `chunked` takes all decode rows, then chunks of prompts; `prefill_first` whole prompts "
         "while any waits; `slo_aware` interactive rows, then batch rows as far as the predicted time of the step keeps "
-        "the objectives.",
+        "the objectives; `harvest` likewise, without batch prompts in steps that compute interactive ones.",
         choices=tuple(BATCH_POLICIES),
         why="Sarathi-Serve: no prompt, however long, holds up the tokens of others",
     )
@@ -33,7 +33,8 @@ class SchedulerConfig:
     )
     max_step_tokens: int = setting(
         2048,
-        "Tokens that a step of `slo_aware` holds at most: where only batch work runs, it is filled up to so many.",
+        "Tokens that a step of `slo_aware` or `harvest` holds at most: where only batch work runs, it is filled up to "
+        "so many.",
         unit="tokens",
         least=1,
         why="beyond it a device is saturated, and a step only gets longer",
@@ -66,7 +67,8 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ObjectivesConfig:
-    """What interactive requests are to get; the policies `slo_aware`, `on_arrival` and `on_arrival_rows` aim at it."""
+    """What interactive requests are to get; the policies `slo_aware`, `harvest`, `on_arrival` and
+    `on_arrival_rows` aim at it."""
 
     ttft_s: float = setting(
         1.5,

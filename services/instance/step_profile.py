@@ -11,7 +11,7 @@ from services.instance.process_config import InstanceProcessConfig
 
 _log = logging.getLogger(__name__)
 
-NEEDS_PROFILE = ("slo_aware", "on_arrival", "on_arrival_rows")
+NEEDS_PROFILE = ("slo_aware", "harvest", "on_arrival", "on_arrival_rows")
 """Policies that do less without a profile."""
 
 

@@ -72,8 +72,8 @@ def test_on_arrival_steps_with_an_interactive_row_go_on_and_their_batch_rows_may
     assert choice.discard == (0,)
 
 
-def test_rows_leave_when_they_cost_more_than_a_tenth_of_the_objective() -> None:
-    early = replace(LATE, waiting_s=0.0, remaining_s=0.11, prefill_s=0.05)
+def test_rows_leave_when_they_cost_more_than_a_small_share_of_the_objective() -> None:
+    early = replace(LATE, waiting_s=0.0, remaining_s=0.05, prefill_s=0.05)
     assert on_arrival([batch_row(1)], early) is None
     assert on_arrival_rows([batch_row(1)], early) is not None
-    assert on_arrival_rows([batch_row(1)], replace(early, remaining_s=0.09)) is None
+    assert on_arrival_rows([batch_row(1)], replace(early, remaining_s=0.03)) is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.types import RequestClass
 from dunlin.policies.batch import BATCH_POLICIES
-from dunlin.policies.slo_batch import LEAST_CHUNK_TOKENS, slo_aware
+from dunlin.policies.slo_batch import LEAST_CHUNK_TOKENS, harvest, slo_aware
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 
 BATCH = RequestClass.BATCH
@@ -106,5 +106,12 @@ def test_batch_work_takes_nothing_from_interactive_rows(candidates: list[BatchCa
     assert mine == slo_aware(alone, budget([0] * len(alone)))
 
 
-def test_it_is_in_the_table() -> None:
-    assert BATCH_POLICIES["slo_aware"] is slo_aware
+def test_harvest_keeps_batch_prompts_out_of_steps_with_interactive_ones_and_lets_batch_rows_decode() -> None:
+    rows = [prompt(500, BATCH), decode(), prompt(30), decode(BATCH)]
+    assert harvest(rows, budget([0] * 4)) == [0, 1, 30, 1]
+    alone = [rows[0], rows[1], rows[3]]
+    assert harvest(alone, budget([0] * 3)) == slo_aware(alone, budget([0] * 3)) == [79, 1, 1]
+
+
+def test_they_are_in_the_table() -> None:
+    assert (BATCH_POLICIES["slo_aware"], BATCH_POLICIES["harvest"]) == (slo_aware, harvest)
