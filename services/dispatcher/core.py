@@ -208,6 +208,7 @@ class DispatcherCore:
             self.fleet.add_instance(sender)
             return [*self._adoption.on_instance_joined(sender), *self._watch_outage(now_s)]
         if sender.role == "monitor":
+            self.fleet.add_monitor(sender)
             return self._heartbeat.joined(now_s, sender)
         return self._watch_outage(now_s)
 

@@ -10,10 +10,17 @@ from simulator.campaign.plans import TrialPlan
 from simulator.campaign.runner import plan_of, restless_part
 from simulator.campaign.trial import CampaignTrial
 from simulator.campaign.violation import Violation
-from tests.zoo import bugs_control, bugs_dispatcher, bugs_engines, bugs_instance, bugs_steps
+from tests.zoo import bugs_control, bugs_dispatcher, bugs_engines, bugs_fences, bugs_instance, bugs_steps
 from tests.zoo.plant import Bug, planted
 
-BUGS = (*bugs_instance.BUGS, *bugs_dispatcher.BUGS, *bugs_control.BUGS, *bugs_steps.BUGS, *bugs_engines.BUGS)
+BUGS = (
+    *bugs_instance.BUGS,
+    *bugs_dispatcher.BUGS,
+    *bugs_control.BUGS,
+    *bugs_steps.BUGS,
+    *bugs_engines.BUGS,
+    *bugs_fences.BUGS,
+)
 MOST_SEEDS = 400
 
 

@@ -90,6 +90,7 @@ class FleetState:
         self._disconnected: dict[Address, None] = {}
         self._members: dict[Address, MemberView] = {}
         self._monitor: Address | None = None
+        self._open_monitors: dict[Address, None] = {}
         self._version = 0
         self._dispatches = 0
         self._streams = 0
@@ -252,14 +253,21 @@ class FleetState:
         return max((limit for limit, count in left.items() if count), default=0)
 
     def _is_newer(self, monitor: Address, view: FleetView) -> bool:
+        if any(one.name == monitor.name and one.incarnation > monitor.incarnation for one in self._open_monitors):
+            return False
         if self._monitor != monitor:
             if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:
                 return False
             self._monitor, self._version = monitor, 0
         return view.version > self._version
 
+    def add_monitor(self, monitor: Address) -> None:
+        """A stream to `monitor` is open: a process of its name that it replaced is not heard, even before it speaks."""
+        self._open_monitors[monitor] = None
+
     def forget_monitor(self, monitor: Address) -> None:
         """The stream to `monitor` ended: an older monitor's views are accepted again. The last view stays."""
+        self._open_monitors.pop(monitor, None)
         if self._monitor == monitor:
             self._monitor = None
 

@@ -31,7 +31,10 @@ from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceSta
 
 
 class EngineClient:
-    """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers."""
+    """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers.
+
+    `incarnation`: the first engine that may be heard; earlier ones are over.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class EngineClient:
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
-        self.incarnation = 0
+        self.incarnation = 1
         self.restarts_total = 0
         self.stale_total = 0
         self._engine = engine
@@ -74,7 +77,7 @@ class EngineClient:
         return self._steps.unanswered + self._host_cache.outstanding + self._layer_changes.outstanding
 
     def is_stale(self, engine: Address) -> bool:
-        """Whether an event is of an engine before the newest one heard of: it changes nothing, and is counted.
+        """Whether an event is of an engine that is over: it changes nothing, and is counted.
 
         Incarnation 0 stands for the engine's host, whose words (its start, its end, its stream) come in order.
         """
@@ -83,6 +86,10 @@ class EngineClient:
             return False
         self.stale_total += 1
         return True
+
+    def on_process_ended(self) -> None:
+        """The engine's process ended. What it said may yet come, before the next one's first word: it is over."""
+        self.incarnation += 1
 
     @handles
     def on_engine_started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:

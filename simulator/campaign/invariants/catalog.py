@@ -1,10 +1,11 @@
 """The list of the invariants' watchers: each checks what an event touched, and everything at intervals.
 
 They read the cores' public state (reports, tables, integrity checks) and the messages, and keep their own account.
-Numbers are those of docs/campaigns.md. The clients check I1; I10 needs batch jobs, which do not exist yet.
+Numbers are those of docs/campaigns.md. Clients check the tokens of I1; I10 needs batch jobs, which do not exist yet.
 """
 
 from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher
+from simulator.campaign.invariants.ends import EndWatcher
 from simulator.campaign.invariants.peer_writes import PeerWriteWatcher
 from simulator.campaign.invariants.progress import ProgressWatcher, QuotaWatcher
 from simulator.campaign.invariants.slots import RowWriteWatcher, SlotWatcher
@@ -23,4 +24,5 @@ WATCHERS: tuple[type[InvariantWatcher], ...] = (
     SuspicionWatcher,
     QuotaWatcher,
     ProgressWatcher,
+    EndWatcher,
 )

@@ -119,12 +119,24 @@ class ProgressWatcher(InvariantWatcher):
         self.excuse("a request outlasts its deadline at a disturbed dispatcher")
 
     def _is_forgotten(self, client: CampaignClient) -> None:
-        if self.cluster.world.now_s < self._forgotten_s(client) or self.faults.was_disturbed(*self.cluster.cores):
+        if self.cluster.world.now_s < self._forgotten_s(client):
             return
         for core in self.cluster.instances.values():
             for sequence in core.sequences:
                 if sequence.place.key == client.request:
-                    raise self.fail(f"{core.address} goes on for {client!r}, which left")
+                    self._is_excused(client, core.address, sequence.dispatcher)
+
+    def _is_excused(self, client: CampaignClient, instance: Address, dispatcher: Address) -> None:
+        """Check that a fault hindered one of those that could have told the instance that the client left."""
+        tellers = [instance, dispatcher, *([client.door] if client.door is not None else [])]
+        if dispatcher not in self.cluster.cores and self._is_in_grace(dispatcher):
+            return self.excuse("work goes on for a client that left, while its dispatcher is lost and may come back")
+        if not self.faults.was_disturbed(*tellers):
+            raise self.fail(f"{instance} goes on for {client!r}, which left")
+        return self.excuse("work goes on for a client that left, where a disturbed process was to tell so")
+
+    def _is_in_grace(self, dispatcher: Address) -> bool:
+        return self.cluster.world.now_s < self.cluster.ended_s[dispatcher] + ORPHAN_S
 
     def _forgotten_s(self, client: CampaignClient) -> float:
         """The time by which a disconnected client's request is gone.

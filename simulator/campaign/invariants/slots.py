@@ -14,6 +14,7 @@ from dunlin.messages.engine import (
     Step,
     StepDone,
     Transfer,
+    TransferDone,
     Unsupported,
 )
 from dunlin.messages.types import TransferKind
@@ -89,10 +90,13 @@ class SlotWatcher(InvariantWatcher):
 
 @dataclass(slots=True)
 class _Writes:
-    """The slots that one engine's rows write, each with its sequence: by outstanding step, and by parked sequence."""
+    """The slots that one engine writes, each with its sequence: by outstanding step, and by parked sequence. `moves`:
+    those that copies from the host tier write, by ticket.
+    """
 
     steps: dict[int, dict[int, int]] = field(default_factory=dict)
     parked: dict[int, dict[int, int]] = field(default_factory=dict)
+    moves: dict[int, set[int]] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
     """Sequences that the engine does not know any more: the answer that a row of one is parked may come later."""
 
@@ -125,9 +129,18 @@ class _Writes:
                     return f"slot {slot} is sequence {written[slot]}'s {where}"
         return ""
 
+    def mover(self, slots: dict[int, int]) -> str:
+        """Which copy writes one of `slots`, which a step is to write; empty if none does."""
+        for ticket, written in self.moves.items():
+            for slot in written & slots.keys():
+                return f"slot {slot} is written by move {ticket}"
+        return ""
+
 
 class RowWriteWatcher(InvariantWatcher):
-    """I8: no later step of another sequence and no move gets slots that an outstanding step or a parked row writes."""
+    """I8: no later step of another sequence and no move gets slots that an outstanding step or a parked row writes, and
+    no step those that a copy from the host tier writes.
+    """
 
     invariant = "I8"
     roles = ("engine", "instance")
@@ -142,6 +155,8 @@ class RowWriteWatcher(InvariantWatcher):
             self._told(event)
         elif isinstance(message, StepDone) or (isinstance(message, Unsupported) and message.step):
             self._writes_of(event).steps.pop(message.step, None)
+        elif isinstance(message, TransferDone | Unsupported):
+            self._writes_of(event).moves.pop(message.ticket, None)
         elif isinstance(message, Interrupted):
             for row in zip(message.step, message.sequence, message.parked, strict=True):
                 self._writes_of(event).left(row[0], row[1], bool(row[2]))
@@ -155,11 +170,14 @@ class RowWriteWatcher(InvariantWatcher):
         if isinstance(message, Step):
             slots = _slots_of(message)
             self._are_free(event, slots, writes)
+            if mover := writes.mover(slots):
+                raise self.fail(f"{mover}, and given to a step by {event}")
             writes.steps[message.step] = slots
         elif isinstance(message, Transfer) and message.kind is TransferKind.HOST_TO_SLAB:
             extents = zip(message.extent_start, message.extent_length, strict=True)
             slots = {slot: -1 for first, length in extents for slot in range(first, first + length)}
             self._are_free(event, slots, writes)
+            writes.moves[message.ticket] = set(slots)
         elif isinstance(message, Resume):
             writes.resumed(message)
         elif isinstance(message, Discard):

@@ -303,6 +303,17 @@ def test_a_new_monitor_starts_its_own_versions() -> None:
     assert messages(bench.give(client("c"), submit()), Place) == []
 
 
+def test_a_replaced_monitor_is_not_heard_from_the_stream_of_its_successor_on() -> None:
+    """It slept and wakes; its successor has said nothing since its stream broke and was opened again."""
+    bench, newer = Bench().fleet(member(A)), MONITOR._replace(incarnation=MONITOR.incarnation + 1)
+    bench.give(newer, Joined())
+    bench.give(MONITOR, FleetView(99, (member(A, suspect=True),)))
+    assert bench.core.fleet.serving == [A]
+    bench.give(newer, Gone("keepalive timeout"))
+    bench.give(MONITOR, FleetView(100, (member(A, suspect=True),)))
+    assert bench.core.fleet.serving == []
+
+
 def test_a_monitor_that_is_gone_leaves_its_last_view() -> None:
     bench = Bench().fleet(member(A))
     bench.give(MONITOR, Joined())

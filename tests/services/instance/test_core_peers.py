@@ -11,9 +11,10 @@ from dunlin.messages.dispatch import (
     Ended,
     Returned,
 )
-from dunlin.messages.engine import Close, EngineExited, EngineFailed, EngineProgress, StopEngine, Unsupported
+from dunlin.messages.engine import Close, EngineExited, EngineFailed, EngineProgress, MapHost, StopEngine, Unsupported
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
+from dunlin.messages.pool import TierReady
 from dunlin.messages.types import GroupKind, GroupRole, i32
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
@@ -161,6 +162,22 @@ def test_events_of_an_older_engine_change_nothing_and_are_counted() -> None:
     assert (direct.core.report().stale_total, direct.core.steps.outstanding, direct.core.report().ready) == (2, 2, True)
     direct.give(newer, done(1, (1, 5)))
     assert direct.core.report().tokens_total == 1
+
+
+@pytest.mark.parametrize("has_spoken", [True, False])
+def test_an_engine_that_ended_is_not_heard_though_the_next_one_has_said_nothing(has_spoken: bool) -> None:
+    """Its `EngineReady` would have the host tier mapped by an engine that is not there."""
+    direct = Direct()
+    first, second = (Address(ENGINE.role, ENGINE.name, life) for life in (1, 2))
+    direct.give(Address("kvstore", "k", 3), TierReady("/tier", 1 << 20))
+    if has_spoken:
+        direct.give(first, make_engine_ready())
+    direct.give(ENGINE, EngineExited(0, 9))
+    direct.give(ENGINE, Gone("killed"))
+    assert direct.give(first, make_engine_ready()) == []
+    assert (direct.core.report().stale_total, direct.core.report().ready) == (1, False)
+    assert only(MapHost, direct.give(second, make_engine_ready())).size_bytes == 1 << 20
+    assert direct.core.report().ready
 
 
 def test_a_row_that_the_engine_lost_is_given_back() -> None:

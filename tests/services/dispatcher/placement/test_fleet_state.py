@@ -189,3 +189,17 @@ def test_each_class_has_a_queue_limit_of_its_own() -> None:
     made.apply_view(MONITOR, FleetView(2, (member(A, free_slots=0, waiting=2),)), 9.0)
     assert not made.has_room(5)
     assert made.has_room(5, RequestClass.BATCH)
+
+
+def test_a_monitor_that_slept_is_not_heard_while_its_successor_is_there_though_it_says_nothing() -> None:
+    made, successor = fleet(member(A)), MONITOR._replace(incarnation=MONITOR.incarnation + 1)
+    made.apply_view(successor, FleetView(1, (member(A),)), 0.0)
+    made.forget_monitor(successor)
+    made.add_monitor(successor)  # its stream is open again, and it sleeps
+    assert made.apply_view(MONITOR, FleetView(99, (member(A, suspect=True),)), 0.0) == []
+    assert (made.serving, made.stale_total) == ([A], 1)
+    other = MONITOR._replace(name="another", incarnation=1)
+    assert made.apply_view(other, FleetView(1, (member(A, suspect=True),)), 0.0) == [A]
+    made.forget_monitor(successor)
+    assert made.apply_view(MONITOR, FleetView(99, (member(A),)), 0.0) == []
+    assert made.serving == [A]

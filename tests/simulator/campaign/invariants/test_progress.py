@@ -168,6 +168,37 @@ def test_work_for_a_client_that_left_breaks_i12() -> None:
         watcher.audit()
 
 
+@pytest.mark.parametrize(
+    ("role", "excuses"), [("instance", 1), ("dispatcher", 1), ("monitor", 0), ("global_manager", 0), ("kvstore", 0)]
+)
+def test_only_those_that_could_have_told_of_a_client_that_left_are_excused(role: str, excuses: int) -> None:
+    campaign, watcher, client = served()
+    client.disconnected, client.ended_s = True, campaign.world.now_s
+    campaign.run(LATE_S + 0.1)
+    campaign.faults._victims.mark_disturbed(fault(), campaign.address(role))
+    if not excuses:
+        with broken("I12", "which left"):
+            watcher.audit()
+    else:
+        watcher.audit()
+    assert watcher.excused.total() == excuses
+
+
+def test_work_for_a_client_that_left_goes_on_for_the_grace_of_its_lost_dispatcher() -> None:
+    campaign, watcher, client = served()
+    door, client.disconnected, client.ended_s = client.door, True, campaign.world.now_s
+    assert door is not None
+    watcher.before(campaign.event(client.address, door, Gone("client left")))
+    campaign.run(LATE_S)
+    campaign.cluster.kill(door)
+    campaign.run(ORPHAN_S - LATE_S)
+    watcher.audit()
+    assert watcher.excused.total() == 1
+    campaign.cluster.ended_s[door] -= ORPHAN_S
+    with broken("I12", "which left"):
+        watcher.audit()
+
+
 @pytest.mark.parametrize(("has_heard", "grace_s"), [(True, LATE_S), (False, ORPHAN_S)])
 def test_a_request_whose_dispatcher_died_before_it_heard_is_an_orphan(has_heard: bool, grace_s: float) -> None:
     campaign, watcher, client = served()

@@ -16,9 +16,10 @@ from dunlin.messages.engine import (
     StepDone,
     StopEngine,
     Transfer,
+    TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import Region, TransferKind, Why, f32, i8, i32, i64
+from dunlin.messages.types import Region, TransferKind, TransferStatus, Why, f32, i8, i32, i64
 from simulator.campaign.invariants.slots import FULL_EVERY, RowWriteWatcher, SlotWatcher
 from simulator.campaign.violation import Violation
 from tests.simulator.campaign.campaign_bench import Campaign
@@ -140,7 +141,7 @@ def tell(*messages: object, sender: Address = ME) -> None:
     campaign = Campaign()
     watcher = RowWriteWatcher(campaign.cluster, campaign.clients, campaign.faults)
     for message in messages:
-        answers = isinstance(message, StepDone | EngineExited | Interrupted | Unsupported)
+        answers = isinstance(message, StepDone | EngineExited | Interrupted | TransferDone | Unsupported)
         watcher.before(campaign.event(*((ENGINE, ME) if answers else (sender, ENGINE)), message))
 
 
@@ -155,6 +156,15 @@ def test_slots_of_an_outstanding_step_may_be_given_to_the_same_sequence_and_afte
 def test_slots_of_an_outstanding_step_given_to_another_break_i8(second: Any) -> None:
     with broken("I8", "slot 10[03] is sequence 7's in outstanding step 1, and given to another by "):
         tell(step(1, 7, 100), second)
+
+
+def test_slots_that_a_copy_writes_given_to_a_step_break_i8() -> None:
+    tell(move(100), step(1, 7, 102), TransferDone(1, TransferStatus.FAILED), step(2, 7, 100))
+    tell(move(100), Unsupported("Transfer", ticket=1), step(1, 7, 100))
+    tell(move(100), EngineExited(0, 9), step(1, 7, 100))
+    tell(move(100, TransferKind.SLAB_TO_HOST), step(1, 7, 100))
+    with broken("I8", "slot 101 is written by move 1, and given to a step by "):
+        tell(move(100), TransferDone(2, TransferStatus.OK), step(1, 9, 101))
 
 
 def test_engines_have_slots_of_their_own() -> None:

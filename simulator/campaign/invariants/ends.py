@@ -1,0 +1,106 @@
+"""I1: a stream ends with all of its tokens, or with a refusal or an error that its request and the cluster allow."""
+
+from dunlin.effects import Address, Message
+from dunlin.messages.door import RejectionCode, Submit, SubmitRejected
+from dunlin.messages.types import FinishReason
+from simulator.campaign.clients import MOST_TRIES, CampaignClient, CampaignClients
+from simulator.campaign.faults.catalog import FaultInjector
+from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
+
+LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
+WAIT_TOO_LONG = "s allowed"
+"""Of a refusal by the longest wait that a dispatcher allows."""
+FASTEST_CLOCK = 1.2
+"""Seconds that a skewed clock shows for one."""
+
+
+class EndWatcher(InvariantWatcher):
+    """I1: nothing is refused or ended but for a reason that can be seen outside the dispatcher.
+
+    FULL: its queue is full, or the request's turn would come too late. QUOTA: the tenant's. DEADLINE: the time is
+    over. An error: a fault struck, or a request is poison.
+    """
+
+    invariant = "I1"
+    roles = ("dispatcher",)
+
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
+        self._submits: dict[Address, Submit] = {}
+        self._begun_s: dict[int, float] = {}
+        """When the first client of each request, by its number, reached a dispatcher."""
+        self._seen: set[int] = set()
+        self._max_queued = cluster.spec.dispatcher_config().admission.max_queued
+
+    def before(self, event: Delivery) -> None:
+        if isinstance(event.message, Submit):
+            self._submits[event.sender] = event.message
+            self._begun_s.setdefault(event.message.sampling.seed or 0, event.at_s)
+
+    def sent(self, at_s: float, sender: Address, to: Address, message: Message) -> None:
+        if not isinstance(message, SubmitRejected) or to not in self._submits:
+            return
+        submit = self._submits[to]
+        if message.code is RejectionCode.FULL:
+            self._is_full(sender, submit, message)
+        elif message.code is RejectionCode.QUOTA:
+            self._is_used_up(sender, submit, message)
+        elif message.code is not RejectionCode.UNAVAILABLE:
+            raise self.fail(f"{sender} refuses {submit}: {message}")
+
+    def audit(self) -> None:
+        for client in self.clients.all:
+            if client.is_done and client.number not in self._seen:
+                self._seen.add(client.number)
+                if not self._may_end(client):
+                    raise self.fail(f"{client!r} should not have ended so")
+
+    def _is_full(self, dispatcher: Address, submit: Submit, message: SubmitRejected) -> None:
+        queued = self.cluster.core(dispatcher).journal.queued
+        if queued >= self._max_queued * (2 if submit.key else 1):
+            return
+        if submit.timeout_s is None and WAIT_TOO_LONG not in message.detail:
+            raise self.fail(f"{dispatcher} refuses {submit}, and {queued} of {self._max_queued} wait: {message}")
+        self.excuse("FULL for a request whose turn may come too late")
+
+    def _is_used_up(self, dispatcher: Address, submit: Submit, message: SubmitRejected) -> None:
+        quota = next((one for one in self.cluster.etcd.quotas if one.tenant == submit.tenant), None)
+        if quota is None:
+            raise self.fail(f"{dispatcher} refuses {submit}, whose tenant has no quota: {message}")
+        journal = self.cluster.core(dispatcher).journal
+        running = len([request for request in journal if request.submit.tenant == submit.tenant])
+        if quota.running is not None and running >= quota.running:
+            return
+        if quota.tokens_per_minute is None:
+            raise self.fail(f"{dispatcher} refuses {submit}, and {running} of {quota.running} run: {message}")
+        self.excuse("QUOTA for a tenant with tokens per minute")
+
+    def _may_end(self, client: CampaignClient) -> bool:
+        if client.disconnected:
+            return True
+        if client.rejected is not None:
+            # What refused it was checked when it was said; UNAVAILABLE is tried again.
+            return client.rejected.code is not RejectionCode.UNAVAILABLE or client.attempts >= MOST_TRIES
+        if client.finish is FinishReason.DEADLINE and not self._is_late(client):
+            return False
+        if client.planned.poison:
+            return client.finish in (FinishReason.ERROR, FinishReason.DEADLINE) and not client.tokens
+        if client.finish is FinishReason.ERROR:
+            return self._may_fail(client)
+        is_whole = client.finish is FinishReason.LENGTH and client.tokens == client.expected
+        return is_whole or client.finish is FinishReason.DEADLINE
+
+    def _is_late(self, client: CampaignClient) -> bool:
+        timeout_s = client.submit.timeout_s
+        waited_s = client.ended_s - self._begun_s.get(client.planned.number, client.ended_s)
+        return timeout_s is not None and waited_s >= timeout_s / FASTEST_CLOCK
+
+    def _may_fail(self, client: CampaignClient) -> bool:
+        is_blamed = "poison" in client.detail and self.faults.engines.crashes >= 2
+        has_cause = self.faults.last_s > 0 or any(one.planned.poison for one in self.clients.all)
+        if not is_blamed and not (client.detail.startswith(LEGAL_ERRORS) and has_cause):
+            return False
+        self.excuse("a request ends with an error")
+        return True
