@@ -90,16 +90,3 @@ def test_the_reason_counts_the_rows_that_decode() -> None:
     step = only(Step, direct.give(ENGINE, done(1, (1, 5))))
     counted = figures(step.why)
     assert (counted["rows"], counted["decode_rows"], counted["tokens"]) == (2, 1, 11)
-
-
-def test_a_step_that_mixes_rows_says_how_many_decode() -> None:
-    bench = Bench(scheduler__budget_tokens=16)
-    bench.place(1, tokens=4, max_tokens=20)
-    bench.run(3 * STEP_S)
-    bench.place(2, tokens=40, max_tokens=4)
-    bench.run_until_quiet()
-    mixed, *_ = [step for step in bench.engine.steps if len(step.sequence) == 2]
-    assert mixed.why is not None
-    found = {each.name: each.value for each in mixed.why.figures}
-    assert found == {"rows": 2, "decode_rows": 1, "tokens": 16, "budget_tokens": 16, "rows_before": 1}
-    assert mixed.why.chosen == "2 rows, 16 tokens"
