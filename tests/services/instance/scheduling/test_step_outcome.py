@@ -1,12 +1,13 @@
 """What the answer to a step means for its rows: the plain case and every other come to the same."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import FinishReason, f32, i8, i32, i64
-from services.instance.scheduling.step_outcome import is_steady, settle, settle_steady
+from services.instance.scheduling.step_outcome import StepOutcome, is_steady, settle, settle_steady
 from services.instance.scheduling.step_rows import DecodeBatch, StepRows
 from services.instance.sequence.table import Sequence
 from tests.services.instance.bench import D, make_place
@@ -58,6 +59,14 @@ def test_the_plain_case_and_the_general_one_come_to_the_same() -> None:
     assert first.is_plain_decode(plain.sequences)
     assert not first.is_plain_decode(list(plain.sequences))
     assert not second.is_plain_decode(general.sequences)
+
+
+@pytest.mark.parametrize("settled", [settle, settle_steady])
+def test_what_is_valid_beyond_the_row_stays_valid(settled: Callable[[StepRows, StepDone], StepOutcome]) -> None:
+    rows = decode_rows()
+    rows.sequences[0].valid = 12
+    settled(rows, answer(1, 2))
+    assert [each.valid for each in rows.sequences] == [12, 10]
 
 
 def test_a_dropped_row_and_a_failed_one_leave_what_was_valid() -> None:
