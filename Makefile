@@ -6,14 +6,14 @@
 #                       reached; without it pip would fetch the CUDA build of torch; `PIP_EXTRA=` turns it off)
 #   TESTS=tests/wire    what `make test` and `make fuzz` run (default: everything);  PYTEST="-x -k kill": further options
 #                       of `make test`
-#   MINUTES=10          how long `make fuzz` searches
+#   MINUTES=10          how long `make fuzz` searches and `make mutants` tries
 #   BUGS="one two"      what `make zoo` plants (default: every bug)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install protos released stubs demo test zoo fuzz clients lint lock clean
+.PHONY: help install protos released stubs demo test zoo fuzz mutants clients lint lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -83,6 +83,9 @@ zoo: install ## plant bugs in the cores, one at a time; the campaign must catch 
 fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
 	$(PY) -m benchmarks.fuzzing.properties --minutes $(MINUTES) $(TESTS)
 
+mutants: install ## small changes of the code, for MINUTES: does a test notice? Goes on where the last run ended
+	$(PY) -m benchmarks.mutation.mutants --minutes $(MINUTES)
+
 clients: install ## real clients against a cluster: a table of what was served, refused, broken (4 GB of environments)
 	$(PY) -m benchmarks.clients.compatibility
 
@@ -94,4 +97,4 @@ lock: $(PY) ## write requirements/ci.lock anew from the newest versions that pyp
 	$(PY) requirements/lock.py $(PIP_EXTRA)
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) dunlin/v1 build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dunlin/v1 build dist .mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis

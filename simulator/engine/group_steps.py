@@ -32,6 +32,10 @@ class GroupMeetings:
         """The engine's step of the exchange with the peer is through."""
         self._reached[engine, peer] = exchange, told
 
+    def partners(self, engine: Address) -> list[Address]:
+        """The engines whose steps have reached an exchange with the engine, and may wait for its step."""
+        return [one for one, other in self._reached if other == engine]
+
     def give_up(self, engine: Address, peer: Address, exchange: int) -> None:
         """The engine's step of the exchange ended early."""
         self._reached[engine, peer] = -exchange, {}

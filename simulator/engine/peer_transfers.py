@@ -79,7 +79,7 @@ class PeerNetwork:
         """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
         self._lives += 1
         end = self.ends[engine] = replace(self.ends[engine], life=self._lives)
-        for peer in self.ends:
+        for peer in self.meetings.partners(engine):
             self.wake(peer, PeersDue())
         return end
 

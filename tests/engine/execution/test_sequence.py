@@ -6,11 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.engine.execution.sequence import EngineSequence, SlotMap
+from dunlin.engine.execution.sequence import EngineSequence, SlotMap, ValidKv
 from dunlin.messages.types import FinishReason, i64
 from tests.engine.commands import make_open
 
+COUNTS = st.lists(st.integers(0, 9), min_size=3, max_size=3)
+CHANGES = st.lists(st.tuples(st.sampled_from(["set", "limit", "limit each"]), COUNTS), max_size=8)
 extents = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 40), st.integers(0, 50)), max_size=12)
+
+
+@given(CHANGES)
+def test_valid_tokens_are_known_layer_by_layer(changes: list[tuple[str, list[int]]]) -> None:
+    valid, model = ValidKv(3), [0, 0, 0]
+    for change, numbers in changes:
+        first, stop = sorted((numbers[0] % 4, numbers[1] % 4))
+        if change == "set":
+            layers = range(first, max(stop, first + 1)) if first < 3 else range(3)
+            valid.set(layers, numbers[2])
+            model = [numbers[2] if layer in layers else each for layer, each in enumerate(model)]
+        elif change == "limit":
+            valid.limit(numbers[2])
+            model = [min(each, numbers[2]) for each in model]
+        else:
+            valid.limit_each(numbers)
+            model = [min(pair) for pair in zip(model, numbers, strict=True)]
+        for layers in (range(a, b) for a in range(3) for b in range(a + 1, 4)):
+            assert valid.tokens(layers) == min(model[layers.start : layers.stop])
 
 
 @given(extents)

@@ -49,6 +49,14 @@ def running(*tokens: int, **overrides: Any) -> Direct:
     return core
 
 
+def test_the_dispatcher_that_has_it_may_ask_for_it_again_and_is_not_told_that_it_lost_it() -> None:
+    core = running(70, 71, 72)
+    sent = core.give(D, adopt([*PROMPT, 70]))
+    adopted = only(Adopted, sent)
+    assert (adopted.request, list(adopted.tokens), adopted.finish) == (41, [71, 72], FinishReason.RUNNING)
+    assert of(AdoptedElsewhere, sent) == []
+
+
 def test_the_sequence_is_the_askers_with_the_tokens_that_the_client_lacks() -> None:
     core = running(70, 71, 72)
     sent = core.give(OTHER, adopt([*PROMPT, 70]))

@@ -69,6 +69,21 @@ def test_a_donation_moves_no_position_to_another_slot() -> None:
     ]
 
 
+def test_what_would_be_free_without_a_sequence_counts_the_blocks_that_it_alone_uses() -> None:
+    """The first of three blocks is another's, too."""
+    cache = KvCache(192, "w")
+    short, long = make_sequence(1, list(range(17))), make_sequence(2, list(range(49)))
+    begin(cache, short, 17)
+    computed(cache, short)
+    begin(cache, long, 64)
+    computed(cache, long)
+    assert (cache.shared_positions(short), cache.shared_positions(long)) == (16, 48)
+    assert cache.slots_gained_without(long) == 2 * 16 + 16
+    before = cache.available_slots
+    cache.release(long)
+    assert cache.available_slots == before + 48
+
+
 def test_another_one_reads_the_same_slots_and_writes_its_own() -> None:
     cache = KvCache(128, "w")
     first = make_sequence(1)

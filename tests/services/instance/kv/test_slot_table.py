@@ -19,7 +19,7 @@ def make_table(capacity: int = CAPACITY, **held: int) -> SlotTable:
     return table
 
 
-def extents(table: SlotTable, owner: int) -> list[Extent]:
+def extents(table: SlotTable, owner: int | str) -> list[Extent]:
     return table.residency(owner).extents
 
 
@@ -33,6 +33,27 @@ def test_a_holding_that_can_grow_in_place_stays_one_extent() -> None:
     table = make_table(o1=4)
     assert table.allocate(1, 5)
     assert extents(table, 1) == [(0, 9)]
+
+
+def test_a_holding_grows_in_place_also_where_a_smaller_extent_would_fit() -> None:
+    table = make_table(20, o1=4, o2=2, o3=1)
+    table.release(2)
+    table.allocate(4, 6)
+    table.release(3)
+    assert table.allocate(4, 3)
+    assert extents(table, 4) == [(7, 9)]
+
+
+def test_all_slots_of_an_owner_pass_to_an_heir_that_held_none() -> None:
+    table = make_table(20, o1=4, o2=2)
+    table.transfer(1, "heir", SlotUse.QUARANTINED)
+    assert (extents(table, "heir"), table.held(1), table.use("heir")) == ([(0, 4)], 0, SlotUse.QUARANTINED)
+    assert (table.count(SlotUse.OWNED), table.count(SlotUse.QUARANTINED)) == (2, 4)
+    with pytest.raises(ValueError, match="owner heir holds 4 slots already"):
+        table.transfer(2, "heir", SlotUse.OWNED)
+    with pytest.raises(KeyError):
+        table.transfer(1, "other", SlotUse.OWNED)
+    table.check_integrity()
 
 
 def test_a_holding_with_a_neighbour_gets_a_second_extent_after_it() -> None:

@@ -138,6 +138,19 @@ def test_rows_that_leave_with_no_interrupt_unanswered_are_rolled_back_at_once() 
     assert (one.in_steps, one.issued) == (2, 8), "it was composed anew from its valid KV"
 
 
+def test_rows_that_left_are_rolled_back_when_the_interrupt_that_named_them_did_not_take_them() -> None:
+    """The step ended without a peer's; the interrupt found nothing of it."""
+    direct, (one,) = prefilling(40)
+    message = only(Interrupt, sends(direct.core.steps.interrupt([one], SUSPEND)))
+    direct.give(ENGINE, left(1, 1))
+    assert (one.in_steps, one.issued) == (2, 16), "how it left is not known yet"
+    direct.give(ENGINE, left(2, 1))
+    direct.give(ENGINE, interrupted(message.ticket))
+    assert (one.in_steps, one.issued, one.state) == (2, 16, SequenceState.RUNNING)
+    assert list(direct.core.steps._undecided) == []
+    assert _steps_of(direct) == [3, 4], "composed anew from its valid KV"
+
+
 def test_what_waited_for_rows_that_left_follows_in_either_order() -> None:
     direct, (_one,) = prefilling(40)
     direct.give(D, Cancel(1, 1))

@@ -57,6 +57,8 @@ def test_a_long_prompt_comes_in_chunks_and_decode_rows_ride_along() -> None:
     mixed = [step for step in bench.engine.steps if len(step.sequence) == 2 and step.stop[1] - step.start[1] > 1]
     assert [(step.start[1], step.stop[1], step.sample[1]) for step in mixed] == [(0, 15, 0), (15, 30, 0), (30, 40, 1)]
     report = bench.core.report()
+    together = [step for step in bench.engine.steps if len(step.sequence) > 1]
+    assert (report.steps_total, report.multi_row_steps_total) == (len(bench.engine.steps), len(together))
     assert (report.mixed_steps_total, report.prefill_tokens_total, report.tokens_total) == (3, 44, 24)
 
 

@@ -1,0 +1,84 @@
+"""The parts of the code whose mutants are sampled, and the tests that are to notice them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """`files` are changed, `tests` (files or folders) are run for each change."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def _under(folder: str, names: str, ending: str = ".py") -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}{ending}" for name in names.split())
+
+
+_INSTANCE, _INSTANCE_TESTS = "services/instance", "tests/services/instance"
+_ENGINE, _ENGINE_TESTS = "dunlin/engine", "tests/engine"
+_STEPS_WITH_PEERS = _under(f"{_ENGINE_TESTS}/execution", "test_split_keys test_peers_that_wait")
+
+AREAS: dict[str, Area] = {
+    "ledger": Area(
+        _under(f"{_INSTANCE}/scheduling", "step_ledger steps interrupts step_rows step_outcome"),
+        (f"{_INSTANCE_TESTS}/scheduling", f"{_INSTANCE_TESTS}/test_core.py"),
+    ),
+    "residency": Area(
+        (
+            *_under(f"{_INSTANCE}/kv", "residency slot_table kv_cache whole_regions"),
+            f"{_INSTANCE}/adoption.py",
+        ),
+        (
+            *_under(f"{_INSTANCE_TESTS}/kv", "test_residency test_slot_table test_kv_cache test_whole_regions"),
+            *_under(_INSTANCE_TESTS, "test_adoption test_core_prefix"),
+        ),
+    ),
+    "migration": Area(
+        _under(f"{_INSTANCE}/migration", "peer_copies outgoing kv_transfer migrate_in migrate_out"),
+        (f"{_INSTANCE_TESTS}/migration", f"{_INSTANCE_TESTS}/test_core_peers.py"),
+    ),
+    "arena": Area(
+        _under(f"{_ENGINE}/decoder", "granule_ledger layer_arena layer_layout arena"),
+        (
+            *_under(f"{_ENGINE_TESTS}/decoder", "test_arena test_granule_ledger test_layer_layout"),
+            *_under(f"{_ENGINE_TESTS}/execution", "test_remap test_remap_crashes"),
+        ),
+    ),
+    "iteration": Area(
+        _under(f"{_ENGINE}/decoder", "iteration piece_sizes"),
+        (
+            *_under(f"{_ENGINE_TESTS}/decoder", "test_iteration test_piece_sizes"),
+            f"{_ENGINE_TESTS}/execution/test_step_runner.py",
+            *_STEPS_WITH_PEERS,
+        ),
+    ),
+    "execution": Area(
+        _under(
+            f"{_ENGINE}/execution",
+            "step_queue step_runner parked_rows interrupted_rows running_step step_batch sequence",
+        ),
+        (
+            *_under(
+                f"{_ENGINE_TESTS}/execution",
+                "test_step_runner test_parked_rows test_step_queue test_runner test_sequence test_step_batch",
+            ),
+            *_STEPS_WITH_PEERS,
+        ),
+    ),
+    "transfers": Area(
+        (
+            *_under(
+                f"{_ENGINE}/transfer",
+                "arena_slots copy_planner extents host_tier peer_access peer_arenas peer_link peer_page peer_rooms "
+                "region_copy room_pipe room_records slab transfer_queue transit_rooms",
+            ),
+            f"{_ENGINE}/execution/engine_transfers.py",
+        ),
+        (
+            f"{_ENGINE_TESTS}/transfer",
+            *_under(f"{_ENGINE_TESTS}/execution", "test_engine_transfers test_engine_layers test_runner"),
+            *_STEPS_WITH_PEERS,
+        ),
+    ),
+}
