@@ -61,7 +61,7 @@ PRESETS: dict[str, Preset] = {
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
-    "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handoff="most_room"),
+    "distserve": Preset(dispatch="fewest_tokens", batch="prefill_first", group="prefill_decode", handoff="most_room"),
 }
 DEFAULT_PRESET = "chunked"
 SETTING_OF = {
