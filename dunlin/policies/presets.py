@@ -64,7 +64,7 @@ PRESETS: dict[str, Preset] = {
     "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
     "unified": Preset(dispatch="prefix_affinity", batch="harvest", victim="batch_first", interrupt="on_arrival_rows"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
-    "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handoff="most_room"),
+    "distserve": Preset(dispatch="fewest_tokens", batch="prefill_first", group="prefill_decode", handoff="most_room"),
 }
 DEFAULT_PRESET = "chunked"
 SETTING_OF = {

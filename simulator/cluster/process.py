@@ -24,6 +24,13 @@ class ScheduledCall:
     act: Callable[[], object]
 
 
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Deliveries of one sender that arrive at the same time, one right after the other: one event of the heap."""
+
+    events: "list[PendingDelivery]"
+
+
 class CallRunner:
     """The receiver of `ScheduledCall`."""
 

@@ -28,6 +28,7 @@ from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.timing import profile_of
 from simulator.links.ports import make_fabric
 
 REDIAL_S = 0.2
@@ -209,7 +210,7 @@ class SimulatedCluster:
         if address.role == "kvstore":
             self.host_memories[address], self._kvstores[address.incarnation] = SimulatedHostMemory(), address
             return KvstoreCore(address, spec.kvstore_config(node))
-        return InstanceCore(address, spec.instance_config(node), self.engine.timing)
+        return InstanceCore(address, spec.instance_config(node), profile_of(self.engine.timing))
 
     def _make_engine_supervisor(self, core: InstanceCore) -> SimulatedEngineSupervisor:
         return SimulatedEngineSupervisor(

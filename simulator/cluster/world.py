@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
 from simulator.cluster.process import (
+    Burst,
     CallRunner,
     Delivery,
     PendingDelivery,
@@ -250,6 +251,10 @@ class World:
 
     def _deliver(self, event: PendingDelivery) -> None:
         at_s, _, process, sender, message, stream = event
+        if type(message) is Burst:
+            for each in message.events:
+                self._deliver(each)
+            return
         if stream is not None and not stream.is_open:
             return
         if not process.is_up:
@@ -277,6 +282,8 @@ class World:
         heap, streams, number = self._heap, process.streams, self._numbers
         is_watched = self.keep_sent or self.extra_s is not None or self.on_sent is not None
         is_watched = is_watched or self.on_decided is not None
+        # Nothing can come between messages of one time and consecutive numbers: they are one event.
+        burst: list[PendingDelivery] = []
         for effect in effects:
             if isinstance(effect, After):
                 number += 1
@@ -298,8 +305,19 @@ class World:
             else:
                 stream.last_s = at_s
             number += 1
-            heappush(heap, (at_s, number, stream.to, stream.speaker, effect.message, stream))
+            if burst and (burst[-1][0] != at_s or burst[-1][1] != number - 1):
+                self._push_burst(burst)
+                burst = []
+            burst.append((at_s, number, stream.to, stream.speaker, effect.message, stream))
         self._numbers = number
+        if burst:
+            self._push_burst(burst)
+
+    def _push_burst(self, burst: list[PendingDelivery]) -> None:
+        first = burst[0]
+        if len(burst) > 1:
+            first = (first[0], first[1], self._actor, self._actor.address, Burst(burst), None)
+        heappush(self._heap, first)
 
     def _send(self, now_s: float, stream: SimulatedStream, effect: Send) -> None:
         """Send where something observes messages; `_carry_out` has the fast path."""

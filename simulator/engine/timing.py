@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, EngineTiming
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, EngineTiming, StepTimes
 from dunlin.messages.types import TransferKind
 
 
@@ -43,28 +43,33 @@ class LinearTiming:
         return self.per_move_s + self.move_byte_s * byte_count
 
 
+def profile_of(timing: Timing) -> StepTimes:
+    """What a profile of such an engine says: its times without the variation of the machine."""
+    return timing.steady if isinstance(timing, UnsteadyTiming) else timing
+
+
 class UnsteadyTiming:
     """A timing with the measured machine's variation over time, from the point `start` (0 to 1) of the record.
 
-    `slowness` multiplies the time of every step. Each engine needs an object of its own: two with one object
+    `steady` is without it. `slowness` multiplies the time of every step. Each engine needs an object of its own: two with one object
     would divide its course.
     """
 
     def __init__(self, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> None:
         self.load_s = timing.load_s
-        self._timing = timing
+        self.steady = timing
         self._slowness = slowness
         self._ratios = timing.unsteadiness or (1.0,)
         self._at = start * len(self._ratios)
 
     def step_s(self, batch: BatchCounts) -> float:
         """See `Timing`."""
-        pieces = self._timing.step_s(batch) / UNSTEADINESS_PIECE_S
+        pieces = self.steady.step_s(batch) / UNSTEADINESS_PIECE_S
         return self._taken(pieces) * UNSTEADINESS_PIECE_S * self._slowness
 
     def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """See `Timing`."""
-        return self._timing.move_s(kind, byte_count)
+        return self.steady.move_s(kind, byte_count)
 
     def _taken(self, pieces: float) -> float:
         """How long `pieces` of steady time take, in pieces: a long step averages over many ratios of the record."""

@@ -282,3 +282,37 @@ def test_all_that_a_core_sends_is_told_and_what_has_a_reason_is_a_decision() -> 
     assert decided == [because]
     assert sent == [(1.0 + 0.001, Word()), (1.0 + 0.001, because)]
     assert world.sent == []
+
+
+def test_messages_of_one_time_come_in_order_and_each_counts_whether_watched_or_not() -> None:
+    def run(is_watched: bool) -> tuple[list[tuple[float, str, str]], int]:
+        world, heard = World(0.5), list[tuple[float, str, str]]()
+        world.keep_sent = is_watched
+
+        def hears(name: str) -> Callable[[Message], list[Effect]]:
+            def react(message: Message) -> list[Effect]:
+                if isinstance(message, Word):
+                    heard.append((world.now_s, name, message.text))
+                    if message == Word("1"):
+                        world.kill(B)  # what comes for it after this is lost
+                return []
+
+            return react
+
+        def fan(message: Message) -> list[Effect]:
+            if message != Word("go"):
+                return []
+            words = [Send(to, Word(str(number))) for number, to in enumerate((B, C, B, C))]
+            return [*words[:2], After(0.5, Word("timer")), *words[2:]]
+
+        for address, ear in ((A, Ear(fan)), (B, Ear(hears("b"))), (C, Ear(hears("c")))):
+            world.add(address, ear)
+            if address != A:
+                world.connect(A, address)
+        world.run_to(1.0)
+        world.post(A, A, Word("go"), 0.0)
+        world.run_to(5.0)
+        return heard, world.delivered
+
+    assert run(True) == run(False)
+    assert [(name, text) for _, name, text in run(False)[0]] == [("b", "0"), ("c", "1"), ("c", "3")]

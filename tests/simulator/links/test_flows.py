@@ -68,6 +68,13 @@ def test_a_less_urgent_flow_has_what_the_others_leave() -> None:
     assert bench.run() == {"urgent": 2.5, "later": 4.0}
 
 
+def test_what_a_slow_flow_cannot_use_is_the_others_share() -> None:
+    bench, link = Bench(), Link("l", 10.0)
+    bench.start("slow", 20, link, most=2.0)
+    bench.start("fast", 80, link)
+    assert bench.run() == {"slow": 10.0, "fast": 10.0}
+
+
 def test_directions_do_not_share() -> None:
     bench, out, into = Bench(), Link("out", 10.0), Link("in", 10.0)
     bench.start("there", 20, out)
