@@ -120,9 +120,7 @@ _BOTH: dict[str, RequestField] = {
     "repetition_penalty": _setting("repetition_penalty", "counts the prompt too. Default 1"),
     "stop_token_ids": _setting("stop_token_ids", "ends the text; every id must be in the model's vocabulary"),
     "top_k": _setting("top_k", "0 and -1: no limit"),
-    "request_class": _setting(
-        "request_class", "dunlin's own: interactive requests go before batch ones"
-    ),
+    "request_class": _setting("request_class", "dunlin's own: interactive requests go before batch ones"),
     "timeout_s": _setting("timeout_s", "dunlin's own: seconds from arrival, then 504"),
     "allowed_token_ids": _refused("use logit_bias"),
     "bad_words": _only("no words are forbidden here; use logit_bias", []),

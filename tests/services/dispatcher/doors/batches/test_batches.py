@@ -350,3 +350,19 @@ def test_the_document_has_every_path(tmp_path: Path) -> None:
             assert len([one for one in told if "files" in one[1] or "batches" in one[1]]) == len(routes)
 
     asyncio.run(test())
+
+
+def test_a_record_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        etcd = MemoryEtcd()
+        for key in ("jobs/batch_later/record", "files/file-later"):
+            await etcd.put(f"/dunlin/batches/{key}", b'{"status": "later"}')
+        async with running_batches(tmp_path, etcd) as at:
+            batch = await ended(at.client(), await begin(at.client(), content([line("a")])))
+            assert batch.status == "completed"
+            assert [one.id async for one in at.client().batches.list()] == [batch.id]
+            assert [one.id async for one in at.client().files.list()] == [batch.input_file_id]
+            with pytest.raises(openai.NotFoundError):
+                await at.client().batches.retrieve("batch_later")
+
+    asyncio.run(test())
