@@ -94,7 +94,7 @@ class Dispatcher:
         await self.service.start(
             self._make_core,
             dials={"instance": DISPATCH},
-            make_handlers=lambda host: self._make_doors(host, model),
+            make_handlers=lambda host: [self._make_doors(host, model)],
             services=[DISPATCHER_SERVICE, BATCHES_SERVICE],
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
             # One port authenticates clients in one way: by their keys where keys are required, else by certificates.
@@ -155,7 +155,7 @@ class Dispatcher:
         self.core = DispatcherCore(address, self._config)
         return self.core
 
-    def _make_doors(self, host: CoreHost, model: ServedModel) -> list[Methods]:
+    def _make_doors(self, host: CoreHost, model: ServedModel) -> Methods:
         metrics = DoorMetrics(self.authenticator.knows)
         log = self._log
         if log is not None:
@@ -167,7 +167,7 @@ class Dispatcher:
             host.deliver(host.address, self._quotas)
         self._batches = self._make_batches(host)
         door = GrpcDoor(self.gateway, self.authenticator, lambda: self.core.directory.monitor_endpoint)
-        return [door.methods(), GrpcBatches(self._batches.service, self.authenticator).methods()]
+        return door.methods(GrpcBatches(self._batches.service, door).answers())
 
     def _make_batches(self, host: CoreHost) -> BatchJobs:
         config = self._config.batches

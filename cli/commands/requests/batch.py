@@ -1,6 +1,7 @@
 """`dunlin batch`: batch jobs from the command line."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -109,8 +110,6 @@ def run_submit(arguments: argparse.Namespace) -> int:
 
 def _request_path(path: Path) -> str:
     """The url of the first line; one that has none is told by the job."""
-    import json
-
     try:
         with path.open("rb") as file:
             first = json.loads(file.readline())

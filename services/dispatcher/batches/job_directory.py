@@ -1,9 +1,11 @@
 """Which jobs are open, claimed or cancelled, as far as the watch of etcd has told. Pure."""
 
+from contextlib import suppress
+
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import DeletedEvent, PutEvent, ResetEvent, WatchEvent
 from services.dispatcher.batches.job_store import CANCEL, CLAIM, JOBS, RECORD
-from services.dispatcher.batches.record_codec import decode_record
+from services.dispatcher.batches.record_codec import UnreadableRecord, decode_record
 from services.dispatcher.batches.records import JobRecord
 
 
@@ -42,11 +44,14 @@ class JobDirectory:
         elif part == CANCEL:
             self._cancelled.add(job)
         elif part == RECORD:
-            record = decode_record(item.value, JobRecord)
+            self._put_record(job, item.value)
+
+    def _put_record(self, job: str, value: bytes) -> None:
+        self._open.pop(job, None)
+        with suppress(UnreadableRecord):
+            record = decode_record(value, JobRecord)
             if record.is_open:
                 self._open[job] = record.created_s
-            else:
-                self._open.pop(job, None)
 
     def _delete(self, key: str) -> None:
         job, part = _split(key)

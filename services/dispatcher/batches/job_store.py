@@ -12,14 +12,16 @@ its claim, and may not know it, changes nothing.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.txn import Compare, CreatedAt, DeleteOp, GetOp, ModifiedAt, Operation, PutOp
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import PrefixWatch, WatchEvent
-from services.dispatcher.batches.record_codec import decode_record, encode_record
+from services.dispatcher.batches.record_codec import UnreadableRecord, decode_record, encode_record
 from services.dispatcher.batches.records import (
     FileRecord,
     JobRecord,
@@ -27,6 +29,7 @@ from services.dispatcher.batches.records import (
     SegmentRecord,
 )
 
+R = TypeVar("R")
 PREFIX = "/dunlin/batches/"
 JOBS = f"{PREFIX}jobs/"
 FILES = f"{PREFIX}files/"
@@ -167,13 +170,13 @@ class JobStore:
     async def get_file(self, file: str) -> FileRecord | None:
         """A file's record; None: there is none."""
         item = await self.etcd.get(f"{FILES}{file}")
-        return decode_record(item.value, FileRecord) if item is not None else None
+        return _readable(item, FileRecord) if item is not None else None
 
     async def list_files(self) -> list[FileRecord]:
         """All uploaded files, newest first."""
         items = (await self.etcd.get_prefix(FILES)).items
-        files = [decode_record(item.value, FileRecord) for item in items]
-        return sorted(files, key=lambda file: (file.created_s, file.id), reverse=True)
+        files = [_readable(item, FileRecord) for item in items]
+        return sorted(filter(None, files), key=lambda file: (file.created_s, file.id), reverse=True)
 
     async def remove_file(self, file: str) -> None:
         """Forget a file's record."""
@@ -181,9 +184,17 @@ class JobStore:
 
 
 def _view(found: dict[str, KeyValue], job: str) -> JobView | None:
-    record = found.get(job_key(job))
+    item = found.get(job_key(job))
+    record = _readable(item, JobRecord) if item is not None else None
     if record is None:
         return None
     cancelled = found.get(job_key(job, CANCEL))
-    asked_s = decode_record(cancelled.value, float) if cancelled is not None else 0.0
-    return JobView(decode_record(record.value, JobRecord), asked_s)
+    asked_s = _readable(cancelled, float) if cancelled is not None else None
+    return JobView(record, asked_s or 0.0)
+
+
+def _readable(item: KeyValue, kind: type[R]) -> R | None:
+    """The record; None: this version cannot read it."""
+    with suppress(UnreadableRecord):
+        return decode_record(item.value, kind)
+    return None

@@ -7,6 +7,10 @@ import msgspec
 R = TypeVar("R")
 
 
+class UnreadableRecord(ValueError):
+    """Bytes that are no such record. Readers of many records leave it out."""
+
+
 def encode_record(record: object) -> bytes:
     """The record's bytes."""
     return msgspec.json.encode(record)
@@ -16,6 +20,9 @@ def decode_record(data: bytes, kind: type[R]) -> R:
     """The record of type `kind` in `data`.
 
     Raises:
-        msgspec.ValidationError, msgspec.DecodeError: it is none.
+        UnreadableRecord: it is none, or one of a later version that this one does not understand.
     """
-    return msgspec.json.decode(data, type=kind)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(str(error)) from error

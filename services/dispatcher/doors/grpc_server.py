@@ -64,9 +64,10 @@ class GrpcDoor:
         self._authenticator = authenticator
         self._monitor_endpoint = monitor_endpoint
 
-    def methods(self) -> Methods:
-        """The gRPC methods, for the service to serve."""
+    def methods(self, more: Mapping[Method[Any, Any], Answer] | None = None) -> Methods:
+        """The gRPC methods, for the service to serve, with `more` behind the same gate (batches)."""
         answers: dict[Method[Any, Any], Answer] = {GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}
+        answers |= more or {}
         return Methods(answers, gate=self._authenticate, refused=self._refused, undecoded=(GENERATE,))
 
     async def generate(self, data: bytes, context: "Context") -> None:
@@ -98,26 +99,33 @@ class GrpcDoor:
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
         """Cancel a request of the caller's tenant; where no keys are required, any request."""
-        call = self._call(CANCEL.name, context)
-        async with self._recorded(call, context):
-            tenant = self._tenant(context)
-            call.tenant = tenant or ""
+        async with self.recorded(CANCEL, context) as tenant:
             return CancelReply(await self._gateway.cancel(request.request, tenant))
 
     async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
         """The served model, its limits, and the monitor's endpoint."""
-        call = self._call(INFO.name, context)
-        async with self._recorded(call, context):
-            call.tenant = self._tenant(context) or ""
+        async with self.recorded(INFO, context):
             model = self._gateway.model
             return InfoReply(
                 model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
             )
 
     def _tenant(self, context: "Context") -> str | None:
-        return self._authenticator.authenticate(authorization_of(context))
+        return self._authenticator.authenticate(_authorization(_metadata(context)))
 
     # --- recording calls ---
+
+    @asynccontextmanager
+    async def recorded(self, method: Method[Any, Any], context: "Context") -> AsyncIterator[str | None]:
+        """Around the answer of a call that generates nothing: the caller's tenant (None: no keys are required).
+
+        The call is recorded; one that is refused inside is aborted with the status for it.
+        """
+        call = self._call(method.name, context)
+        async with self._recorded(call, context):
+            tenant = self._tenant(context)
+            call.tenant = tenant or ""
+            yield tenant
 
     @asynccontextmanager
     async def _recorded(self, call: DoorCall, context: "Context") -> AsyncIterator[None]:
@@ -133,7 +141,7 @@ class GrpcDoor:
             refusal = status, str(error), ()
         except DoorError as error:
             call.set_error(error.kind, error.detail)
-            status, _, _ = refusal = refusal_of(error)
+            status, _, _ = refusal = _refusal(error)
         except Exception as error:
             call.set_error("internal", str(error))
             status = grpc.StatusCode.UNKNOWN
@@ -150,7 +158,7 @@ class GrpcDoor:
             call = self._call_of(method, metadata, _operation(method))
             call.set_error(error.code.name.lower(), error.detail)
             self._gateway.calls.record_end(call, STATUS_CODES[error.code].name)
-            return refusal_of(error)
+            return _refusal(error)
         return None
 
     def _refused(self, method: str, context: "Context", status: grpc.StatusCode, detail: str) -> None:
@@ -198,19 +206,13 @@ async def _with_keepalive(context: "Context", work: Coroutine[Any, Any, R]) -> R
         task.cancel()
 
 
-def refusal_of(error: DoorError) -> Refusal:
-    """The status, text and trailing metadata of a refused call."""
+def _refusal(error: DoorError) -> Refusal:
     after = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
     return STATUS_CODES[error.code], error.detail, (*after, (REASON, error.code.name.lower()))
 
 
 def _metadata(context: "Context") -> dict[str, Any]:
     return dict(context.invocation_metadata() or ())
-
-
-def authorization_of(context: "Context") -> str | None:
-    """The Authorization of a call; None: it has none."""
-    return _authorization(_metadata(context))
 
 
 def _authorization(metadata: Mapping[str, Any]) -> str | None:

@@ -18,12 +18,13 @@ from aiohttp import web
 import dunlin.text
 from dunlin.auth.tenants import Tenant
 from dunlin.effects import Message
+from dunlin.messages.declare import Method
 from dunlin.messages.dispatch import Accepted, Adopt, Cancel, Ended, NotHeld, Place, Reused, Tokens
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import FinishReason
 from dunlin.runtime.core_host import CoreHost, wall_clock
 from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
-from dunlin.wire.rpc.methods import Methods
+from dunlin.wire.rpc.methods import Answer
 from dunlin.wire.rpc.server import GrpcServer
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
@@ -38,6 +39,10 @@ from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member
 from tests.settings import configured
 
+MoreDoors = Callable[
+    [RequestGateway, Authenticator, GrpcDoor], tuple[list[web.RouteDef], dict[Method[Any, Any], Answer]]
+]
+"""Makes further routes and gRPC answers, such as those of batches."""
 DATA = Path(dunlin.text.__file__).parent / "data"
 SERVERS = {"http": "127.0.0.1:8000", "grpc": "127.0.0.1:7070"}
 TEXT = "Once upon a time there was a small heron, and it stood still: naïve, patient, 🐦 and hungry. "
@@ -207,7 +212,7 @@ async def doors(
     log: CallLogSink | None = None,
     tenants: tuple[Tenant, ...] | None = None,
     tls: ssl.SSLContext | None = None,
-    more: "Callable[[RequestGateway, Authenticator], tuple[list[web.RouteDef], list[Methods]]] | None" = None,
+    more: "MoreDoors | None" = None,
     **config: Any,
 ) -> AsyncIterator[Doors]:
     """Open both doors on free ports; `more` makes routes and methods beside theirs."""
@@ -223,8 +228,9 @@ async def doors(
     if tenants is not None:
         host.deliver(SELF, authenticator.set_tenants(tenants))
     server = GrpcServer("127.0.0.1:0")
-    routes, methods = more(gateway, authenticator) if more is not None else ([], [])
-    await server.start([GrpcDoor(gateway, authenticator, lambda: monitor).methods(), *methods], [])
+    grpc_door = GrpcDoor(gateway, authenticator, lambda: monitor)
+    routes, answers = more(gateway, authenticator, grpc_door) if more is not None else ([], {})
+    await server.start([grpc_door.methods(answers)], [])
     listening = bind("127.0.0.1", 0)
     refused: list[str] = []
     door = HttpDoor(

@@ -67,7 +67,7 @@ class BatchesConfig:
         "Lines of one job; a longer file fails.",
         unit="lines",
         least=1,
-        why="16 bytes of each custom_id are in memory while a file is scanned",
+        why="a hash of each custom_id, about 100 bytes, is in memory while a file is scanned",
     )
     max_line_bytes: int = setting(
         1 << 20, "The longest line; a longer one fails.", unit="bytes", least=1, why="a prompt of 128k tokens"

@@ -16,6 +16,7 @@ from services.dispatcher.admission.quotas import QuotaUsage
 from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import parse_retry_identity
+from services.dispatcher.doors.generation.settings import SETTING_CHECKS
 from services.dispatcher.doors.http.call_middleware import CALL_KEY, DOOR_NAME, CallMiddleware, call_of
 from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.http.connections import Connections, OnConnectionRefused, with_request_hook
@@ -37,6 +38,8 @@ __all__ = ["HttpConfig", "HttpDoor", "bind"]
 
 SHUTDOWN_S = 0.5
 """Seconds that running handlers get to end at the stop."""
+CLASS_HEADER = "X-Request-Class"
+"""Sets the class of a request whatever its body says, for clients that cannot add fields to it."""
 PUBLIC_PATHS = ("/health", "/metrics", "/openapi.json", "/version")
 """Paths that need no API key."""
 
@@ -154,7 +157,10 @@ class HttpDoor:
         return self._authenticator.authenticate(request.headers.get("Authorization"))
 
     def _with_tenant(self, request: web.Request, parsed: ParsedRequest) -> ParsedRequest:
-        return replace(parsed, settings=self._authenticator.settings_of(parsed.settings, self._tenant(request)))
+        settings, said = parsed.settings, request.headers.get(CLASS_HEADER)
+        if said is not None:
+            settings = replace(settings, request_class=SETTING_CHECKS["request_class"](CLASS_HEADER, said.lower()))
+        return replace(parsed, settings=self._authenticator.settings_of(settings, self._tenant(request)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._responder(request, await self._body(request, BodyKind.COMPLETION), CompletionReply).respond(

@@ -15,7 +15,7 @@ ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 ALLOWED_HEADERS = frozenset(
     {
         "accept", "authorization", "content-type", "idempotency-key", "openai-beta", "openai-organization",
-        "openai-project", "traceparent", "tracestate", "user-agent",
+        "openai-project", "traceparent", "tracestate", "user-agent", "x-request-class",
     }
 )  # fmt: skip
 ALLOWED_PREFIX = "x-stainless-"

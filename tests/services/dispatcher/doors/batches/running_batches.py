@@ -9,13 +9,15 @@ from typing import Any
 import openai
 from aiohttp import web
 
-from dunlin.wire.rpc.methods import Methods
+from dunlin.messages.declare import Method
+from dunlin.wire.rpc.methods import Answer
 from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.batches.config import BatchesConfig
 from services.dispatcher.doors.batches.jobs import BatchJobs
 from services.dispatcher.doors.batches.line_answers import LineAnswerer
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.grpc_batches import GrpcBatches
+from services.dispatcher.doors.grpc_server import GrpcDoor
 from services.dispatcher.doors.http.batches import BatchRoutes
 from services.dispatcher.doors.http.config import HttpConfig
 from tests.fakes.memory_etcd import MemoryEtcd, MemoryJobStore
@@ -47,12 +49,14 @@ async def running_batches(
     config = BatchesConfig(**{"commit_interval_s": 0.05, **given.pop("batches", {})})
     made: list[BatchJobs] = []
 
-    def more(gateway: RequestGateway, authenticator: Authenticator) -> tuple[list[web.RouteDef], list[Methods]]:
+    def more(
+        gateway: RequestGateway, authenticator: Authenticator, door: GrpcDoor
+    ) -> tuple[list[web.RouteDef], dict[Method[Any, Any], Answer]]:
         answerer = LineAnswerer(gateway, config.max_line_attempts, gateway.clock)
         jobs = BatchJobs(name, MemoryJobStore(etcd), str(folder), answerer, config, gateway.clock)
         made.append(jobs)
         routes = BatchRoutes(jobs.service, authenticator, HttpConfig()).routes()
-        return routes, [GrpcBatches(jobs.service, authenticator).methods()]
+        return routes, GrpcBatches(jobs.service, door).answers()
 
     async with doors(more=more, **given) as door:
         jobs = made[0]

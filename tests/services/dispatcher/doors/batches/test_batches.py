@@ -13,7 +13,9 @@ from openai.types import Batch
 from dunlin.auth.tenants import Tenant, hash_key
 from dunlin.messages.door import Quota
 from dunlin.messages.types import RequestClass
+from services.dispatcher.batches.content_store import ContentStore
 from services.dispatcher.batches.results_check import broken_results
+from services.dispatcher.doors.batches import job_run
 from services.dispatcher.doors.http.batches import BatchRoutes
 from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.openai.openapi import openapi_document
@@ -348,5 +350,60 @@ def test_the_document_has_every_path(tmp_path: Path) -> None:
                 assert route.method.lower() in documented[route.path]
             told = {(method, path) for path, methods in documented.items() for method in methods}
             assert len([one for one in told if "files" in one[1] or "batches" in one[1]]) == len(routes)
+
+    asyncio.run(test())
+
+
+def test_a_record_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        etcd = MemoryEtcd()
+        for key in ("jobs/batch_later/record", "files/file-later"):
+            await etcd.put(f"/dunlin/batches/{key}", b'{"status": "later"}')
+        async with running_batches(tmp_path, etcd) as at:
+            batch = await ended(at.client(), await begin(at.client(), content([line("a")])))
+            assert batch.status == "completed"
+            assert [one.id async for one in at.client().batches.list()] == [batch.id]
+            assert [one.id async for one in at.client().files.list()] == [batch.input_file_id]
+            with pytest.raises(openai.NotFoundError):
+                await at.client().batches.retrieve("batch_later")
+
+    asyncio.run(test())
+
+
+def test_a_store_that_is_full_stops_a_job_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_run, "STORE_RETRY_S", 0.001)
+
+    async def test() -> None:
+        write, failures = ContentStore.write, 5
+
+        async def failing(store: ContentStore, name: str, data: bytes) -> None:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                await write(store, name, data[:-1])
+                raise OSError(28, "No space left on device")
+            await write(store, name, data)
+
+        monkeypatch.setattr(ContentStore, "write", failing)
+        data = content([line(f"line {i}") for i in range(12)])
+        async with running_batches(tmp_path, batches={"segment_lines": 3}) as at:
+            batch = await ended(at.client(), await begin(at.client(), data))
+            assert (batch.status, failures) == ("completed", 0)
+            output, errors = await results(at.client(), batch)
+            assert broken_results(data.splitlines(), output, errors) == []
+
+    asyncio.run(test())
+
+
+def test_a_dispatcher_works_on_so_many_jobs_and_no_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, batches={"jobs_at_once": 2}) as at:
+            at.doors.instance.held = True
+            begun = [await begin(at.client(), content([line(f"job {i}")])) for i in range(4)]
+            await at.doors.instance.until(lambda: len(at.doors.instance.placed) == 2)
+            assert len([key for key in at.etcd.items if key.endswith("/claim")]) == 2
+            at.doors.instance.release()
+            for batch in begun:
+                assert (await ended(at.client(), batch)).status == "completed"
 
     asyncio.run(test())

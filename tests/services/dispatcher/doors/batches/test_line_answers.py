@@ -64,7 +64,7 @@ def test_a_line_that_fails_is_tried_so_often_and_no_more(monkeypatch: pytest.Mon
         at.instance.held = True
         answering = asyncio.create_task(answerer.answer(JOB, 1, LINE))
         for attempt in range(3):
-            await at.instance.until(lambda attempt=attempt: len(at.instance.placed) == attempt + 1)  # type: ignore[misc]
+            await at.instance.until(lambda attempt=attempt: len(at.instance.placed) == attempt + 1)
             place = at.instance.placed[-1]
             at.host.deliver(at.host.peers("instance")[0], Failed(place.request, place.attempt))
         result = await answering

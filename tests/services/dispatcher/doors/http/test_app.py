@@ -182,3 +182,28 @@ def test_a_taken_port_is_a_clear_error() -> None:
 
 def test_the_model_needs_no_weights() -> None:
     assert model().vocabulary > 256
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "wanted"),
+    [
+        ("batch", {}, RequestClass.BATCH),
+        ("Batch", {"request_class": "interactive"}, RequestClass.BATCH),
+        ("interactive", {"service_tier": "flex"}, RequestClass.INTERACTIVE),
+        (None, {"service_tier": "flex"}, RequestClass.BATCH),
+        (None, {}, RequestClass.INTERACTIVE),
+    ],
+)
+def test_a_header_sets_the_class(header: str | None, body: dict[str, str], wanted: RequestClass) -> None:
+    async def test(cluster: Doors) -> None:
+        headers = {"X-Request-Class": header} if header is not None else {}
+        async with client(cluster) as ai:
+            messages: Any = [{"role": "user", "content": "hi"}]
+            await ai.chat.completions.create(
+                model=MODEL, messages=messages, max_tokens=1, extra_body=body, extra_headers=headers
+            )
+            with pytest.raises(openai.BadRequestError, match="X-Request-Class"):
+                await ai.completions.create(model=MODEL, prompt="x", extra_headers={"X-Request-Class": "urgent"})
+        assert [place.request_class for place in cluster.instance.placed] == [wanted]
+
+    with_doors(test)

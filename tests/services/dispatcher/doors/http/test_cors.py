@@ -66,7 +66,7 @@ def test_a_preflight_names_what_openai_s_clients_send() -> None:
         )
         assert (status, said) == (204, "")
         assert headers["Access-Control-Allow-Origin"] == PAGE
-        assert headers["Access-Control-Allow-Methods"] == "GET, HEAD, POST, OPTIONS"
+        assert headers["Access-Control-Allow-Methods"] == "GET, HEAD, POST, DELETE, OPTIONS"
         taken = "authorization, content-type, idempotency-key, traceparent, x-stainless-lang, x-stainless-retry-count"
         assert headers["Access-Control-Allow-Headers"] == taken
         assert headers["Access-Control-Max-Age"] == "600"
