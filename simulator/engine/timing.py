@@ -51,8 +51,8 @@ def profile_of(timing: Timing) -> StepTimes:
 class UnsteadyTiming:
     """A timing with the measured machine's variation over time, from the point `start` (0 to 1) of the record.
 
-    `steady` is without it. `slowness` multiplies the time of every step. Each engine needs an object of its own: two with one object
-    would divide its course.
+    `steady` is without it. `slowness` multiplies the time of every step. Each engine needs an object of its own: two
+    with one object would divide its course.
     """
 
     def __init__(self, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> None:
