@@ -81,12 +81,15 @@ class Takeovers(RuleBasedStateMachine):
         at = self.worker(which)
         for _ in range(starts):
             if at.window.can_start and at.started < len(self.lines):
-                line = self.lines[at.started]
-                at.window.start(line.number, line.stop)
-                at.started += 1
+                self.start(at)
         for place, is_error in finishes:
             if running := at.window.running:
                 self.finish(at, running[place % len(running)], is_error)
+
+    def start(self, at: Worker) -> None:
+        line = self.lines[at.started]
+        at.window.start(line.number, line.stop)
+        at.started += 1
 
     def finish(self, at: Worker, number: int, is_error: bool) -> None:
         line = {"custom_id": f"line {number}", "response": {}, "by": at.claim.fence}
@@ -98,36 +101,58 @@ class Takeovers(RuleBasedStateMachine):
     @rule(which=whiches)
     def write(self, which: int) -> None:
         """The objects of the next segment are there; the commit comes later, or never."""
-        at = self.worker(which)
+        self.write_segment(self.worker(which))
+
+    def write_segment(self, at: Worker) -> Segment | None:
         at.written = at.written or at.window.next_segment()
         if at.written is not None:
             record = at.written.record(at.claim.job.segments, at.claim.fence)
             self.objects[segment_object(JOB, record, False)] = at.written.output
             self.objects[segment_object(JOB, record, True)] = at.written.errors
+        return at.written
 
-    @precondition(lambda self: any(worker.written for worker in self.workers))
+    @precondition(lambda self: self.workers)
     @rule(which=whiches, lost=st.booleans())
     def commit(self, which: int, lost: bool) -> None:
-        ready = [worker for worker in self.workers if worker.written is not None]
-        at = ready[which % len(ready)]
-        assert at.written is not None
+        at = self.worker(which)
+        written = self.write_segment(at)
+        if written is None:
+            return
         self.etcd.lose_answers = int(lost)
         try:
-            record = at.written.record(at.claim.job.segments, at.claim.fence)
-            self.do(self.store.commit(at.claim, at.written.advance(at.claim.job), record))
+            record = written.record(at.claim.job.segments, at.claim.fence)
+            self.do(self.store.commit(at.claim, written.advance(at.claim.job), record))
         except ClaimLost:
             assert at.lease not in self.etcd.leases
             self.workers.remove(at)
             return
         assert at.lease in self.etcd.leases
-        at.window.commit(at.written)
+        at.window.commit(written)
         at.written = None
 
     @precondition(lambda self: self.workers)
-    @rule(which=whiches)
-    def lease_ends(self, which: int) -> None:
+    @rule(which=whiches, commits=st.booleans())
+    def lease_ends(self, which: int, commits: bool) -> None:
         """The dispatcher sleeps, or etcd does not reach it: it goes on as if nothing were."""
-        self.etcd.expire(self.worker(which).lease)
+        at = self.worker(which)
+        self.etcd.expire(at.lease)
+        if commits:
+            self.finish_some(at)
+            self.commit(self.workers.index(at), False)
+
+    @precondition(lambda self: 0 < len(self.workers) < WORKERS)
+    @rule(which=whiches)
+    def takeover(self, which: int) -> None:
+        """Another one claims the job, gets a segment through, and the first one wakes and writes its own."""
+        sleeper = self.worker(which)
+        for at in self.workers:
+            self.etcd.expire(at.lease)
+        self.claim(2)
+        other = self.workers[-1]
+        for at in (sleeper, other):
+            self.finish_some(at)
+        self.commit(len(self.workers) - 1, False)
+        self.write_segment(sleeper)
 
     @precondition(lambda self: self.workers)
     @rule(which=whiches)
@@ -135,6 +160,12 @@ class Takeovers(RuleBasedStateMachine):
         at = self.worker(which)
         self.workers.remove(at)
         self.etcd.expire(at.lease)
+
+    def finish_some(self, at: Worker) -> None:
+        if at.window.is_empty and at.started < len(self.lines):
+            self.start(at)
+        for number in at.window.running:
+            self.finish(at, number, is_error=False)
 
     def worker(self, which: int) -> Worker:
         return self.workers[which % len(self.workers)]
@@ -167,6 +198,9 @@ class Takeovers(RuleBasedStateMachine):
     def results(self) -> tuple[list[bytes], list[bytes]]:
         segments = self.do(self.store.segments(JOB))
         assert [segment.number for segment in segments] == list(range(len(segments)))
+        for one, is_error in ((one, is_error) for one in segments for is_error in (False, True)):
+            lines = self.objects[segment_object(JOB, one, is_error)].splitlines()
+            assert all(json.loads(line)["by"] == one.fence for line in lines), "a later write changed what is committed"
         return tuple(  # type: ignore[return-value]
             [line for one in segments for line in self.objects[segment_object(JOB, one, is_error)].splitlines(True)]
             for is_error in (False, True)
