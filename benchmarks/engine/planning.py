@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.engine.workloads import Plan, PlannedStep, Workload
-from dunlin.policies.batch import BatchCandidate, chunked_prefill
+from dunlin.policies.batch import chunked_prefill
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
 
 BUDGET_TOKENS = 512
 """The default of `instance.scheduler.budget_tokens`."""
@@ -80,7 +81,7 @@ def _schedule(workload: Workload, known: Sequence[int]) -> Iterator[list[_Row]]:
             BatchCandidate(lengths[index] - computed[index], lengths[index] > workload.prompts[index]) for index in able
         ]
         rows = []
-        for index, tokens in zip(able, chunked_prefill(candidates, BUDGET_TOKENS), strict=True):
+        for index, tokens in zip(able, chunked_prefill(candidates, StepBudget(BUDGET_TOKENS)), strict=True):
             if tokens:
                 start, computed[index] = computed[index], computed[index] + tokens
                 rows.append(_Row(index, start, computed[index], computed[index] == lengths[index]))

@@ -108,8 +108,8 @@ def run(scene: Scene, system: System, horizon_s: float, seed: int, ideal: Row | 
     """Simulate one system, with the p99 of `ideal` (online requests alone) as its objectives, as the paper does."""
     batch = f"gamma:rate=10000,cv=1,requests={round(BATCH_PER_S * horizon_s)},lengths=longbench,class=batch"
     settings = (("instance.kv_cache.max_slots", SLOTS_40_GB), ("dispatcher.admission.max_wait_s", 3600.0))
-    ttft_s, tpot_s = (1e-3 * ideal.ttft_p99, 1e-3 * ideal.tpot_p99) if ideal is not None else (TTFT_S, TPOT_S)
-    aims = (("instance.objectives.ttft_s", ttft_s), ("instance.objectives.tpot_s", tpot_s))
+    aims = (TTFT_S, TPOT_S) if ideal is None else (1e-3 * ideal.ttft_p99, 1e-3 * ideal.tpot_p99)
+    objectives = tuple(zip(("instance.objectives.ttft_s", "instance.objectives.tpot_s"), aims, strict=True))
     case = Case(
         system.preset,
         1,
@@ -117,7 +117,7 @@ def run(scene: Scene, system: System, horizon_s: float, seed: int, ideal: Row | 
         "llama-2-7b",
         seed=seed,
         max_positions=POSITIONS,
-        settings=(*settings, *aims, *system.settings),
+        settings=(*settings, *objectives, *system.settings),
     )
     outcome = run_case(case, read_workload(f"{scene.online} + {batch}", seed=seed))
     chat = [record for record in outcome.records if record.label == "chat"]

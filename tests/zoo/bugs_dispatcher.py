@@ -60,7 +60,7 @@ def _take_back_unqueued(
     original: Callable[[Journal, Request, str], None], self: Journal, request: Request, lost: str
 ) -> None:
     original(self, request, lost)
-    self._requeued.remove(request.number)
+    self._queue_of(request).remove(request)
 
 
 def _take_back_short(
