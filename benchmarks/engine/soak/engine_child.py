@@ -48,8 +48,8 @@ class EngineChild:
         self.arena_fd, self._progress_fd = os.memfd_create("soak-arena"), os.memfd_create("soak-progress")
         self._page = ProgressPage(self._progress_fd)
         self.rooms = PeerRoomTable(self._progress_fd)
-        fds = {"socket_fd": theirs.fileno(), "arena_fd": self.arena_fd, "progress_fd": self._progress_fd}
-        options = EngineOptions(model, name, 1, os.getpid(), **fds, kv_bytes=kv_bytes, deterministic=True)
+        descriptors = (theirs.fileno(), self.arena_fd, self._progress_fd)
+        options = EngineOptions(model, name, 1, os.getpid(), *descriptors, kv_bytes, deterministic=True)
         self.process = subprocess.Popen(options.command(), pass_fds=options.fds, env=options.environment(os.environ))
         theirs.close()
         self._reader = FrameReader()

@@ -63,7 +63,7 @@ class LayerChangeOrders:
             return [self._command(ABORT)]
         if self._next in (DROP_WEIGHTS, LOAD) and draw.random() < ABORTED:
             return [self._command(ABORT)]
-        sources = ()
+        sources: tuple[LayerSource, ...] = ()
         if self._next is LOAD and self.choose_source is not None:
             sources = tuple(self.choose_source(draw, layer) for layer in self._layers)
         return [self._command(self._next, sources)]

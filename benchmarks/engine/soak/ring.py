@@ -84,8 +84,8 @@ class RingOrders:
         kept = range(self._cut) if index == 0 else range(self._cut, size)
         extents = self._slots(one, 0, len(tokens))
         return Step(
-            row.step,
-            *_row(self._number, row, extents),
+            step=row.step,
+            **_row(self._number, row, extents),
             stride=i64([count]),
             span_row=i32([0]),
             span_start=i64([1 - index]),
@@ -115,8 +115,8 @@ class RingOrders:
         self._note(self._parts[master], row)
         position = 2 * size + at - size
         step = Step(
-            row.step,
-            *_row(self._number, row, self._slots(first, position, position + 1)),
+            step=row.step,
+            **_row(self._number, row, self._slots(first, position, position + 1)),
             span_row=i32([0]),
             span_start=i64([theirs.start]),
             span_stop=i64([theirs.stop]),
@@ -154,13 +154,14 @@ class RingOrders:
         return {"group": kind, "peers": (other.child.address,), "exchange": self._exchange, "layout": layout, **rooms}
 
 
-def _row(number: int, row: SoakRow, extents: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-    return (
-        i64([number]),
-        i64([row.start]),
-        i64([row.stop]),
-        i8([row.sample]),
-        i32([0] * len(extents)),
-        i64(first for first, _ in extents),
-        i64(length for _, length in extents),
-    )
+def _row(number: int, row: SoakRow, extents: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """The columns of a step of one row."""
+    return {
+        "sequence": i64([number]),
+        "start": i64([row.start]),
+        "stop": i64([row.stop]),
+        "sample": i8([row.sample]),
+        "extent_row": i32([0] * len(extents)),
+        "extent_start": i64(first for first, _ in extents),
+        "extent_length": i64(length for _, length in extents),
+    }

@@ -239,7 +239,11 @@ class SoakTransfers:
             one.book.sweep()
 
         one.on_transfer[ticket] = ended
-        bounded = {"step_bytes": self._draw.choice((0, 0, 1 << 12)), "layout": one.layers.layout, "chain": CHAIN}
+        bounded: dict[str, Any] = {
+            "step_bytes": self._draw.choice((0, 0, 1 << 12)),
+            "layout": one.layers.layout,
+            "chain": CHAIN,
+        }
         one.tell(Transfer(ticket, kind, each.number, self._region(one, span), *own, **bounded, **more))
         self.counts[kind.name] += 1
         if self._draw.random() < CANCELLED:
