@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dunlin.messages.dispatch import Continued, Place
 from dunlin.messages.engine import Interrupt, Resume
 from dunlin.messages.fleet import Reason
+from dunlin.messages.types import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +22,37 @@ class DispatchedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RowCommands:
-    """How many `Interrupt` and `Resume` commands with a reason named a request's rows."""
+    """How many `Interrupt` commands of each verdict and `Resume` commands with a reason named a request's rows, and how
+    many of its attempts were migrations: `Place` with the handle of slots that have its KV."""
 
-    interrupts: int
-    resumes: int
+    suspends: int = 0
+    discards: int = 0
+    resumes: int = 0
+    moves: int = 0
+
+    @property
+    def interrupts(self) -> int:
+        """Of either verdict."""
+        return self.suspends + self.discards
+
+    def __add__(self, other: "RowCommands") -> "RowCommands":
+        return RowCommands(
+            self.suspends + other.suspends,
+            self.discards + other.discards,
+            self.resumes + other.resumes,
+            self.moves + other.moves,
+        )
 
 
 def row_commands(records: Sequence[tuple[Reason, object]]) -> RowCommands:
     """The commands about a request's rows, from its recorded messages."""
     messages = [message for _, message in records]
+    verdicts = [message.verdict for message in messages if isinstance(message, Interrupt)]
     return RowCommands(
-        sum(isinstance(message, Interrupt) for message in messages),
+        sum(verdict is Verdict.SUSPEND for verdict in verdicts),
+        sum(verdict is Verdict.DISCARD for verdict in verdicts),
         sum(isinstance(message, Resume) for message in messages),
+        sum(isinstance(message, Place) and message.handle > 0 for message in messages),
     )
 
 

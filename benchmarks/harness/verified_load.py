@@ -132,6 +132,10 @@ class VerifiedLoad:
         going = [record for record in going if len(record.tokens) < record.output_tokens // 2]
         return sorted(going, key=lambda record: len(record.tokens))
 
+    def is_open(self, record: RequestRecord) -> bool:
+        """Whether tokens of the request are still to come."""
+        return any(record is one for one in self.open.values()) and len(record.tokens) < record.output_tokens
+
 
 def first_difference(got: Sequence[int], wanted: Sequence[int]) -> str:
     """Where two texts part, in words."""

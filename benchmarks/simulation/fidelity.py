@@ -14,6 +14,9 @@ part's rates. Its steps and first tokens are compared with what the profile says
 on top of the profile. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all parts of a workload,
 differs by more than `--limit`.
 
+Before them one live engine is interrupted in its steps and copies KV, and the modelled one beside it (`engine`, see
+`engine_times`): the same limit holds for the median and the 99th percentile of responses and of moves.
+
 Beside it stands by how much the difference would vary from one such run to the next (`+-`, by drawing parts anew), and
 what the twin says when it is told the speed of each part's own steps (`own steps`), which separates what the twin does
 wrong from how much the machine changed between a reference and the part.
@@ -26,13 +29,16 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median, stdev
 
+from benchmarks.simulation.engine_times import engine_differences, measured, modelled
 from cli.launch.cluster_process import ClusterProcess, dunlin_command
+from cli.profiling.engine_probe import EngineProbe, ProbeOptions
 from cli.profiling.live_fit import fit_live_timing, steps_from_records
 from cli.profiling.process_cost_probe import (
     failed_requests,
@@ -46,6 +52,7 @@ from cli.profiling.profiler import step_interval_s
 from dunlin.cost.models import BatchCounts, EngineTiming, MessageCosts
 from dunlin.cost.store import StepPoint
 from dunlin.cost.timing_loader import load_timing
+from dunlin.model.builtin import models_folder, resolve_model
 from dunlin.workload.loadgen.run_record import RecordedRun
 from dunlin.workload.loadgen.stats import RequestRecord, summarize
 from services.instance.config import SchedulerConfig
@@ -53,6 +60,8 @@ from simulator.study.live_comparison import Difference, differences, resimulate
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
 MODEL = "builtin:tiny"
+ENGINE = "engine"
+KV_BYTES = 64 << 20
 _PROMPT, _ANSWER = 96, 48
 _LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
 _MEAN = 1.2
@@ -112,15 +121,41 @@ def main() -> int:
     timing = load_timing(str(store), MODEL)
     found: dict[str, list[Difference]] = {}
     os.sched_setaffinity(0, {OTHERS_CPU})
-    with ClusterProcess("--instances", "1") as cluster:
-        pin_and_settle(cluster, INSTANCE_CPU, OTHERS_CPU)
-        comparison = Comparison(cluster, with_host(timing, cluster), options)
-        for name in options.only or WORKLOADS:
-            found[name] = comparison.run(name)
+    chosen = options.only or (ENGINE, *WORKLOADS)
+    if ENGINE in chosen:
+        found[ENGINE] = compare_engine(timing)
+    if loads := [name for name in chosen if name != ENGINE]:
+        found |= _compare_workloads(timing, loads, options)
     print(json.dumps({name: [asdict(each) for each in rows] for name, rows in found.items()})) if options.json else None
     worst = max(abs(each.relative) for rows in found.values() for each in rows)
     print(f"the largest difference is {worst:.1%}; the limit is {options.limit:.0%}")
     return 0 if worst <= options.limit else 1
+
+
+def _compare_workloads(
+    timing: EngineTiming, names: Sequence[str], options: argparse.Namespace
+) -> dict[str, list[Difference]]:
+    with ClusterProcess("--instances", "1") as cluster:
+        pin_and_settle(cluster, INSTANCE_CPU, OTHERS_CPU)
+        comparison = Comparison(cluster, with_host(timing, cluster), options)
+        return {name: comparison.run(name) for name in names}
+
+
+def compare_engine(timing: EngineTiming) -> list[Difference]:
+    """Interrupts and moves of one engine on the instance's core, live and modelled, printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = resolve_model(MODEL, models_folder(Path(folder)))
+        with EngineProbe(ProbeOptions(model, KV_BYTES)) as probe:
+            probe.pin({INSTANCE_CPU})
+            live, trials = measured(probe, timing)
+            modelled_times = modelled(timing, trials, probe.ready.slots, probe.ready.max_positions)
+    found = engine_differences(live, modelled_times)
+    print(f"engine: {len(live.interrupt_s)} interrupts, {len(live.move_s)} moves")
+    print(f"  {'':14}{'live ms':>10}{'simulated':>10}")
+    for each in found:
+        times = f"{each.live_s * 1e3:10.3f}{each.simulated_s * 1e3:10.3f}{each.relative:>+8.1%}"
+        print(f"  {each.measure:9} {each.quantile:4}{times}", flush=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +373,7 @@ def _profiled() -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, help="a store that `dunlin profile --cpu 1` wrote on this machine")
-    parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
+    parser.add_argument("--only", action="append", choices=[ENGINE, *WORKLOADS], help="this workload; may be repeated")
     parser.add_argument("--minutes", type=float, default=12.0, help="that each workload's parts and references take")
     parser.add_argument("--keep", type=Path, help="a folder for the records of the live runs")
     parser.add_argument("--limit", type=float, default=0.10)

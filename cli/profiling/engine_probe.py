@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,10 +21,13 @@ from dunlin.cost.store import TransferPoint
 from dunlin.effects import Address, Message
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.options import EngineOptions
+from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.messages.engine import (
     Close,
     EngineFailed,
     EngineReady,
+    Interrupt,
+    Interrupted,
     MapHost,
     Open,
     Step,
@@ -33,11 +36,25 @@ from dunlin.messages.engine import (
     TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import Header, HostRegion, Region, SamplingParams, TransferKind, TransferStatus, i8, i32, i64
+from dunlin.messages.types import (
+    Header,
+    HostRegion,
+    Region,
+    SamplingParams,
+    TransferKind,
+    TransferStatus,
+    Verdict,
+    i8,
+    i32,
+    i64,
+)
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 STEP_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 600.0
+_PROCESS_CLOCK = 2
+"""Linux: of the clock that counts a process's CPU time."""
+_LOOK_S = 0.0002
 _DISCARDED = 2
 """Steps at the beginning of a trial that are not counted: caches and the second outstanding step settle."""
 
@@ -109,6 +126,7 @@ class EngineProbe:
     def __init__(self, choice: ProbeOptions, seed: int = 0) -> None:
         self._random = random.Random(seed)
         self._fds = os.memfd_create("dunlin-arena"), os.memfd_create("dunlin-progress")
+        self._page = ProgressPage(self._fds[1])
         self._socket, theirs = socket.socketpair()
         options = EngineOptions(
             model=choice.model,
@@ -149,6 +167,11 @@ class EngineProbe:
         self._process.wait()
         for fd in self._fds:
             os.close(fd)
+
+    def pin(self, cpus: set[int]) -> None:
+        """Let the engine's threads run on these cores alone."""
+        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cpus)
 
     def measure_step(self, trial: StepTrial) -> list[StepTiming]:
         """The trial's steps, in order. Raises ProbeError."""
@@ -213,15 +236,59 @@ class EngineProbe:
 
     def measure_move(self, tokens: int, repeats: int = 5) -> list[TransferPoint]:
         """The median copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
+        length = tokens * self.ready.kv_bytes_per_token
+        times = self.move_times(tokens, repeats)
+        return [TransferPoint(kind, length, lower_quartile(seconds)) for kind, seconds in times.items()]
+
+    def move_times(
+        self, tokens: int, repeats: int, clock: Callable[[], float] = time.perf_counter
+    ) -> dict[TransferKind, list[float]]:
+        """Seconds of each copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
         times: dict[TransferKind, list[float]] = {TransferKind.SLAB_TO_HOST: [], TransferKind.HOST_TO_SLAB: []}
         checksum = 0
         for _ in range(repeats):
             for kind, seconds in times.items():
-                began_s = time.perf_counter()
+                began_s = clock()
                 checksum = self._move(kind, 0, tokens, checksum)
-                seconds.append(time.perf_counter() - began_s)
-        length = tokens * self.ready.kv_bytes_per_token
-        return [TransferPoint(kind, length, lower_quartile(seconds)) for kind, seconds in times.items()]
+                seconds.append(clock() - began_s)
+        return times
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU time that the engine's process has used: neighbours that take its core do not count."""
+        return time.clock_gettime(~self._process.pid << 3 | _PROCESS_CLOCK)
+
+    def prompt_time(self, tokens: int) -> float:
+        """The engine's CPU seconds in a step of one prompt of so many tokens. Raises ProbeError."""
+        began_s = self.cpu_s()
+        self._send(*(messages := self._prompt(tokens)))
+        self._receive(StepDone)
+        took_s = self.cpu_s() - began_s
+        self._send(Close(messages[0].sequence))
+        return took_s
+
+    def interrupt_time(self, tokens: int, after_s: float) -> float | None:
+        """The engine's CPU seconds from an interrupt to its answer, where it had used `after_s` for a prompt of so many
+        tokens that is computed in one step. None: the step had ended before. Raises ProbeError.
+        """
+        opened, step = self._prompt(tokens)
+        self._count += 1
+        due_s = self.cpu_s() + after_s
+        self._send(opened, step)
+        while (began_s := self.cpu_s()) < due_s:
+            time.sleep(_LOOK_S)
+        self._page.call(self._count)
+        self._send(Interrupt(Verdict.SUSPEND, ticket=self._count, up_to_step=step.step))
+        first = self._receive(Interrupted, StepDone)
+        took_s = self.cpu_s() - began_s
+        self._receive(Interrupted, StepDone)
+        self._send(Close(opened.sequence))
+        return took_s if isinstance(first, Interrupted) and first.sequence else None
+
+    def _prompt(self, tokens: int) -> tuple[Open, Step]:
+        sequence, opened, slot = self._open(TrialRow(0, tokens, decode=False), 1)
+        self._count += 1
+        columns = (i64([sequence]), i64([0]), i64([tokens]), i8([1]), i32([0]), i64([slot]), i64([tokens]))
+        return opened, Step(self._count, *columns)
 
     def copy_to_host(self, slot: int, tokens: int) -> None:
         """Copy the content of so many slots to the beginning of the host tier. Raises ProbeError."""
@@ -317,7 +384,7 @@ class EngineProbe:
         except OSError as error:
             raise ProbeError(f"the engine is gone: {error}") from error
 
-    def _receive(self, kind: type[Any]) -> Any:
+    def _receive(self, *kinds: type[Any]) -> Any:
         while not self._events:
             try:
                 data = self._socket.recv(1 << 20)
@@ -331,8 +398,8 @@ class EngineProbe:
             raise ProbeError(event.reason)
         if isinstance(event, Unsupported):
             raise ProbeError(f"the engine refuses {event.what}: {event.detail}")
-        if not isinstance(event, kind):
-            raise ProbeError(f"the engine said {type(event).__name__} where {kind.__name__} was due")
+        if not isinstance(event, kinds):
+            raise ProbeError(f"the engine said {type(event).__name__} where {kinds[0].__name__} was due")
         return event
 
 

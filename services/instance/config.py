@@ -9,6 +9,9 @@ from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
 
+PEER, DISK = "peer", "disk"
+"""Where weights are read first (RemapConfig.load_from)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -331,6 +334,13 @@ class RemapConfig:
         unit="seconds",
         above=0,
         why="the group's order follows within a second, and a stream that stands longer is noticed",
+    )
+    load_from: str = setting(
+        PEER,
+        "Where weights of layers that come back are read first: in the memory of a `peer` of the node to which KV has "
+        "gone (then of another one, then in the checkpoint), or in the checkpoint on `disk` at once.",
+        choices=(PEER, DISK),
+        why="memory is faster than a disk, and what a peer does not deliver comes from there",
     )
 
     def __post_init__(self) -> None:

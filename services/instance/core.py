@@ -219,6 +219,7 @@ class InstanceCore:
             self.steps,
             lambda: self._group_orders.epoch,
             lambda: len(self.migration.migrate_in),
+            lambda: self.migration.peer_copies.met,
             self._on_layers_changed,
         )
 

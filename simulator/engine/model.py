@@ -206,6 +206,7 @@ class SimulatedEngine:
             audit,
             lambda: self.runner.running is not None,
             lambda: len(self.runner.parked) > 0,
+            self.peers.lacks,
         )
         self._handlers = self._routes()
 

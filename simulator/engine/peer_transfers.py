@@ -144,6 +144,13 @@ class PeerTransfers:
         met = self._met.get(peer)
         return met is not None and self._network is not None and self._network.ends.get(peer) is met
 
+    def lacks(self, peer: Address, layer: int) -> str:
+        """Why a layer's weights cannot be read out of the peer's memory; empty if they can."""
+        if not self.reaches(peer):
+            return f"{peer} was not met, or its engine is gone"
+        is_held = layer in self._met[peer].layers.held
+        return "" if is_held else f"{peer}: the peer does not hold the weights of layer {layer}"
+
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
         """Map a peer's memory; transfers into what was mapped of it before fail first."""
         effects = self._fail_all(now_s, message.peer, "the peer is met anew")

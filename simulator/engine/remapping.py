@@ -15,7 +15,9 @@ PIECE_S = 0.005
 
 
 class SimulatedRemapper:
-    """Answers `Remap` by the changes of `layers`. `is_computing()`: a step runs. `has_parked()`: rows are parked."""
+    """Answers `Remap` by the changes of `layers`. `is_computing()`: a step runs. `has_parked()`: rows are parked.
+    `lacks(peer, layer)`: why a peer is no source of a layer; empty if it is one.
+    """
 
     def __init__(
         self,
@@ -26,6 +28,7 @@ class SimulatedRemapper:
         audit: KvAudit | None,
         is_computing: Callable[[], bool],
         has_parked: Callable[[], bool],
+        lacks: Callable[[Address, int], str],
     ) -> None:
         self._instance = instance
         self._ready = ready
@@ -34,6 +37,7 @@ class SimulatedRemapper:
         self._audit = audit
         self._is_computing = is_computing
         self._has_parked = has_parked
+        self._lacks = lacks
         self._ended: Remap | None = None
         self._begun: tuple[float, Remap] | None = None
         self._passed = 0
@@ -48,7 +52,7 @@ class SimulatedRemapper:
         Raises:
             ContractBroken: rows are parked inside layers that go.
         """
-        if refusal := self._layers.begin(message):
+        if refusal := self._no_source(message) or self._layers.begin(message):
             return [Send(self._instance, Unsupported("Remap", refusal, layout=message.layout))]
         aborted = self._end_unanswered(now_s)
         self._begun = (now_s, message)
@@ -59,6 +63,11 @@ class SimulatedRemapper:
             size = len(self._layers.coming(message)) * self._layers.weights_bytes
             took_s = self._timing.move_s(TransferKind.HOST_TO_SLAB, size)
         return [*aborted, After(took_s, RemapDue(message))]
+
+    def _no_source(self, message: Remap) -> str:
+        """Why LOAD has no source for one of its layers; empty if it has them all."""
+        named = ((source.peer, source.layer) for source in message.sources if source.peer is not None)
+        return next((text for peer, layer in named if (text := self._lacks(peer, layer))), "")
 
     def over(self, now_s: float, due: RemapDue) -> list[Effect]:
         """The time of a phase is up: it ends now, or with the running step."""

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.doors import door_fuzz
 from benchmarks.faults import fault_matrix
-from benchmarks.faults.failover import FailoverPlan, faults, longest_pause_s
+from benchmarks.faults.failover import FailoverPlan, cluster_flags, faults, longest_pause_s
 from benchmarks.fuzzing import parser_fuzz
 from benchmarks.fuzzing.parsers import PARSERS
-from benchmarks.harness.decisions import DispatchedAttempt, dispatched_attempts
+from benchmarks.harness.decisions import DispatchedAttempt, RowCommands, dispatched_attempts, row_commands
 from benchmarks.harness.fault_targets import ROLES, epoch_of, pid_of
 from benchmarks.harness.fleet_status import (
     NotReached,
@@ -23,13 +23,15 @@ from benchmarks.harness.fleet_status import (
     unbalanced,
     wait_until,
 )
+from benchmarks.harness.layer_orders import fewer_layers, missing_layers
 from benchmarks.harness.phase_load import gap_s
 from benchmarks.harness.verified_load import VerifiedLoad, make_jobs
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Cancel, Place
+from dunlin.messages.engine import Interrupt, Resume
 from dunlin.messages.fleet import FleetStatus, InstanceReport, ManagerReport, MemberStatus, Reason
-from dunlin.messages.types import i32
+from dunlin.messages.types import Verdict, i32
 from dunlin.workload.loadgen.load_generator import RequestFailed, StreamedTokens
 from dunlin.workload.loadgen.stats import RequestRecord
 from dunlin.workload.traffic.prompts import Job
@@ -142,6 +144,49 @@ def test_a_wrong_a_short_and_a_failed_song_are_failures(spoil: list[int] | Excep
     chorus = sing(Choir(spoil, spoil_from=4 + 3))
     assert complaint in chorus.failures[0]
     assert chorus.failures[0].startswith("req-8")
+
+
+def test_a_request_is_open_until_its_last_token() -> None:
+    load = VerifiedLoad(Choir(), make_jobs(1, 3, 5, 100), 1)
+    record = RequestRecord(0.0, 3, 5, tokens=[1, 2, 3, 4])
+    assert not load.is_open(record)
+    load.open[0] = record
+    assert load.is_open(record)
+    assert load.mid_stream() == [], "it is past its half"
+    record.tokens.append(5)
+    assert not load.is_open(record)
+
+
+def test_commands_about_rows_are_counted_by_what_they_do() -> None:
+    sender, to = Address("instance", "i", 1), Address("engine", "i")
+    messages = (
+        Interrupt(Verdict.SUSPEND, ticket=1),
+        Interrupt(Verdict.SUSPEND, ticket=2),
+        Interrupt(Verdict.DISCARD, ticket=3),
+        Resume(4),
+        Place(1, 2, i32([5]), 1, 9, handle=7),
+        Place(1, 1, i32([5]), 1, 9),
+    )
+    found = row_commands([(Reason(1.0, sender, to, "", b""), message) for message in messages])
+    assert found == RowCommands(suspends=2, discards=1, resumes=1, moves=1)
+    assert (found + found).interrupts == 6
+
+
+def test_layers_that_are_missing_are_named() -> None:
+    assert missing_layers(status(layers_held=2, model_layers=4)) == ["i: 2 of 4 layers"]
+    assert missing_layers(status(layers_held=4, model_layers=4)) == []
+    draw = random.Random(1)
+    for _ in range(50):
+        some = fewer_layers(draw, 4)
+        assert some == sorted(set(some))
+        assert 0 < len(some) < 4
+
+
+def test_a_restless_failover_sets_both_policies() -> None:
+    flags = cluster_flags(FailoverPlan(interrupts="restless", moves=True))
+    assert "instance.interrupts.policy=restless" in flags
+    assert "manager.rebalance.policy=restless" in flags
+    assert not any("rebalance" in flag for flag in cluster_flags(FailoverPlan()))
 
 
 def sung(*token_s: float, at_s: float = 0.0) -> RequestRecord:

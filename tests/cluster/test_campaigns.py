@@ -2,13 +2,17 @@
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.engine import throughput
 from benchmarks.faults import disconnects, etcd_outage, failover, fault_matrix, slow_step
+from benchmarks.harness.fleet_status import wait_until
+from benchmarks.harness.layer_orders import RandomLayerOrders, missing_layers
 from benchmarks.harness.report import BenchmarkResult
+from benchmarks.harness.session import CampaignSession
 from benchmarks.kv import preemption
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.workload.traffic.arrival_processes import arrivals_until, gamma_arrivals
@@ -26,6 +30,19 @@ def test_kills_and_a_stop_in_mid_sequence_fail_no_request(cluster: ClusterProces
     figures = held(asyncio.run(failover.run(plan, cluster))).figures
     assert figures["faults"] == 4
     assert figures["requests finished"] > 4
+
+
+def test_layers_are_ordered_away_and_back(cluster: ClusterProcess) -> None:
+    async def order() -> None:
+        async with CampaignSession(cluster) as session, RandomLayerOrders(session.status, 0.05) as orders:
+            deadline_s = time.monotonic() + 300
+            while orders.restored < 2 and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+            assert (min(orders.dropped, orders.restored) >= 2, orders.failed) == (True, [])
+        async with CampaignSession(cluster) as session:
+            await wait_until(session.status, lambda status: not missing_layers(status), "all layers", 60)
+
+    asyncio.run(order())
 
 
 def test_disconnects_lose_no_slot(cluster: ClusterProcess) -> None:

@@ -27,6 +27,7 @@ from dunlin.messages.engine import (
     MapHost,
     Meet,
     Met,
+    Step,
     StepDone,
     Transfer,
     TransferDone,
@@ -153,6 +154,15 @@ class EngineTransfers:
         rooms = [self._rooms.view(room, self._rooms.room_bytes) for room in own]
         there = [arena.room_memory(room) for arena, room in zip(arenas, theirs, strict=True)]
         return [_link(*way, exchange) for way in zip(arenas, rooms, there, strict=True)]
+
+    def give_up_exchange(self, step: Step) -> None:
+        """A step with peers ends before it has begun: what they share with it need not be waited for."""
+        for peer, room in zip(step.peers, step.peer_room, strict=True):
+            try:
+                arena = self.peers.of(peer)
+                PipeWriter(arena.room_memory(room), step.exchange, arena.alive).give_up()
+            except TransferError:  # it is gone itself
+                continue
 
     # --- copying ---
 

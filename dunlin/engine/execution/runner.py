@@ -75,6 +75,7 @@ class EngineRunner:
             beat,
             own.rooms,
             self._transfers.links,
+            self._transfers.give_up_exchange,
             work_clock,
         )
         self.layers = (

@@ -65,6 +65,7 @@ class StepRunner:
         beat: Callable[[], object],
         rooms: TransitRooms,
         links: Callable[[Sequence[Address], Ints, Ints, int], list[PeerLink]],
+        give_up_exchange: Callable[[Step], None],
         work_clock: Callable[[], float],
     ) -> None:
         self.last_step_s = 0.0
@@ -72,6 +73,7 @@ class StepRunner:
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
         self.rooms = rooms
         self._links = links
+        self._give_up_exchange = give_up_exchange
         self._decoder = decoder
         self._shape = shape
         self._clock = clock
@@ -175,6 +177,7 @@ class StepRunner:
                 self._running = self._begin(queued)
             except StepError as error:
                 what = "Resume" if queued.step is None else "Step"
+                self._never_begins(queued)
                 return [Unsupported(what, str(error), step=queued.number)]
             self._running.idle_s = started_s - self._idle_since_s
         assert self._running is not None
@@ -190,8 +193,14 @@ class StepRunner:
             events.append(running.answer(SampledRows()))
             self._running = None
         for queued in self._queue.pop_empty():
+            self._never_begins(queued)
             events.append(RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows()))
         return events
+
+    def _never_begins(self, queued: QueuedStep) -> None:
+        """Its peers would wait for ever for what they share with it."""
+        if queued.step is not None and queued.step.peers:
+            self._give_up_exchange(queued.step)
 
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
         try:

@@ -1,9 +1,10 @@
 """A transit room as a pipe from one engine to another: bytes in order, as many under way as the room holds.
 
-The room begins with four words: the exchange that the reader opened it for, the bytes written and read since, and the
-exchange that the writer has given up. The rest is a ring. A writer waits until the room is open for its own exchange,
-so what an exchange before left in the room is never read. One writer and one reader; the order of their stores is that
-of x86, and the lock that a writer takes for each piece is a barrier besides.
+The room begins with words: the exchange that the reader opened it for, the bytes written and read since, and the
+exchanges that the writer has given up. The rest is a ring. A writer waits until the room is open for its own exchange,
+so what an exchange before left in the room is never read. Exchanges may be given up while they are queued behind the
+one that runs, so each has a word among `_GIVEN_UP_WORDS`, which are more than the steps of a queue. One writer and one
+reader; the order of their stores is that of x86, and the lock that a writer takes for each piece is a barrier besides.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from contextlib import AbstractContextManager
 
 from dunlin.engine.transfer.host_tier import Bytes
 
-HEADER_BYTES = 64
+HEADER_BYTES = 512
 _EXCHANGE, _WRITTEN, _READ, _GIVEN_UP = range(4)
+_GIVEN_UP_WORDS = 32
 _PIECE_BYTES = 1 << 20
 
 
@@ -31,7 +33,7 @@ class PipeReader:
     @property
     def is_given_up(self) -> bool:
         """Whether the writer will write no more of this exchange."""
-        return int(self._words[_GIVEN_UP]) == self._exchange
+        return int(self._words[_given_up(self._exchange)]) == self._exchange
 
     def read_into(self, wanted: Bytes) -> int:
         """Take out what has arrived, at most `len(wanted)`; returns how many bytes."""
@@ -79,4 +81,9 @@ class PipeWriter:
         :raises TransferError: as `write`.
         """
         with self._guard():
-            self._words[_GIVEN_UP] = self._exchange
+            self._words[_given_up(self._exchange)] = self._exchange
+
+
+def _given_up(exchange: int) -> int:
+    """The word that says whether the exchange is given up."""
+    return _GIVEN_UP + exchange % _GIVEN_UP_WORDS

@@ -5,7 +5,7 @@ DROP_WEIGHTS follows; RELEASE_KV when no sequence has slots, for their KV is tha
 beyond the capacity with all layers is evacuated, then PREPARE, LOAD, COMMIT. Knows no token and no other instance.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dunlin.cores.handlers import handles
@@ -14,6 +14,7 @@ from dunlin.messages.engine import EngineReady, Remap, RemapDone, Unsupported
 from dunlin.messages.plan import RemapLayers, RemapLayersDone
 from dunlin.messages.types import Figure, RejectedOption, RemapPhase, Why, i32
 from services.instance.config import RemapConfig
+from services.instance.engine.layer_sources import LayerSources
 from services.instance.kv.whole_regions import Layers, all_layers
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
@@ -47,8 +48,8 @@ class LayerChange:
 class LayerChanges:
     """Owns the order that is followed and the engine's change. `stale_total` counts fenced orders and late answers.
 
-    `on_change` is told what the engine is after each change of layers or slots. `epoch` and `arrivals` ask for the
-    manager's term and the migrations that arrive.
+    `on_change` is told what the engine is after each change of layers or slots. `epoch`, `arrivals` and `peers` ask for
+    the manager's term, the migrations that arrive, and the engines whose memory this one can read.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LayerChanges:
         steps: StepLedger,
         epoch: Callable[[], int],
         arrivals: Callable[[], int],
+        peers: Callable[[], Sequence[Address]],
         on_change: Callable[[EngineReady], None],
     ) -> None:
         self.stale_total = 0
@@ -70,6 +72,7 @@ class LayerChanges:
         self._steps = steps
         self._epoch = epoch
         self._arrivals = arrivals
+        self._sources = LayerSources(config.load_from, peers)
         self._on_change = on_change
         self._ready: EngineReady | None = None
         self._wanted: Layers | None = None
@@ -163,6 +166,7 @@ class LayerChanges:
         self._apply(replace(ready, layers=done.layers, slots=done.slots, quantum=done.quantum, layout=layout))
         if done.phase is RemapPhase.PREPARE:
             change.next = RemapPhase.DROP_WEIGHTS if is_fewer else RemapPhase.LOAD
+            self._sources.begin()
         elif done.phase in FOLLOWING:
             change.next = FOLLOWING[done.phase]
         else:
@@ -176,6 +180,8 @@ class LayerChanges:
             self.stale_total += 1
             return []
         self._unanswered = None
+        if phase is RemapPhase.LOAD and self._sources.fail(message.detail):
+            return []  # the phase is ordered again, with the next source
         if phase in (RemapPhase.ABORT, RemapPhase.RELEASE_KV):  # nothing is under way (any more)
             self._change = None
             return []
@@ -225,9 +231,14 @@ class LayerChanges:
 
     def _send(self, change: LayerChange) -> Effect:
         self._unanswered = change.next
-        figures = (Figure("layers", len(change.layers)), Figure("layers_held", len(self._held)))
-        why = Why("remap", change.next.name.lower(), figures) if change.next is RemapPhase.PREPARE else None
-        return Send(self._engine, Remap(change.layout, change.next, i32(change.layers), why))
+        command = Remap(change.layout, change.next, i32(change.layers))
+        if change.next is RemapPhase.PREPARE:
+            figures = (Figure("layers", len(change.layers)), Figure("layers_held", len(self._held)))
+            command = replace(command, why=Why("remap", "prepare", figures))
+        elif change.next is RemapPhase.LOAD:
+            coming = [layer for layer in change.layers if layer not in self._held]
+            command = replace(command, why=self._sources.why(coming), sources=self._sources.named(coming))
+        return Send(self._engine, command)
 
     def _target(self) -> Layers:
         """What is wanted, if that is fewer or more than what is held; else both together, from which some go later."""

@@ -58,6 +58,11 @@ class PeerCopies:
         """Whether this engine lets peers write into its memory, and can write into theirs."""
         return self._ready is not None and bool(self._ready.agent)
 
+    @property
+    def met(self) -> list[Address]:
+        """The engines whose memory this engine can reach, as far as it knows, in the order in which it asked."""
+        return [peer for peer, (_, state) in self._peers.items() if state is PeerState.MET]
+
     def on_engine_ready(self, ready: EngineReady) -> None:
         """A new engine: it has met no peer."""
         self._ready = ready

@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.messages.engine import (
     Interrupt,
     LayerSource,
+    Meet,
+    Met,
     RemapDone,
     StepDone,
     Transfer,
@@ -341,7 +345,54 @@ def _change_under_limit(directory: Path) -> None:
     assert os.fstat(engine.fd).st_blocks * 512 <= size
 
 
-def _there_and_back(engine: LayeredRunner, steps: "Traffic", layout: int) -> None:
+def test_layers_come_from_a_peer_process_with_memory_for_one_arena(tmp_path: Path) -> None:
+    """And 64 MB: the checkpoint is gone from the disk, another process holds the layers; with equal logits."""
+    directory = make_checkpoint(tmp_path, layers=4, hidden=512, intermediate=4096, heads=8, head_dim=64)
+    assert in_child(lambda: _change_from_a_peer(directory)) == 0
+
+
+def _change_from_a_peer(directory: Path) -> None:
+    engine = LayeredRunner(directory)
+    with peer_process(directory) as agent:
+        peer = Address("engine", "b")
+        assert engine.run(Meet(peer, agent)) == [Met(peer)]
+        for path in directory.glob("*.safetensors"):
+            path.unlink()
+        steps = Traffic(engine)
+        before, slots = steps.logits(), engine.slots
+        size = os.fstat(engine.fd).st_size
+        assert sum(engine.model.arena.plan.weights[:2]) * GRANULE_BYTES > 0.8 * ALONE, "what moves does not fit twice"
+        limit_memory(size)
+        sources = tuple(LayerSource(layer, peer) for layer in ALL if layer not in FEWER)
+        for layout in (1, 3):
+            _there_and_back(engine, steps, layout, sources)
+            assert engine.slots == slots
+            assert torch.equal(steps.logits(), before)
+        assert os.fstat(engine.fd).st_blocks * 512 <= size
+
+
+@contextmanager
+def peer_process(directory: Path) -> Iterator[bytes]:
+    """Another process with an engine of the same weights; yields what its peers need to know."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        other = LayeredRunner(directory, "b")
+        os.write(writing, other.access.agent)
+        os.close(writing)
+        signal.pause()
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as said:
+            yield said.read()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _there_and_back(
+    engine: LayeredRunner, steps: "Traffic", layout: int, sources: tuple[LayerSource, ...] = ()
+) -> None:
     slots = engine.slots
     for phase in (PREPARE, DROP_WEIGHTS, RELEASE_KV):
         steps.change(remap(phase, FEWER, layout))
@@ -353,7 +404,7 @@ def _there_and_back(engine: LayeredRunner, steps: "Traffic", layout: int) -> Non
         found = kv[layer][: engine.slots, 0, 0, 0]
         assert torch.equal(found, torch.arange(engine.slots) + 1000.0 * layer), "a granule serves one range"
     for phase in (PREPARE, LOAD, COMMIT):
-        steps.change(remap(phase, ALL, layout + 1))
+        steps.change(remap(phase, ALL, layout + 1, sources=sources if phase is LOAD else ()))
 
 
 class Traffic:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.messages.engine import Close, Forget, Interrupted, Met, StepDone
+from dunlin.messages.engine import Close, Forget, Interrupted, Met, StepDone, Unsupported
 from dunlin.messages.types import GroupKind, Keep, i8, i32, i64
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import make_checkpoint
@@ -424,3 +424,50 @@ def test_what_cannot_be_is_refused(directory: Path, detail: str) -> None:
         me.events += me.runner.work(lambda: None)
     (refused,) = me.answers()
     assert detail in refused.detail
+
+
+def test_a_queued_step_that_is_interrupted_lets_its_peers_end(directory: Path) -> None:
+    """The holder computes a prompt; what it is to serve after that is taken back before it begins, twice in a row."""
+    master, holder = meet_all([Member(number, directory, "deterministic") for number in range(2)])
+    length = len(TEXT) - CHUNK
+    for each in (master, holder):
+        whole_text(each, TEXT, STEPS, 0)
+    pieces = [(0, 512, 1), (512, length, 0)]
+    spread(master, holder, pieces)
+    holder.tell(make_open(5, TEXT[:200]), make_step(1, (5, 0, 200, 2000)))
+    holder.events += holder.runner.work(lambda: True)
+    for number in (1, 2):
+        split_step(master, holder, number, (length, len(TEXT)), pieces)
+    for _ in range(100):
+        master.events += master.runner.work(lambda: None)
+    assert master.runner.is_waiting
+    holder.tell(interrupt(up_to_step=52))
+    run_all([holder, master])
+    left, *done = holder.answers()
+    assert isinstance(left, Interrupted)
+    assert sorted(each.step for each in done) == [1, 51, 52]
+    assert [(each.step, list(each.sequence), list(each.left)) for each in master.answers()] == [
+        (1, [], [1]),
+        (2, [], [1]),
+    ]
+
+
+def test_a_step_that_is_refused_lets_its_peers_end(directory: Path) -> None:
+    """The holder is to serve with a row of its own whose sequence has a parked row."""
+    master, holder = meet_all([Member(number, directory, "deterministic") for number in range(2)])
+    length = len(TEXT) - CHUNK
+    for each in (master, holder):
+        whole_text(each, TEXT, STEPS, 0)
+    pieces = [(0, 512, 1), (512, length, 0)]
+    spread(master, holder, pieces)
+    holder.tell(make_open(5, TEXT[:200]), make_step(1, (5, 0, 200, 2000)))
+    holder.events += holder.runner.work(lambda: True)
+    holder.tell(interrupt(up_to_step=1))
+    spans = span_columns([(0, (0, 512, 1, 0))])
+    both = [master, holder]
+    master.tell(make_step(1, (1, length, len(TEXT), length), **spans, **group(master, both, GroupKind.MASTERS, 71)))
+    part = serve(0, [(1, length, len(TEXT), [(0, 512, 0)])])
+    holder.tell(make_step(2, (5, 0, 10, 3000), serve=part, **group(holder, both, GroupKind.MASTERS, 71)))
+    run_all([holder, master])
+    assert [each.step for each in holder.answers() if isinstance(each, Unsupported)] == [2]
+    assert [(each.step, list(each.left)) for each in master.answers()] == [(1, [1])]

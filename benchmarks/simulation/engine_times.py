@@ -1,0 +1,190 @@
+"""Responses to interrupts and times of moves, of a live engine and of the modelled one that its profile makes.
+
+Both get the same commands. An interrupt comes at a random part of the time that its step takes, by the profile and by
+how fast steps of that prompt were just now; it suspends the one row, a prompt that is computed in one step. A move is a
+copy of KV to the host tier or back. Lengths are none of those that a profile is fitted to. All of it is the engine's
+own CPU time, so that neighbours on its core do not count.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from statistics import median
+from typing import Any
+
+from cli.profiling.engine_probe import EngineProbe, ProbeHostTier
+from dunlin.cost.models import BatchCounts, EngineTiming
+from dunlin.effects import Address, After
+from dunlin.messages.engine import Close, Interrupt, Interrupted, MapHost, Open, Step, Transfer, TransferDone
+from dunlin.messages.types import (
+    HostRegion,
+    Region,
+    SamplingParams,
+    TransferKind,
+    Verdict,
+    i8,
+    i32,
+    i64,
+)
+from dunlin.workload.loadgen.stats import percentiles
+from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.model import SimulatedEngine, SimulatedEngineSettings, engine_ready_of
+from simulator.engine.timing import UnsteadyTiming
+from simulator.study.live_comparison import QUANTILES, Difference
+
+PROMPTS = (300, 700, 1500)
+COPIES = (48, 200, 700, 1500)
+INTERRUPTS, MOVES = 60, 12
+"""Of each length."""
+PARTS = (0.1, 0.85)
+"""Of a step's time, between which interrupts come."""
+STEPS = 3
+"""Undisturbed ones before each interrupt."""
+ME = Address("instance", "fidelity", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedInterrupt:
+    """An interrupt of a prompt's step, `after_s` after it was sent; steps were `slowness` times as slow as profiled."""
+
+    tokens: int
+    after_s: float
+    slowness: float
+
+
+@dataclass(slots=True)
+class EngineTimes:
+    """Seconds of responses and of copies, in the order of the trials."""
+
+    interrupt_s: list[float] = field(default_factory=list)
+    move_s: list[float] = field(default_factory=list)
+
+
+def measured(
+    probe: EngineProbe, timing: EngineTiming, interrupts: int = INTERRUPTS, moves: int = MOVES
+) -> tuple[EngineTimes, list[TimedInterrupt]]:
+    """What the live engine took, and the interrupts that came in time. Raises ProbeError."""
+    times, trials, draw = EngineTimes(), list[TimedInterrupt](), random.Random(1)
+    limit = min(probe.ready.slots // 2, probe.ready.max_positions - 2)
+    for tokens in [each for each in PROMPTS if each <= limit]:
+        for _ in range(interrupts):
+            step_s = median(probe.prompt_time(tokens) for _ in range(STEPS))
+            after_s = step_s * draw.uniform(*PARTS)
+            took_s = probe.interrupt_time(tokens, after_s)
+            if took_s is not None:
+                times.interrupt_s.append(took_s)
+                trials.append(TimedInterrupt(tokens, after_s, step_s / timing.step_s(_prompt(tokens))))
+    copies = [each for each in COPIES if each <= limit]
+    with closing(ProbeHostTier(max(copies) * probe.ready.kv_bytes_per_token)) as tier:
+        probe.map_host_tier(tier)
+        for tokens in copies:
+            for seconds in probe.move_times(tokens, moves, probe.cpu_s).values():
+                times.move_s += seconds
+    return times, trials
+
+
+def modelled(
+    timing: EngineTiming, trials: Sequence[TimedInterrupt], slots: int, max_positions: int, moves: int = MOVES
+) -> EngineTimes:
+    """What the modelled engine takes for the same."""
+    times = EngineTimes()
+    for trial in trials:
+        engine = ModelledEngine(timing, trial.slowness, slots, max_positions)
+        if (took_s := engine.interrupt_time(trial.tokens, trial.after_s)) is not None:
+            times.interrupt_s.append(took_s)
+    engine = ModelledEngine(timing, 1.0, slots, max_positions)
+    for tokens in [each for each in COPIES if each <= min(slots // 2, max_positions - 2)]:
+        for kind in (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB):
+            times.move_s += [engine.move_time(kind, tokens)] * moves
+    return times
+
+
+class ModelledEngine:
+    """The modelled engine alone, in a time of its own."""
+
+    def __init__(self, timing: EngineTiming, slowness: float, slots: int, max_positions: int) -> None:
+        ready = engine_ready_of(timing, slots=slots, max_positions=max_positions)
+        settings = SimulatedEngineSettings(ready=ready, timing=UnsteadyTiming(_steady(timing), slowness), audit=False)
+        self._engine = SimulatedEngine(ME, settings, SimulatedHostMemory())
+        self._token_bytes = ready.kv_bytes_per_token
+        self._layers = len(ready.layers)
+        self._now_s = 0.0
+        self._count = 0
+        self._timers: list[tuple[float, int, Any]] = []
+        self._timer_count = 0
+        self._said: list[tuple[float, Any]] = []
+        self._checksum = 0
+        self._tell(MapHost("/tier", slots * self._token_bytes, 1))
+
+    def interrupt_time(self, tokens: int, after_s: float) -> float | None:
+        """As `EngineProbe.interrupt_time`."""
+        columns = (i64([1]), i64([0]), i64([tokens]), i8([1]), i32([0]), i64([0]), i64([tokens]))
+        self._tell(Open(1, i32([5] * tokens), tokens, 8, SamplingParams(temperature=0.0)), Step(1, *columns))
+        self._pass_until(self._now_s + after_s)
+        began_s = self._now_s
+        self._tell(Interrupt(Verdict.SUSPEND, ticket=1, up_to_step=1))
+        at_s, answer = self._answer(lambda event: isinstance(event, Interrupted))
+        self._tell(Close(1))
+        return at_s - began_s if answer.sequence else None
+
+    def move_time(self, kind: TransferKind, tokens: int) -> float:
+        """Seconds of one copy of so many tokens."""
+        self._count += 1
+        began_s, size = self._now_s, tokens * self._token_bytes
+        host = HostRegion(1, 1, 0, size, self._checksum)
+        region = Region(0, self._layers, 0, tokens)
+        self._tell(Transfer(self._count, kind, 0, region, i64([0]), i64([tokens]), host))
+        at_s, done = self._answer(lambda event: isinstance(event, TransferDone) and event.ticket == self._count)
+        self._checksum = done.checksum
+        return at_s - began_s
+
+    def _tell(self, *messages: Any) -> None:
+        for message in messages:
+            for effect in self._engine.receive(self._now_s, ME, message):
+                if isinstance(effect, After):
+                    self._start_timer(effect)
+                else:
+                    self._said.append((self._now_s, effect.message))
+
+    def _start_timer(self, effect: After) -> None:
+        self._timer_count += 1
+        heappush(self._timers, (self._now_s + effect.delay_s, self._timer_count, effect.message))
+
+    def _pass_until(self, until_s: float) -> None:
+        while self._timers and self._timers[0][0] <= until_s:
+            self._pass()
+        self._now_s = until_s
+
+    def _pass(self) -> None:
+        self._now_s, _, message = heappop(self._timers)
+        self._tell(message)
+
+    def _answer(self, fits: Callable[[Any], bool]) -> tuple[float, Any]:
+        while not (found := [each for each in self._said if fits(each[1])]):
+            self._pass()
+        return found[-1]
+
+
+def engine_differences(live: EngineTimes, simulated: EngineTimes) -> list[Difference]:
+    """Of interrupt responses and of moves, each at p50 and p99."""
+    return [
+        Difference(name, quantile, getattr(percentiles(of_live), quantile), getattr(percentiles(of_model), quantile))
+        for name, of_live, of_model in (
+            ("interrupt", live.interrupt_s, simulated.interrupt_s),
+            ("move", live.move_s, simulated.move_s),
+        )
+        for quantile in QUANTILES
+    ]
+
+
+def _prompt(tokens: int) -> BatchCounts:
+    batch = BatchCounts()
+    batch.add_prefill(tokens, 0)
+    return batch
+
+
+def _steady(timing: EngineTiming) -> EngineTiming:
+    """The timing without the machine's variation: each interrupt brings its own."""
+    return replace(timing, unsteadiness=())
