@@ -154,7 +154,10 @@ def test_one_name_finds_it_under_the_id_of_another_dispatcher(has_ended: bool) -
     if has_ended:
         core.give(ENGINE, done(2, (1, 71), finish=FinishReason.LENGTH))
     named = adopt([*PROMPT, 70], key="req-b-7", idempotency="n/0", digest=b"d")
-    assert only(Adopted, core.give(OTHER, named)).key == "req-a-1"
+    adopted = only(Adopted, core.give(OTHER, named))
+    assert adopted.key == "req-a-1"
+    assert adopted.why is not None
+    assert adopted.why.chosen == ("deliver what ended here" if has_ended else "go on under another dispatcher")
     assert of(NotHeld, core.give(OTHER, adopt([*PROMPT, 70], key="req-b-7"))) == [NotHeld(41, 1)]
 
 
