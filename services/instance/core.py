@@ -19,7 +19,6 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import ARRIVAL_POLICIES, INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
-from dunlin.policies.step_budget import StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES
 from services.instance.admission import AttemptAdmission
 from services.instance.adoption import SequenceAdoption
@@ -39,7 +38,7 @@ from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.scheduling.steps import BatchComposer
+from services.instance.scheduling.steps import BatchComposer, step_budget
 from services.instance.sequence.finished_answers import FinishedAnswers
 from services.instance.sequence.table import SequenceTable
 
@@ -224,16 +223,10 @@ class InstanceCore:
         )
 
     def _make_composer(self, config: InstanceConfig) -> BatchComposer:
-        scheduler, objectives, forecast = config.scheduler, config.objectives, self.steps.forecast
-        budget = StepBudget(
-            scheduler.budget_tokens,
-            most_tokens=scheduler.max_step_tokens,
-            tpot_s=objectives.tpot_s,
-            ttft_s=objectives.ttft_s,
-            times=forecast if forecast.is_on else None,
-        )
+        budget = step_budget(config.scheduler, config.objectives, self.steps.forecast)
         preempts_steps = INTERRUPT_POLICIES[config.interrupts.policy] in ARRIVAL_POLICIES
-        return BatchComposer(BATCH_POLICIES[scheduler.policy], scheduler.policy, budget, self.steps, preempts_steps)
+        policy = config.scheduler.policy
+        return BatchComposer(BATCH_POLICIES[policy], policy, budget, self.steps, preempts_steps)
 
     def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
         return Scheduler(

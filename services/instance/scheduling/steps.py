@@ -6,8 +6,10 @@ Knows which sequences run and which slots they have; not how they were admitted 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import Figure, RequestClass, Why, i8, i64
 from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
+from services.instance.config import ObjectivesConfig, SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
+from services.instance.scheduling.step_forecast import StepForecast
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import StepRows
 from services.instance.sequence.table import Sequence
@@ -136,3 +138,14 @@ class BatchComposer:
             Figure("rows_before", before),
         )
         return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures)
+
+
+def step_budget(scheduler: SchedulerConfig, objectives: ObjectivesConfig, forecast: StepForecast) -> StepBudget:
+    """The budget of all steps; without a profile its policy counts tokens."""
+    return StepBudget(
+        scheduler.budget_tokens,
+        most_tokens=scheduler.max_step_tokens,
+        tpot_s=objectives.tpot_s,
+        ttft_s=objectives.ttft_s,
+        times=forecast if forecast.is_on else None,
+    )
