@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from statistics import median
 from typing import Any
@@ -32,6 +33,7 @@ from dunlin.workload.loadgen.stats import percentiles
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.model import SimulatedEngine, SimulatedEngineSettings, engine_ready_of
 from simulator.engine.timing import UnsteadyTiming
+from simulator.links.ports import make_fabric
 from simulator.study.live_comparison import QUANTILES, Difference
 
 PROMPTS = (300, 700, 1500)
@@ -106,16 +108,18 @@ class ModelledEngine:
 
     def __init__(self, timing: EngineTiming, slowness: float, slots: int, max_positions: int) -> None:
         ready = engine_ready_of(timing, slots=slots, max_positions=max_positions)
-        settings = SimulatedEngineSettings(ready=ready, timing=UnsteadyTiming(_steady(timing), slowness), audit=False)
-        self._engine = SimulatedEngine(ME, settings, SimulatedHostMemory())
+        steady = UnsteadyTiming(_steady(timing), slowness)
+        settings = SimulatedEngineSettings(ready=ready, timing=steady, audit=False, links=timing.links)
         self._token_bytes = ready.kv_bytes_per_token
         self._layers = len(ready.layers)
         self._now_s = 0.0
         self._count = 0
-        self._timers: list[tuple[float, int, Any]] = []
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
         self._timer_count = 0
         self._said: list[tuple[float, Any]] = []
         self._checksum = 0
+        ports = make_fabric(self._later).ports(ME.name, "", timing.links, self._tell)
+        self._engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), ports)
         self._tell(MapHost("/tier", slots * self._token_bytes, 1))
 
     def interrupt_time(self, tokens: int, after_s: float) -> float | None:
@@ -144,13 +148,16 @@ class ModelledEngine:
         for message in messages:
             for effect in self._engine.receive(self._now_s, ME, message):
                 if isinstance(effect, After):
-                    self._start_timer(effect)
+                    self._later(effect.delay_s, partial(self._due, effect.message))
                 else:
                     self._said.append((self._now_s, effect.message))
 
-    def _start_timer(self, effect: After) -> None:
+    def _due(self, message: Any, now_s: float) -> None:
+        self._tell(message)
+
+    def _later(self, delay_s: float, act: Callable[[float], None]) -> None:
         self._timer_count += 1
-        heappush(self._timers, (self._now_s + effect.delay_s, self._timer_count, effect.message))
+        heappush(self._timers, (self._now_s + delay_s, self._timer_count, act))
 
     def _pass_until(self, until_s: float) -> None:
         while self._timers and self._timers[0][0] <= until_s:
@@ -158,8 +165,8 @@ class ModelledEngine:
         self._now_s = until_s
 
     def _pass(self) -> None:
-        self._now_s, _, message = heappop(self._timers)
-        self._tell(message)
+        self._now_s, _, act = heappop(self._timers)
+        act(self._now_s)
 
     def _answer(self, fits: Callable[[Any], bool]) -> tuple[float, Any]:
         while not (found := [each for each in self._said if fits(each[1])]):

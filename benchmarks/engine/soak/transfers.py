@@ -240,11 +240,13 @@ class SoakTransfers:
 
         one.on_transfer[ticket] = ended
         bounded: dict[str, Any] = {
+            "extent_start": own[0],
+            "extent_length": own[1],
             "step_bytes": self._draw.choice((0, 0, 1 << 12)),
             "layout": one.layers.layout,
             "chain": CHAIN,
         }
-        one.tell(Transfer(ticket, kind, each.number, self._region(one, span), *own, **bounded, **more))
+        one.tell(Transfer(ticket, kind, each.number, self._region(one, span), **bounded, **more))
         self.counts[kind.name] += 1
         if self._draw.random() < CANCELLED:
             one.tell(CancelTransfer(ticket))
