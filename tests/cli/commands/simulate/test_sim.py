@@ -60,6 +60,16 @@ def test_a_setting_may_be_for_one_preset(capsys: pytest.CaptureFixture[str]) -> 
     assert slow > 1.5 * fast
 
 
+def test_links_are_said_and_so_is_what_is_synthetic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run("--workload", "poisson:rate=5,requests=10,lengths=sharegpt", "--link", "nic=20", "--link", "pcie=12.5") == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("synthetic lengths, sharegpt: ")
+    (links,) = (line for line in lines if line.startswith("links of an engine and a node, GB/s: "))
+    assert "PCIe 12.5, NVLink 228.3, network 20," in links
+
+
 def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*LOAD, "--json", "--seed", "3") == 0
     told = json.loads(capsys.readouterr().out)
@@ -110,6 +120,8 @@ def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ((*LOAD, "--preset", "vllm,vllm"), "one is named twice"),
         ((*LOAD, "--device", "tpu"), "no device is called 'tpu'; known: a100"),
         ((*LOAD, "--model-shape", "gpt-9"), "no shape is called 'gpt-9'"),
+        ((*LOAD, "--link", "usb=3"), "no link 'usb'"),
+        ((*LOAD, "--link", "nic"), "--link nic: say NAME=GB/s"),
         ((*LOAD, "--slo", "fast"), "'fast' is no limit"),
         ((*LOAD, "--find-instances", "4"), "--find-instances needs --slo"),
         ((*LOAD, "--set", "engine.speed=9"), "engine.speed (--set): there is no such setting"),
