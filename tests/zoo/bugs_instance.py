@@ -237,7 +237,7 @@ BUGS = (
             ),
             skip(HostCacheClient.cancel_copies, list, called_by=SequenceLifecycle._release_or_spill),
         ),
-        seed=40025,
+        seed=2466,
     ),
     Bug(
         "outlived-kvstore-obeyed",
