@@ -124,11 +124,12 @@ class Scheduler:
     def _admit(self, only_kept: bool = False) -> list[Effect]:
         """Start waiting sequences in their order until one does not fit: none overtakes."""
         effects: list[Effect] = []
-        self._blocked = None
+        self._blocked, claims = None, 0
         if not self._sequences.waiting_count:
             return effects
         for sequence in self._sequences.waiting():
             if sequence.is_claiming:
+                claims += 1
                 continue  # it waits for the kvstore, not for slots
             if only_kept and not sequence.kept:
                 break
@@ -136,7 +137,7 @@ class Scheduler:
             if self._missing_slots(sequence, wanted) > 0:
                 effects += self._make_room(sequence, wanted)
                 if self._missing_slots(sequence, wanted) > 0:
-                    self._blocked = sequence, self._sequences.changes
+                    self._blocked = None if claims else (sequence, self._sequences.changes)
                     break
             effects += self._lifecycle.start(sequence, wanted)
         return effects
