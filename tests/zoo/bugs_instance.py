@@ -272,7 +272,7 @@ BUGS = (
         "the cancellation of an old attempt ends the new one",
         ("I12", "I1"),
         (swap(AttemptAdmission.cancel, _cancel_the_newest),),
-        seed=101734,
+        seed=20312,
     ),
     Bug(
         "wild-slab-trusted",
