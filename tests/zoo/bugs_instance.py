@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_of, chain_root, has_prefix
+from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.engine import Close, TransferDone
 from dunlin.messages.plan import GroupOrder
@@ -245,13 +245,6 @@ BUGS = (
         ("I8", "I7"),
         (skip(HostCacheClient.is_superseded, bool, called_by=InstanceCore._on_tier),),
         seed=4402163,
-    ),
-    Bug(
-        "room-with-more-than-is-known",
-        "an attempt of fewer tokens than lie in the room that it takes over ends the instance",
-        ("I8", "core"),
-        (swap(has_prefix, lambda original, start, tokens, stop, chain: chain_of(start, tokens, stop) == chain),),
-        seed=1862,
     ),
     Bug(
         "answer-of-a-dead-kvstore",
