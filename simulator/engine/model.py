@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.cost.models import EngineLinks, EngineTiming
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
@@ -90,6 +91,7 @@ class SimulatedEngineSettings:
     depends on the seed and the position, and the simulator's work per step does not grow with the context.
     `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
     an engine's end to its successor's start. `links`: what its copies share, and what they take from steps.
+    `interrupts`: how rows leave steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
     `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
     that may be parked at once. `has_agent`: engines of the same node can meet it. `answer_ends`: where answers end by
@@ -102,6 +104,7 @@ class SimulatedEngineSettings:
     restart_s: float = 1.0
     audit: bool = True
     links: EngineLinks = field(default_factory=EngineLinks)
+    interrupts: InterruptTimes = field(default_factory=InterruptTimes)
     weights_bytes: int = 0
     failing_token: int | None = None
     parked_rows: int = 64
@@ -197,6 +200,7 @@ class SimulatedEngine:
             lambda now_s: self.remapper.between_steps(now_s),
             group,
             ports.meter.take,
+            settings.interrupts,
         )
         self.remapper = SimulatedRemapper(
             instance,
