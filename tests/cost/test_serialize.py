@@ -19,7 +19,8 @@ PRICE = st.floats(0, 1)
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
     moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
-    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32, interrupts=InterruptTimes(1e-3, 4))
+    interrupts = InterruptTimes(1e-3, 4)
+    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32, interrupts=interrupts)
     assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
 
 
