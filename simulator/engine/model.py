@@ -32,18 +32,18 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import i32
-from simulator.engine.group_steps import GroupMeetings, GroupSteps, PeersDue
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
-from simulator.engine.parked_rows import SimulatedParkedRows
 from simulator.engine.peer_transfers import PeerCopyDue, PeerNetwork, PeerTransfers
 from simulator.engine.remapping import SimulatedRemapper
-from simulator.engine.row_compute import RowComputer
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import is_unsupported
-from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue
+from simulator.engine.stepping.group_steps import GroupMeetings, GroupSteps, PeersDue
+from simulator.engine.stepping.parked_rows import SimulatedParkedRows
+from simulator.engine.stepping.row_compute import RowComputer
+from simulator.engine.stepping.step_queue import is_unsupported
+from simulator.engine.stepping.step_runner import SafepointDue, SimulatedStepRunner, StepDue
 from simulator.engine.timing import LinearTiming, Timing
 from simulator.engine.token_model import (
     VOCABULARY,

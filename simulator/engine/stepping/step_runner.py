@@ -13,16 +13,16 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Resume, Step, Unsupported
 from dunlin.messages.types import Verdict
 from simulator.engine.errors import ContractBroken
-from simulator.engine.group_steps import GroupSteps
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
-from simulator.engine.leaving_rows import LeavingRows
-from simulator.engine.parked_rows import SimulatedParkedRows
-from simulator.engine.row_compute import RowComputer
-from simulator.engine.running_step import SimulatedRunningStep
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
-from simulator.engine.step_results import IterationResult, step_done
+from simulator.engine.stepping.group_steps import GroupSteps
+from simulator.engine.stepping.leaving_rows import LeavingRows
+from simulator.engine.stepping.parked_rows import SimulatedParkedRows
+from simulator.engine.stepping.row_compute import RowComputer
+from simulator.engine.stepping.running_step import SimulatedRunningStep
+from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
+from simulator.engine.stepping.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
 LEAST_DELAY = 1e-3

@@ -11,7 +11,7 @@ from math import ceil
 
 from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.engine import Step
-from simulator.engine.step_queue import QueuedSimStep
+from simulator.engine.stepping.step_queue import QueuedSimStep
 
 LAYER_UNITS = 1 << 16
 _SLACK = 1e-9

@@ -9,7 +9,7 @@ from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, Open, Resume, StepDone, Unsupported
 from dunlin.messages.types import Verdict, i8, i64
 from simulator.engine.errors import ContractBroken
-from simulator.engine.running_step import LAYER_UNITS
+from simulator.engine.stepping.running_step import LAYER_UNITS
 from simulator.engine.token_model import continuation
 from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of
 
