@@ -133,6 +133,32 @@ class InterruptsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceStarvationConfig:
+    """Batch sequences that others keep from slots, or from rows in steps, for too long."""
+
+    batch_wait_s: float = setting(
+        600.0,
+        "A batch sequence that has got no further for so long rises: until it ends it is no victim of interactive "
+        "ones, waits in line with them, and has a part in every step. 0: none does.",
+        unit="seconds",
+        least=0,
+        why="longer than a burst of chat, and little of a completion window of a day",
+    )
+    risen_share: float = setting(
+        0.05,
+        "Share of scheduler.max_running that sequences which rose may be at a time, and of the token slots that they "
+        "may need in the end; one may always rise.",
+        unit="share of sequences and of slots",
+        least=0,
+        most=1,
+        why="what chat hardly notices",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class KvCacheConfig:
     """The token slots on the device."""
 
@@ -410,6 +436,7 @@ class InstanceConfig:
     objectives: ObjectivesConfig = section(ObjectivesConfig)
     preemption: PreemptionConfig = section(PreemptionConfig)
     interrupts: InterruptsConfig = section(InterruptsConfig)
+    starvation: InstanceStarvationConfig = section(InstanceStarvationConfig)
     kv_cache: KvCacheConfig = section(KvCacheConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     host_tier: HostTierConfig = section(HostTierConfig)
