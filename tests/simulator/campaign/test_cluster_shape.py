@@ -47,6 +47,14 @@ def test_the_settings_of_an_instance() -> None:
     assert config.kv_cache.prefix_caching is False
 
 
+def test_the_starvation_bound_is_the_same_at_both() -> None:
+    shape = replace(SHAPE, batch_wait_s=0.4, risen_share=0.3, waiting_per_instance=2)
+    dispatcher, instance = cluster_of(shape).dispatcher_config(), cluster_of(shape).instance_config("node-0")
+    assert (dispatcher.starvation.batch_wait_s, dispatcher.starvation.risen_share) == (0.4, 0.3)
+    assert (instance.starvation.batch_wait_s, instance.starvation.risen_share) == (0.4, 0.3)
+    assert dispatcher.placement.max_waiting_per_instance == 2
+
+
 def test_the_engine_and_the_network() -> None:
     spec = cluster_of(SHAPE)
     timing: Any = spec.engine.timing
