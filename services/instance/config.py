@@ -194,6 +194,15 @@ class CheckpointConfig:
         most=0.5,
         why="a throughput that is lower by less than 1 % (docs/measurements/2026-11-21-keeping.md)",
     )
+    pressure_share: float = setting(
+        0.05,
+        "Share of wall time for further copies, of what would be preempted first, when no slot is free; it grows from "
+        "0 at half of the slots. Where engine_share is 0 none are made.",
+        unit="share of wall time",
+        least=0,
+        most=0.5,
+        why="as ConServe (4.4); what is copied already gives up its slots at once",
+    )
     min_tokens: int = setting(
         64,
         "Tokens of one copy at least.",

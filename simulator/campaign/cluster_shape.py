@@ -58,6 +58,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
             "kv_cache.prefix_caching": shape.prefix_reuse,
             "checkpoint.min_tokens": CHECKPOINT_TOKENS,
             "checkpoint.engine_share": shape.checkpoint_share,
+            "checkpoint.pressure_share": shape.pressure_share,
             "scheduler.budget_tokens": shape.budget_tokens,
             "scheduler.allocate_ahead_tokens": shape.run_ahead_tokens,
         },

@@ -83,6 +83,8 @@ class ClusterShape:
     risen_share: float = 0.0
     waiting_per_instance: int = 16
     """Requests that dispatchers let wait at one instance."""
+    pressure_share: float = 0.0
+    """The instances' share of time for copies of victims when no slot is free."""
     rebalance: str = ""
     """The managers' policy for work that moves; empty: the preset's."""
 
@@ -201,9 +203,13 @@ def _shape(draw: Random, presets: tuple[str, ...]) -> ClusterShape:
 
 
 def _starvation(draw: Random) -> dict[str, Any]:
-    """Some plans have a starvation bound, and half of these short queues at instances, so that dispatchers' fill."""
+    """Some plans have a starvation bound; of these, half have short queues at instances, so that dispatchers' fill, and
+    half copy victims faster under pressure.
+    """
     bound = {"batch_wait_s": draw.choice([0.0, 0.0, 0.4]), "risen_share": draw.choice([0.0, 0.3])}
-    return {**bound, "waiting_per_instance": draw.choice([1, 16])} if bound["batch_wait_s"] else bound
+    if not bound["batch_wait_s"]:
+        return bound
+    return {**bound, "waiting_per_instance": draw.choice([1, 16]), "pressure_share": draw.choice([0.0, 0.5])}
 
 
 def _asks(draw: Random, shape: ClusterShape, length_s: float) -> tuple[PlannedRequest, ...]:

@@ -26,6 +26,7 @@ SHAPE = replace(
     restart_s=4.0,
     latency_s=0.005,
     checkpoint_share=0.025,
+    pressure_share=0.3,
     prefix_reuse=False,
     preset="vllm",
     skews=(1.0, 2.0),
@@ -44,6 +45,7 @@ def test_the_settings_of_an_instance() -> None:
     scheduler, checkpoint = config.scheduler, config.checkpoint
     assert (scheduler.max_running, scheduler.budget_tokens, scheduler.allocate_ahead_tokens) == (7, 48, 5)
     assert (checkpoint.min_tokens, checkpoint.engine_share) == (CHECKPOINT_TOKENS, 0.025)
+    assert checkpoint.pressure_share == 0.3
     assert config.kv_cache.prefix_caching is False
 
 
