@@ -99,34 +99,37 @@ class StarvationWatcher(InvariantWatcher):
         self._max_running = instance.scheduler.max_running
         self._accounts: dict[Address, ProcessAccount] = {}
         self._waited: set[Key] = set()
-        """Of the receiver, before the event: the sequences that waited."""
+        self._had_slots: set[Key] = set()
+        """Of the receiver, before the event: the sequences that waited, and the others."""
         self._dispatched = 0
 
     def before(self, event: Delivery) -> None:
         core = self.cluster.core(event.to)
+        if not self._bounds[event.to.role].wait_s:
+            return
         if isinstance(core, InstanceCore):
             self._waited = {_key(one) for one in core.sequences if one.state is SequenceState.WAITING}
+            self._had_slots = {_key(one) for one in core.sequences} - self._waited
         elif isinstance(core, DispatcherCore):
             self._dispatched = len(core.journal) - core.journal.queued
 
     def after(self, event: Delivery) -> None:
         bound, core = self._bounds[event.to.role], self.cluster.core(event.to)
-        if core is None or not bound.wait_s or not isinstance(event.message, LOOKED_AT):
+        if core is None or not bound.wait_s:
             return
         account = self._accounts.setdefault(event.to, ProcessAccount())
         now_s = self.cluster.world.clock_s(event.to)
-        if isinstance(core, InstanceCore):
-            items, risen, most = _sequences(core), _risen(core.sequences), bound.most(self._max_running)
-            if risen > most:
-                raise self.fail(f"{event.to}: {risen} sequences have risen, and {most} may")
-        else:
-            items, risen = _requests(core), _risen(core.journal)
-        account.look(items, now_s, bound.look_s)
+        risen = _risen(core.sequences if isinstance(core, InstanceCore) else core.journal)
+        if isinstance(core, InstanceCore) and risen > bound.most(self._max_running):
+            raise self.fail(f"{event.to}: {risen} sequences have risen, and {bound.most(self._max_running)} may")
         # One may always rise; the share of an instance's slots, or of what was dispatched at that moment, forbids more.
         if risen:
             account.full_s = now_s
-        elif now_s - account.full_s > bound.look_s:
-            self._check_stalls(event.to, account, bound, now_s)
+        if isinstance(event.message, LOOKED_AT):
+            items = _sequences(core) if isinstance(core, InstanceCore) else _requests(core)
+            account.look(items, now_s, bound.look_s)
+            if now_s - account.full_s > bound.look_s:
+                self._check_stalls(event.to, account, bound, now_s)
 
     def _check_stalls(self, address: Address, account: ProcessAccount, bound: Bound, now_s: float) -> None:
         for key, stall in account.stalls.items():
@@ -169,6 +172,8 @@ class StarvationWatcher(InvariantWatcher):
         started = sequences.by_number(opened.sequence)
         if started is None or started.is_batch or started.preempted or started.place.handle:
             return
+        if _key(started) in self._had_slots:
+            return  # it goes on in another engine
         for other in sequences.waiting():
             if other.is_risen and other.turn < started.turn and not other.is_claiming and _key(other) in self._waited:
                 raise self.fail(f"{instance} starts {started.name} before {other.name}, which has risen")

@@ -89,6 +89,14 @@ def test_a_token_starts_the_clock_anew_and_an_attempt_without_one_does_not() -> 
     assert request_of(bench, 0).is_risen
 
 
+def test_its_reservation_is_that_of_an_interactive_request() -> None:
+    bench = starving()
+    bench.give(client("b"), submit(request_class=BATCH))
+    bench.give(MONITOR, Joined(), 8.0)
+    state = bench.core.fleet._connected[A]
+    assert (state.reserved_tokens[RequestClass.INTERACTIVE], state.reserved_tokens[BATCH]) == (3, 0)
+
+
 def test_one_that_rose_stays_so_when_its_instance_is_lost() -> None:
     bench = starving()
     bench.give(client("b"), submit(request_class=BATCH))

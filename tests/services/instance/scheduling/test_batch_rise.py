@@ -188,6 +188,28 @@ def test_policies_see_what_rose() -> None:
     assert set(seen) == {False, True}
 
 
+def test_the_policy_of_interrupts_sees_what_rose() -> None:
+    seen: list[bool] = []
+
+    def policy(candidates: Any, situation: Any) -> None:
+        seen.extend(each.is_risen for each in candidates)
+
+    direct = starving(slots=640)
+    direct.core._scheduler._interrupts._policy = policy
+    direct.give(D, batch(2, 30, rises_after_s=0.0))
+    direct.give(ENGINE, done(1, (1, 5)))
+    direct.give(ENGINE, done(2, (1, 5)))
+    assert set(seen) == {False, True}
+
+
+def test_one_that_leaves_for_another_instance_does_not_rise() -> None:
+    direct = starving(slots=640)
+    direct.give(D, batch(2, 30, max_tokens=60))
+    direct.core.sequences.transition(sequence_of(direct, 2), SequenceState.LEAVING)
+    look(direct, 9.0)
+    assert risen(direct) == []
+
+
 def test_a_rise_ends_the_fast_path_so_that_the_next_step_is_composed_with_it() -> None:
     direct = starving(slots=640)
     direct.give(D, batch(2, 30, max_tokens=60))
