@@ -4,16 +4,17 @@ sequences that could run. Knows no slot, no engine and no queue.
 
 from collections.abc import Sequence
 
-from dunlin.policies.slo_batch import harvest, slo_aware
+from dunlin.policies.slo_batch import LEAST_CHUNK_TOKENS, harvest, slo_aware
 from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
 
 
 def chunked_prefill(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
-    """Every decode row first, then chunks of prompts until the budget is full: interactive ones first, then those of the
+    """Every decode row first, then chunks of prompts until the budget is full: interactive ones before those of the
     batch class, each oldest first.
 
     A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
-    prompt still gets a token's room, so that it cannot starve.
+    prompt still gets a token's room, so that it cannot starve. Of the oldest prompt of batch work that was starved
+    `LEAST_CHUNK_TOKENS` are in every step, whatever the others take.
     """
     taken = [1 if candidate.is_decode else 0 for candidate in candidates]
     decodes = taken.count(1)
@@ -21,10 +22,18 @@ def chunked_prefill(candidates: Sequence[BatchCandidate], budget: StepBudget) ->
         return taken
     left = max(budget.tokens - decodes, 1)
     prompts = [index for index, candidate in enumerate(candidates) if not candidate.is_decode]
-    for index in sorted(prompts, key=lambda index: candidates[index].request_class):  # stable
+    least = LEAST_CHUNK_TOKENS
+    for index in sorted(prompts, key=lambda index: _importance(candidates[index])):  # stable
         taken[index] = min(candidates[index].remaining_tokens, left)
-        left -= taken[index]
+        if candidates[index].is_risen:
+            taken[index] = max(taken[index], min(candidates[index].remaining_tokens, least))
+            least = 0
+        left = max(0, left - taken[index])
     return taken
+
+
+def _importance(candidate: BatchCandidate) -> tuple[int, bool]:
+    return candidate.request_class, not candidate.is_risen
 
 
 def prefill_first(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:

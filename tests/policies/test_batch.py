@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dunlin.messages.types import RequestClass
 from dunlin.policies.batch import BATCH_POLICIES, chunked_prefill, prefill_first
+from dunlin.policies.slo_batch import LEAST_CHUNK_TOKENS
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 
 DECODE = BatchCandidate(1, is_decode=True)
@@ -20,6 +21,13 @@ def prompt(tokens: int) -> BatchCandidate:
 def test_chunks_of_interactive_prompts_come_before_those_of_batch_work() -> None:
     old, new = replace(prompt(9), request_class=RequestClass.BATCH), prompt(5)
     assert chunked_prefill([old, old, new, DECODE], StepBudget(8)) == [2, 0, 5, 1]
+
+
+def test_the_oldest_starved_prompt_has_a_chunk_in_every_step_and_goes_before_other_batch_work() -> None:
+    batch = replace(prompt(900), request_class=RequestClass.BATCH)
+    starved = replace(batch, is_risen=True)
+    assert chunked_prefill([batch, starved, starved, prompt(50)], StepBudget(40)) == [0, LEAST_CHUNK_TOKENS, 0, 40]
+    assert chunked_prefill([batch, starved, prompt(50)], StepBudget(1000)) == [50, 900, 50]
 
 
 def test_decode_rows_come_first_wherever_they_stand() -> None:
