@@ -69,6 +69,8 @@ class Scheduler:
     def schedule(self, now_s: float) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""
         effects = self._interrupts.decide(now_s)
+        if self._preempts_batch and self._steps.outstanding >= MAX_OUTSTANDING_STEPS:
+            effects += self._make_room_early()
         while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
             step = self._repeat_last_step()
             if step is None:
@@ -158,6 +160,11 @@ class Scheduler:
                 break
             effects += preempted
         return effects
+
+    def _make_room_early(self) -> list[Effect]:
+        """Preempt for the first of the waiting sequences before a step may hold it: its slots take a while to come."""
+        first = next((each for each in self._sequences.waiting() if not each.is_claiming), None)
+        return [] if first is None or first.is_batch else self._make_room(first, self._initial_slots(first))
 
     def _initial_slots(self, sequence: Sequence) -> int:
         """Slots for the known tokens and a lookahead, never more than the sequence can need."""

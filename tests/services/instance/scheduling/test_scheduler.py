@@ -131,6 +131,15 @@ def test_batch_work_gives_its_slots_to_an_interactive_request_that_waits() -> No
     assert states(direct) == [SequenceState.RUNNING, SequenceState.WAITING, SequenceState.RUNNING]
 
 
+def test_batch_work_is_preempted_on_arrival_and_not_when_the_next_step_is_composed() -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first")
+    assert direct.core.steps.outstanding == 2
+    direct.give(D, interactive(3, 30))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.WAITING]
+    direct.give(D, batch(4, 30))  # the scheduler is asked again
+    assert states(direct)[:2] == [SequenceState.RUNNING, SequenceState.DRAINING]
+
+
 def test_without_a_policy_for_it_an_interactive_request_waits_for_batch_work() -> None:
     direct = two_batch_sequences()
     direct.give(D, interactive(3, 30))
