@@ -74,13 +74,14 @@ RESPONSES = (ONLINE_ONLY, System("no interrupts", "conserve", (("instance.interr
 class Scene:
     """The online load of a row of a figure, the systems under it, and what the paper prints of them.
 
-    `online(seed)` are its requests. `value`: what is varied, where a figure varies something. `off_s`: from when till
-    when no online request arrives.
+    `online(seed)` are its requests, and `load` says what they are: scenes of one load share their runs. `value`: what
+    is varied, where a figure varies something. `off_s`: from when till when no online request arrives.
     """
 
     figure: str
     title: str
     systems: Sequence[System]
+    load: str
     online: Callable[[int], list[Arrival]]
     paper: dict[str, str] = field(default_factory=dict)
     value: float = 0.0
@@ -96,16 +97,16 @@ def scenes(setup: Setup, horizon_s: float, trace: Path | None = None) -> Iterato
     yield _phases(setup, horizon_s)
     resilient = {"conserve": "TTFT p99 within 25 % of online_only", "vllm++": "TTFT p99 at least 4,980 ms"}
     for cv in (1, 2, 4):
-        yield Scene("cv", f"Fig. 7, left: CV {cv}", ALL, _gamma(setup, 2, cv, horizon_s), resilient, cv)
+        yield Scene("cv", f"Fig. 7, left: CV {cv}", ALL, *_gamma(setup, 2, cv, horizon_s), resilient, cv)
     for rate in (1, 2, 3, 4):
-        yield Scene("rate", f"Fig. 7, right: rate {rate}", ALL, _gamma(setup, rate, 1, horizon_s), resilient, rate)
+        yield Scene("rate", f"Fig. 7, right: rate {rate}", ALL, *_gamma(setup, rate, 1, horizon_s), resilient, rate)
     ladder = {
         "online_only": "TTFT p99 354 ms (446 is within 26 % of it)",
         "vllm++": "TTFT p99 1,346 ms, 3,674 tokens/s offline",
         "+ scheduler": "446 ms, 2,951 tokens/s, swapping",
         "+ checkpoints": "with prefetch 317 ms (-76.5 %), 3,818 tokens/s",
     }
-    drill_down = Scene("ladder", "Fig. 8: rate 2, CV 1", LADDER, _gamma(setup, 2, 1, horizon_s), ladder)
+    drill_down = Scene("ladder", "Fig. 8: rate 2, CV 1", LADDER, *_gamma(setup, 2, 1, horizon_s), ladder)
     yield drill_down
     yield replace(
         drill_down, figure="interrupts", title="6.4.2: the same without interrupts", systems=RESPONSES, paper={}
@@ -119,8 +120,9 @@ def _real(setup: Setup, horizon_s: float, trace: Path | None) -> Scene:
         "vllm++": "83,825 ms, 2,523 ms, 4,308 tokens/s",
         "conserve": "under both, 3,702 tokens/s (1.85 x online_only; the text says 2.35)",
     }
-    online = partial(_sampled, setup.busiest_rate, horizon_s, trace)
-    return Scene("real", f"Fig. 5: bursts, {setup.busiest_rate:g}/s", ALL, online, paper)
+    rate = setup.busiest_rate
+    load = f"bursts:rate={rate:g},over={horizon_s:g},trace={trace}"
+    return Scene("real", f"Fig. 5: bursts, {rate:g}/s", ALL, load, partial(_sampled, rate, horizon_s, trace), paper)
 
 
 def _sampled(rate: float, horizon_s: float, trace: Path | None, seed: int) -> list[Arrival]:
@@ -137,9 +139,9 @@ def _phases(setup: Setup, horizon_s: float) -> Scene:
         "vllm++": "TTFT and TPOT p99 1.4 to 11 times as high",
     }
     title = f"Fig. 6: {rate:g}/s, none, {rate:g}/s"
-    return Scene("phases", title, ALL, partial(read_workload, spec), paper, off_s=(third, 2 * third))
+    return Scene("phases", title, ALL, spec, partial(read_workload, spec), paper, off_s=(third, 2 * third))
 
 
-def _gamma(setup: Setup, rate: float, cv: float, horizon_s: float) -> Callable[[int], list[Arrival]]:
+def _gamma(setup: Setup, rate: float, cv: float, horizon_s: float) -> tuple[str, Callable[[int], list[Arrival]]]:
     spec = f"gamma:rate={rate * setup.rate_factor:g},cv={cv:g},duration={horizon_s:g},{ONLINE}"
-    return partial(read_workload, spec)
+    return spec, partial(read_workload, spec)

@@ -161,8 +161,8 @@ class Results:
             "horizon_s": plan.horizon_s,
             "seed": plan.seed,
             "overhead": plan.overhead,
-            "scene": scene.title,
-            "system": system.name,
+            "load": scene.load,
+            "preset": system.preset,
             "settings": [list(each) for each in system.settings],
         }
         if _key(made_of) not in self._rows:
