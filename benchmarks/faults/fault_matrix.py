@@ -37,7 +37,7 @@ EMPTY_CELLS = {
     ("leader", "election"): "there is no leader while one is elected",
 }
 STOP_S = 5.0
-MOVE_LIMIT_S = 1.5
+MOVE_LIMIT_S = 3.0
 UNDO_TRIES = 20
 VICTIM_LIMIT_S = 60.0
 SING_LIMIT_S = 90.0
@@ -188,14 +188,14 @@ class FaultMatrixCampaign:
         """The source is the instance that a fault of instances hits; one of its sequences is on its way."""
         singing = await self._decode()
         await self._order_drain(self._turn)
-        await self._until_moving(lambda report: report.leaving > 0)
+        await self._until_moving(singing, lambda report: report.leaving > 0)
         return singing
 
     async def _drain(self) -> "list[asyncio.Task[RequestRecord]]":
         """Another instance is emptied than the one that a fault hits, and has moved a sequence."""
         singing = await self._decode()
         await self._order_drain(self._turn + 1)
-        await self._until_moving(lambda report: report.migrations_total > self._moved)
+        await self._until_moving(singing, lambda report: report.migrations_total > self._moved)
         return singing
 
     async def _election(self) -> "list[asyncio.Task[RequestRecord]]":
@@ -213,10 +213,14 @@ class FaultMatrixCampaign:
         if reply.outcome is not DrainOutcome.ORDERED:
             self.broken.append(f"drain of {self._draining}: {reply.outcome.name} {reply.detail}")
 
-    async def _until_moving(self, moves: Callable[[InstanceReport], bool]) -> None:
-        """Wait until the drained instance's report says so, but not for ever: it may be empty already."""
+    async def _until_moving(
+        self, singing: "list[asyncio.Task[RequestRecord]]", moves: Callable[[InstanceReport], bool]
+    ) -> None:
+        """Wait until the drained instance's report says so, but not for ever, nor longer than streams are open: it may
+        be empty already.
+        """
         deadline_s = time.monotonic() + MOVE_LIMIT_S
-        while time.monotonic() < deadline_s:
+        while time.monotonic() < deadline_s and not all(task.done() for task in singing):
             for name, found in reports(await self._status()):
                 if name == self._draining and moves(found):
                     self.moving += 1

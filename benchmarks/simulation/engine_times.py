@@ -109,7 +109,9 @@ class ModelledEngine:
     def __init__(self, timing: EngineTiming, slowness: float, slots: int, max_positions: int) -> None:
         ready = engine_ready_of(timing, slots=slots, max_positions=max_positions)
         steady = UnsteadyTiming(_steady(timing), slowness)
-        settings = SimulatedEngineSettings(ready=ready, timing=steady, audit=False, links=timing.links)
+        settings = SimulatedEngineSettings(
+            ready=ready, timing=steady, audit=False, links=timing.links, interrupts=timing.interrupts
+        )
         self._token_bytes = ready.kv_bytes_per_token
         self._layers = len(ready.layers)
         self._now_s = 0.0

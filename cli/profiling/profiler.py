@@ -13,6 +13,7 @@ import numpy as np
 from cli.profiling.engine_probe import EngineProbe, ProbeHostTier, StepTiming, StepTrial, lower_quartile
 from cli.profiling.fitting.fitted_parts import FitError, fit_error
 from cli.profiling.fitting.regression import Array, relative_fit
+from cli.profiling.interrupt_fit import INTERRUPTS, QUICK_INTERRUPTS, measure_interrupts
 from cli.profiling.service_trace import service_steps
 from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes, copy_lengths, step_trials
 from dunlin.cost.models import (
@@ -64,6 +65,7 @@ def measure_profile(
     steps = [step_point(trial, seen) for trial, seen in zip(todo, turns, strict=True)]
     served = measure_trace(probe, sizes.beats)
     moves = _measure_moves(probe)
+    interrupts = measure_interrupts(probe, QUICK_INTERRUPTS if sizes == QUICK_SIZES else INTERRUPTS)
     steps += served
     step = fit_steps(steps)
     unsteady = step_unsteadiness(step, served)
@@ -71,7 +73,16 @@ def measure_profile(
     of_steps, of_moves = step_errors(steps), transfer_errors(moves)
     quality = ProfileQuality(sizes == QUICK_SIZES, passes, _means(of_steps), _means(of_moves))
     layers = len(ready.layers)
-    timing = EngineTiming(step, fit_transfers(moves), probe.load_s, *sizes_of, unsteady, layers=layers, quality=quality)
+    timing = EngineTiming(
+        step,
+        fit_transfers(moves),
+        probe.load_s,
+        *sizes_of,
+        unsteady,
+        layers=layers,
+        quality=quality,
+        interrupts=interrupts,
+    )
     return MeasuredProfile(timing, steps, moves, [*of_steps, *of_moves])
 
 

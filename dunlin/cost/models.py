@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import frexp
 from typing import Protocol
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.types import TransferKind
 
 
@@ -362,7 +363,8 @@ class EngineTiming:
     always once.
     `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
     passes a safepoint after each, which is how it shows that it is alive. `quality`: how well it was measured; None: a
-    device that ships, or not known. `links`, `node`: what its copies share with those of others.
+    device that ships, or not known. `links`, `node`: what its copies share with those of others. `interrupts`: how
+    rows leave steps.
     """
 
     step: StepTimes
@@ -376,6 +378,7 @@ class EngineTiming:
     quality: ProfileQuality | None = None
     links: EngineLinks = EngineLinks()
     node: NodeLinks = NodeLinks()
+    interrupts: InterruptTimes = field(default_factory=InterruptTimes)
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""

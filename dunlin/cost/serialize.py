@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.cost.models import (
     EngineTiming,
     MessageCosts,
@@ -34,6 +35,7 @@ def serialize_timing(timing: EngineTiming) -> dict[str, Any]:
         "host": None if timing.host is None else asdict(timing.host),
         "layers": timing.layers,
         "quality": None if timing.quality is None else asdict(timing.quality),
+        "interrupts": asdict(timing.interrupts),
     }
 
 
@@ -50,7 +52,16 @@ def parse_timing(plain: Mapping[str, Any]) -> EngineTiming:
         parse_process_costs(plain["host"]) if plain.get("host") else None,
         int(plain.get("layers") or 2),  # older profiles do not say
         parse_quality(plain["quality"]) if plain.get("quality") else None,  # nor this
+        interrupts=parse_interrupts(plain.get("interrupts") or {}),  # nor this
     )
+
+
+def parse_interrupts(plain: Mapping[str, Any]) -> InterruptTimes:
+    """The times out of plain values. Raises TypeError or ValueError on a wrong one."""
+    times = InterruptTimes(**plain)
+    if times.answer_s < 0 or times.layer_safepoints < 1 or not times.response_s > 0:
+        raise ValueError(f"no engine answers interrupts so: {times}")
+    return times
 
 
 def parse_quality(plain: Mapping[str, Any]) -> ProfileQuality:

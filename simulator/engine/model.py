@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.cost.models import EngineLinks, EngineTiming
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
@@ -31,18 +32,18 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import i32
-from simulator.engine.group_steps import GroupMeetings, GroupSteps, PeersDue
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
-from simulator.engine.parked_rows import SimulatedParkedRows
 from simulator.engine.peer_transfers import PeerCopyDue, PeerNetwork, PeerTransfers
 from simulator.engine.remapping import SimulatedRemapper
-from simulator.engine.row_compute import RowComputer
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import is_unsupported
-from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue
+from simulator.engine.stepping.group_steps import GroupMeetings, GroupSteps, PeersDue
+from simulator.engine.stepping.parked_rows import SimulatedParkedRows
+from simulator.engine.stepping.row_compute import RowComputer
+from simulator.engine.stepping.step_queue import is_unsupported
+from simulator.engine.stepping.step_runner import SafepointDue, SimulatedStepRunner, StepDue
 from simulator.engine.timing import LinearTiming, Timing
 from simulator.engine.token_model import (
     VOCABULARY,
@@ -90,6 +91,7 @@ class SimulatedEngineSettings:
     depends on the seed and the position, and the simulator's work per step does not grow with the context.
     `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
     an engine's end to its successor's start. `links`: what its copies share, and what they take from steps.
+    `interrupts`: how rows leave steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
     `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
     that may be parked at once. `has_agent`: engines of the same node can meet it. `answer_ends`: where answers end by
@@ -102,6 +104,7 @@ class SimulatedEngineSettings:
     restart_s: float = 1.0
     audit: bool = True
     links: EngineLinks = field(default_factory=EngineLinks)
+    interrupts: InterruptTimes = field(default_factory=InterruptTimes)
     weights_bytes: int = 0
     failing_token: int | None = None
     parked_rows: int = 64
@@ -197,6 +200,7 @@ class SimulatedEngine:
             lambda now_s: self.remapper.between_steps(now_s),
             group,
             ports.meter.take,
+            settings.interrupts,
         )
         self.remapper = SimulatedRemapper(
             instance,

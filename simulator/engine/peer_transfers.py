@@ -19,11 +19,11 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
-from simulator.engine.group_steps import GroupMeetings, PeersDue
 from simulator.engine.host_memory import checksum_of
 from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
+from simulator.engine.stepping.group_steps import GroupMeetings, PeersDue
 from simulator.engine.transit_rooms import SimulatedTransitRooms
 from simulator.links.flows import Flow
 from simulator.links.ports import EnginePorts

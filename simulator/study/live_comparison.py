@@ -57,7 +57,9 @@ def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> li
     ready = engine_ready_of(timing, slots=said.slots, max_positions=said.max_positions, vocabulary=said.vocabulary)
     host = timing.host
     slowness = 1.0 / (1.0 - host.instance.idle_share) if host is not None and host.shares_core else 1.0
-    engine = SimulatedEngineSettings(ready=ready, timing=timing, progress_s=0.25, audit=False, links=timing.links)
+    engine = SimulatedEngineSettings(
+        ready=ready, timing=timing, progress_s=0.25, audit=False, links=timing.links, interrupts=timing.interrupts
+    )
     courses = [
         UnsteadyTiming(timing, slowness, (start + number / said.instances) % 1.0) for number in range(said.instances)
     ]

@@ -162,4 +162,11 @@ def engine_of(timing: EngineTiming, max_positions: int) -> SimulatedEngineSettin
         vocabulary=_VOCABULARY,
     )
     # The workload begins when the cluster is up: how long that took does not matter.
-    return SimulatedEngineSettings(ready, replace(timing, load_s=0.0), progress_s=0.25, audit=False, links=timing.links)
+    return SimulatedEngineSettings(
+        ready,
+        replace(timing, load_s=0.0),
+        progress_s=0.25,
+        audit=False,
+        links=timing.links,
+        interrupts=timing.interrupts,
+    )

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.cost.serialize import parse_step, parse_timing, parse_transfers, serialize_step, serialize_timing
 from dunlin.cost.timing_loader import load_timing
@@ -18,7 +19,8 @@ PRICE = st.floats(0, 1)
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
     moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
-    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32)
+    interrupts = InterruptTimes(1e-3, 4)
+    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32, interrupts=interrupts)
     assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
 
 
@@ -31,6 +33,15 @@ def test_a_negative_price_is_refused() -> None:
     plain = serialize_step(StepModel(PiecewiseCurve((1.0,), (1.0,))))
     with pytest.raises(ValueError, match="negative"):
         parse_step({**plain, "fixed_s": -1.0})
+
+
+def test_an_older_profile_says_nothing_of_interrupts_and_a_wrong_one_is_refused() -> None:
+    curve = PiecewiseCurve((1.0,), (1.0,))
+    timing = EngineTiming(StepModel(curve, curve), TransferModels(TransferModel(0.0, 1e9), {}), 1.5, 10, 256)
+    plain = serialize_timing(timing)
+    assert parse_timing({name: value for name, value in plain.items() if name != "interrupts"}) == timing
+    with pytest.raises(ValueError, match="no engine answers interrupts so"):
+        parse_timing({**plain, "interrupts": {"layer_safepoints": 0}})
 
 
 def test_moves_that_take_no_time_are_refused() -> None:

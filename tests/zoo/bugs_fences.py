@@ -14,7 +14,7 @@ from services.instance.migration.migrate_in import IncomingMigration, MigrateIn
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import OutgoingMigration
 from services.instance.scheduling.step_ledger import StepLedger
-from simulator.engine.steps import SimulatedStepRunner
+from simulator.engine.stepping.step_runner import SimulatedStepRunner
 from tests.zoo.plant import Bug, swap
 
 ANY = ("I6", "I7", "I8", "I12", "I1", "core")

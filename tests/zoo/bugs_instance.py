@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_of, chain_root, has_prefix
+from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.engine import Close, TransferDone
 from dunlin.messages.plan import GroupOrder
@@ -247,13 +247,6 @@ BUGS = (
         seed=4402163,
     ),
     Bug(
-        "room-with-more-than-is-known",
-        "an attempt of fewer tokens than lie in the room that it takes over ends the instance",
-        ("I8", "core"),
-        (swap(has_prefix, lambda original, start, tokens, stop, chain: chain_of(start, tokens, stop) == chain),),
-        seed=1862,
-    ),
-    Bug(
         "answer-of-a-dead-kvstore",
         "room in a kvstore's memory is used after that kvstore was replaced",
         ("I7", "I12", "I8", "core"),
@@ -272,7 +265,7 @@ BUGS = (
         "the cancellation of an old attempt ends the new one",
         ("I12", "I1"),
         (swap(AttemptAdmission.cancel, _cancel_the_newest),),
-        seed=101734,
+        seed=20312,
     ),
     Bug(
         "wild-slab-trusted",
@@ -300,7 +293,7 @@ BUGS = (
         "an instance that slept holds its engine responsible for the time",
         ("I9",),
         (swap(EngineWatchdog.check, _look_unforgiving),),
-        seed=2547,
+        seed=20988,
     ),
     Bug(
         "adopted-one-token-short",

@@ -52,6 +52,8 @@ class EngineChild:
         options = EngineOptions(model, name, 1, os.getpid(), *descriptors, kv_bytes, deterministic=True)
         self.process = subprocess.Popen(options.command(), pass_fds=options.fds, env=options.environment(os.environ))
         theirs.close()
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
         self._reader = FrameReader()
         self._header = Header(Address("instance", name, 1))
         first = self._wait_for_first()
@@ -68,8 +70,7 @@ class EngineChild:
 
     def receive(self, wait_s: float) -> list[Any]:
         """What it has said, after at most `wait_s`. :raises SoakError: it ended, or says that it cannot go on."""
-        readable, _, _ = select.select([self._socket], [], [], wait_s)
-        if not readable:
+        if not self._readable.poll(1000 * wait_s):
             return []
         data = self._socket.recv(_READ_BYTES)
         if not data:

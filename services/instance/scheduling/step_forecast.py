@@ -1,5 +1,7 @@
 """How long the outstanding steps will take: the engine's profile, corrected by what its steps took. Decides nothing."""
 
+from math import fsum
+
 from dunlin.cost.models import BatchCounts, StepTimes
 from dunlin.messages.engine import Step, StepDone
 
@@ -34,7 +36,7 @@ class StepForecast:
         """Seconds until the engine will have answered all outstanding steps; 0 without a profile."""
         if not self._profiled_s:
             return 0.0
-        total_s = self.correction * sum(self._profiled_s.values())
+        total_s = self.correction * fsum(self._profiled_s.values())
         first_s = self.correction * next(iter(self._profiled_s.values()))
         return total_s - min(first_s, max(0.0, now_s - self._running_since_s))
 

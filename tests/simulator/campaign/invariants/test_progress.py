@@ -7,7 +7,7 @@ import pytest
 
 from dunlin.effects import Address, Gone, Message
 from dunlin.messages.door import Abort, Quota, Submit
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, RequestClass, i32
 from simulator.campaign.clients import CampaignClient
 from simulator.campaign.invariants.progress import LATE_S, ORPHAN_S, STUCK_S, ProgressWatcher, QuotaWatcher
 from simulator.campaign.violation import Violation
@@ -25,6 +25,9 @@ class FakeJournal(list[Any]):
     """Requests, of which `queued` wait."""
 
     queued = 0
+
+    def queued_of(self, request_class: RequestClass) -> int:
+        return self.queued if request_class is RequestClass.INTERACTIVE else 0
 
 
 def quota_watcher(**settings: Any) -> tuple[Campaign, QuotaWatcher]:

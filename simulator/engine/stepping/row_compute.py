@@ -6,11 +6,11 @@ from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason, GroupKind
 from simulator.engine.errors import ContractBroken
-from simulator.engine.group_steps import GroupSteps, SplitSpans
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_positions, row_slots
-from simulator.engine.step_results import IterationResult
+from simulator.engine.stepping.group_steps import GroupSteps, SplitSpans
+from simulator.engine.stepping.step_queue import QueuedSimStep, RowColumns, row_positions, row_slots
+from simulator.engine.stepping.step_results import IterationResult
 from simulator.engine.token_model import TokenModel
 from simulator.engine.transit_rooms import SimulatedTransitRooms
 

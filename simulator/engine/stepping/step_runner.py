@@ -8,20 +8,21 @@ pending or failed.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Resume, Step, Unsupported
 from dunlin.messages.types import Verdict
 from simulator.engine.errors import ContractBroken
-from simulator.engine.group_steps import GroupSteps
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
-from simulator.engine.leaving_rows import LeavingRows
-from simulator.engine.parked_rows import SimulatedParkedRows
-from simulator.engine.row_compute import RowComputer
-from simulator.engine.running_step import SimulatedRunningStep
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
-from simulator.engine.step_results import IterationResult, step_done
+from simulator.engine.stepping.group_steps import GroupSteps
+from simulator.engine.stepping.leaving_rows import LeavingRows
+from simulator.engine.stepping.parked_rows import SimulatedParkedRows
+from simulator.engine.stepping.row_compute import RowComputer
+from simulator.engine.stepping.running_step import SimulatedRunningStep
+from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
+from simulator.engine.stepping.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
 LEAST_DELAY = 1e-3
@@ -65,6 +66,7 @@ class SimulatedStepRunner:
         between_steps: Callable[[float], list[Effect]],
         group: GroupSteps,
         lost_s: Callable[[float], float],
+        interrupts: InterruptTimes,
     ) -> None:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
@@ -82,6 +84,7 @@ class SimulatedStepRunner:
         self._between_steps = between_steps
         self._group = group
         self._lost_s = lost_s
+        self._interrupt_times = interrupts
         self._interrupts: list[Interrupt] = []
         self._turn = 0
         self._idle_since_s = 0.0
@@ -139,7 +142,9 @@ class SimulatedStepRunner:
         self._rows.drop_gone(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         self._lost_s(now_s)  # while no step ran, copies took nothing from one
-        running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s)
+        running = self.running = SimulatedRunningStep(
+            queued, layers, self._whole_s(queued), now_s, now_s, self._interrupt_times
+        )
         if running.has_peers and not queued.rows and not queued.is_serving:
             return [*self._end_early(now_s, running), *self.begin(now_s)]
         return self._until_end(running)
@@ -265,6 +270,7 @@ class SimulatedStepRunner:
         units = running.next_safepoint(now_s)
         if units is None:
             return []
+        running.hold(self._interrupt_times.answer_s)
         return [After(running.wait_s(now_s, units), SafepointDue(self._turn, units))]
 
     def _take_effect(self, now_s: float) -> list[Effect]:

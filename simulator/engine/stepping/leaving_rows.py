@@ -3,10 +3,10 @@
 from dunlin.messages.engine import Interrupt, Interrupted, Step
 from dunlin.messages.types import Verdict, i8, i32, i64
 from simulator.engine.kv_audit import KvAudit
-from simulator.engine.parked_rows import SimulatedParkedRow, SimulatedParkedRows
-from simulator.engine.running_step import LAYER_UNITS
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, row_slots
+from simulator.engine.stepping.parked_rows import SimulatedParkedRow, SimulatedParkedRows
+from simulator.engine.stepping.running_step import LAYER_UNITS
+from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, row_slots
 
 
 class LeavingRows:

@@ -2,17 +2,17 @@
 
 Its work is counted in units, `LAYER_UNITS` per layer, so that a place in it is one integer, whichever rows share the
 step: (layer, block) = divmod(units, LAYER_UNITS). A safepoint is every layer's start, and pieces of a layer that are at
-most `RESPONSE_S` long; their number is a power of two, so that the places of one step are places of another, too.
+most as long as `InterruptTimes` says; their number is a power of two, so that the places of one step are places of
+another, too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.engine import Step
-from simulator.engine.step_queue import QueuedSimStep
+from simulator.engine.stepping.step_queue import QueuedSimStep
 
-RESPONSE_S = 0.005
-"""Seconds between two safepoints, at most."""
 LAYER_UNITS = 1 << 16
 _SLACK = 1e-9
 """Relative rounding of times that counts as none."""
@@ -24,7 +24,7 @@ class SimulatedRunningStep:
 
     At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`:
     interrupts took effect at a safepoint of it. `held_s`: delay that its end has not had yet, `lost_s`: delay since
-    `since_s`. `is_waiting`: it is through, and steps of peers are not.
+    `since_s`. `is_waiting`: it is through, and steps of peers are not. `interrupts`: where its safepoints are.
     """
 
     queued: QueuedSimStep
@@ -32,6 +32,7 @@ class SimulatedRunningStep:
     whole_s: float
     began_s: float
     since_s: float
+    interrupts: InterruptTimes = field(default_factory=InterruptTimes)
     held_s: float = 0.0
     lost_s: float = 0.0
     has_paused: bool = False
@@ -100,10 +101,7 @@ class SimulatedRunningStep:
     @property
     def _spacing(self) -> int:
         """Units between two safepoints."""
-        pieces = 1
-        while pieces < LAYER_UNITS and self.whole_s / self.layers / pieces > RESPONSE_S * (1.0 + _SLACK):
-            pieces *= 2
-        return LAYER_UNITS // pieces
+        return LAYER_UNITS // self.interrupts.pieces(self.whole_s / self.layers, LAYER_UNITS)
 
     def _worked_s(self, now_s: float) -> float:
         """Seconds of its work since `since_s`; below 0 while a delay is longer."""

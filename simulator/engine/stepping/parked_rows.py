@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dunlin.messages.engine import Resume
 from dunlin.messages.types import i8, i32, i64
-from simulator.engine.step_queue import QueuedSimStep, ResumedRows
+from simulator.engine.stepping.step_queue import QueuedSimStep, ResumedRows
 
 
 @dataclass(frozen=True, slots=True)

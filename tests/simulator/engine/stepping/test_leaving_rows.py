@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, Open, Resume, StepDone, Unsupported
 from dunlin.messages.types import Verdict, i8, i64
 from simulator.engine.errors import ContractBroken
-from simulator.engine.running_step import LAYER_UNITS
+from simulator.engine.stepping.running_step import LAYER_UNITS
 from simulator.engine.token_model import continuation
 from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of
 
@@ -54,6 +55,14 @@ def test_the_rows_that_stay_take_their_own_time_for_what_is_left() -> None:
     (left_s, left), (done_s, _) = answers(bench)
     assert (left_s, rows_of(left)) == (0.007, [(2, 1, 2, 0, 0)])
     assert done_s == pytest.approx(0.007 + 0.0135)
+
+
+def test_an_answer_takes_its_time_in_which_the_step_stands_still() -> None:
+    bench = two(interrupts=InterruptTimes(answer_s=0.002, layer_safepoints=8))
+    bench.tell(interrupt(7, DISCARD, 2), at_s=0.022)
+    found = answers(bench)
+    assert [at_s for at_s, message in found if isinstance(message, Interrupted)] == [0.0245]  # 10 / 8 ms x 18, and 2
+    assert [at_s for at_s, message in found if isinstance(message, StepDone)] == [0.082]
 
 
 def test_each_of_several_interrupts_before_one_safepoint_counts() -> None:

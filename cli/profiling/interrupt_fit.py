@@ -1,0 +1,68 @@
+"""Measures how an engine answers interrupts, and fits `InterruptTimes`: the spread of the answers says how far
+safepoints are apart, their middle what an answer takes.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from cli.profiling.engine_probe import EngineProbe
+from dunlin.cost.interrupts import InterruptTimes
+
+PROMPTS = (200, 500, 1100)
+INTERRUPTS = 24
+"""Of each length."""
+QUICK_INTERRUPTS = 6
+_PARTS = (0.1, 0.85)
+"""Of a step's time, between which interrupts come."""
+_STEPS = 3
+"""Undisturbed steps before each."""
+_LAYER_SAFEPOINTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptTrial:
+    """An interrupt `after_s` after a step of `step_s` began was answered after `took_s`."""
+
+    step_s: float
+    after_s: float
+    took_s: float
+
+
+def measure_interrupts(probe: EngineProbe, count: int = INTERRUPTS) -> InterruptTimes:
+    """Interrupt steps of prompts, and fit. Without a step long enough: the default. Raises ProbeError."""
+    ready, draw, trials = probe.ready, random.Random(0), list[InterruptTrial]()
+    limit = min(ready.slots // 2, ready.max_positions - 2)
+    for tokens in [each for each in PROMPTS if each <= limit]:
+        for _ in range(count):
+            step_s = median(probe.prompt_time(tokens) for _ in range(_STEPS))
+            after_s = step_s * draw.uniform(*_PARTS)
+            took_s = probe.interrupt_time(tokens, after_s)
+            if took_s is not None:
+                trials.append(InterruptTrial(step_s, after_s, took_s))
+    return fit_interrupts(trials, len(ready.layers))
+
+
+def fit_interrupts(trials: Sequence[InterruptTrial], layers: int) -> InterruptTimes:
+    """The number of safepoints whose answers are spread as those of the trials; fewer than eight say nothing."""
+    if len(trials) < 8:
+        return InterruptTimes()
+    spread_s, middle_s = _shape([trial.took_s for trial in trials])
+
+    def missed_s(times: InterruptTimes) -> float:
+        return abs(_shape(_answers(times, trials, layers))[0] - spread_s)
+
+    times = min((InterruptTimes(layer_safepoints=count) for count in _LAYER_SAFEPOINTS), key=missed_s)
+    answer_s = max(0.0, middle_s - _shape(_answers(times, trials, layers))[1])
+    return InterruptTimes(answer_s, times.layer_safepoints)
+
+
+def _answers(times: InterruptTimes, trials: Sequence[InterruptTrial], layers: int) -> list[float]:
+    return [times.response_at(trial.after_s, trial.step_s, layers) for trial in trials]
+
+
+def _shape(seconds: Sequence[float]) -> tuple[float, float]:
+    """(from the lower to the upper quartile, the median)."""
+    lower, middle, upper = quantiles(seconds, n=4)
+    return upper - lower, middle

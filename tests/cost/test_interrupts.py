@@ -1,0 +1,22 @@
+"""Where safepoints are, and when an interrupt is answered."""
+
+import pytest
+
+from dunlin.cost.interrupts import InterruptTimes
+
+
+@pytest.mark.parametrize(
+    ("layer_s", "least", "pieces"), [(0.004, 1, 1), (0.005, 1, 1), (0.0051, 1, 2), (0.021, 1, 8), (0.004, 4, 4)]
+)
+def test_pieces_of_a_layer_are_short_and_a_power_of_two(layer_s: float, least: int, pieces: int) -> None:
+    assert InterruptTimes(layer_safepoints=least).pieces(layer_s, 1 << 16) == pieces
+
+
+def test_no_layer_has_more_pieces_than_it_can() -> None:
+    assert InterruptTimes().pieces(100.0, 16) == 16
+
+
+def test_an_interrupt_is_answered_after_the_next_safepoint() -> None:
+    times = InterruptTimes(answer_s=0.001, layer_safepoints=2)
+    assert times.response_at(0.0105, step_s=0.016, layers=4) == pytest.approx(0.0025)
+    assert times.response_at(0.012, step_s=0.016, layers=4) == pytest.approx(0.001)
