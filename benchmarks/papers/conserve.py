@@ -20,9 +20,10 @@ from pathlib import Path
 
 from benchmarks.papers.conserve_responses import show_responses
 from benchmarks.papers.conserve_scenes import FIGURES, ONLINE_ONLY, SETUPS, Scene, Setup, scenes
-from benchmarks.papers.conserve_tables import show
-from benchmarks.papers.drawing import Found, draw
-from benchmarks.papers.running import Plan, Results, Row, run
+from benchmarks.papers.conserve_tables import show, summarise
+from benchmarks.papers.drawing import draw
+from benchmarks.papers.results import Found, Results
+from benchmarks.papers.running import Plan, Row, run
 
 RESPONSES = "responses"
 RATE_STEPS = range(2, 20)
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 show(scene, rows)
                 found.add(scene, rows)
                 sys.stdout.flush()
+    summarise(found)
     if RESPONSES in wanted:
         show_responses(setup)
     if options.plot:

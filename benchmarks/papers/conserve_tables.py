@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from benchmarks.papers.conserve_scenes import CONSERVE, ONLINE_ONLY, UNIFIED, VLLM, Scene
+from benchmarks.papers.conserve_scenes import ALL, CONSERVE, ONLINE_ONLY, UNIFIED, VLLM, Scene
+from benchmarks.papers.results import Found
 from benchmarks.papers.running import Row
 
 TIMES_GOAL, TOTAL_GOAL, GAIN_GOAL = 1.10, 0.90, 2.35
@@ -53,3 +54,25 @@ def _verdict(row: Row, alone: Row, eager: Row | None) -> str:
         if eager.total >= GAIN_GOAL * alone.total:
             found.append(("of online_only", row.total / alone.total, row.total >= GAIN_GOAL * alone.total))
     return ", ".join(f"{name} {value:.2f} {'met' if is_met else 'MISSED'}" for name, value, is_met in found)
+
+
+def summarise(found: Found) -> None:
+    """Print the means over all seeds as one table in Markdown: four systems, beside online requests alone."""
+    print("\n| means over all seeds | TTFT p99, ms | TPOT p99, ms | total, tokens/s | of `vllm++` | x alone |")
+    print("|---|---|---|---|---|---|")
+    for scene in (scene for scenes in found.scenes.values() for scene in scenes if list(scene.systems) == list(ALL)):
+        ttft = {each.name: found.mean(scene, each.name, lambda row: row.ttft_p99) for each in ALL}
+        tpot = {each.name: found.mean(scene, each.name, lambda row: row.tpot_p99) for each in ALL}
+        total = {each.name: found.mean(scene, each.name, lambda row: row.total) for each in ALL}
+        ours = (CONSERVE.name, UNIFIED.name)
+        shares = " / ".join(f"{total[name] / total[VLLM.name]:.0%}" for name in ours)
+        gains = " / ".join(f"{total[name] / total[ONLINE_ONLY.name]:.2f}" for name in ours)
+        rates = " / ".join(f"{total[each.name]:.0f}" for each in ALL)
+        print(f"| {scene.title} | {_beside(ttft, 0)} | {_beside(tpot, 1)} | {rates} | {shares} | {gains} |")
+
+
+def _beside(values: Mapping[str, float], digits: int) -> str:
+    """All values, with how far ours are from those of online requests alone."""
+    alone = values[ONLINE_ONLY.name]
+    ours = (f"{values[name]:.{digits}f} ({values[name] / alone - 1:+.0%})" for name in (CONSERVE.name, UNIFIED.name))
+    return " / ".join((f"{alone:.{digits}f}", f"{values[VLLM.name]:.{digits}f}", *ours))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.papers.conserve_scenes import ONLINE_ONLY, Scene, Setup
+from benchmarks.papers.results import Found
 from benchmarks.papers.running import Row, Window
 from simulator.study.plots import COLOURS, new_figure, save_figure
 
@@ -16,31 +17,6 @@ _GOAL = "#555555"
 _PAPER = "#c9c2b4"
 _LADDER = {"online_only": (354, 0), "vllm++": (1346, 3674), "+ scheduler": (446, 2951), "+ checkpoints": (317, 3818)}
 """What Fig. 8 prints: p99 of TTFT in ms and batch tokens per second; its prefetch is in our checkpoints."""
-
-
-class Found:
-    """The rows of each scene, one for each seed, by figure and in order."""
-
-    def __init__(self) -> None:
-        self.scenes: dict[str, list[Scene]] = {}
-        self._rows: dict[tuple[str, str], list[Row]] = {}
-
-    def add(self, scene: Scene, rows: dict[str, Row]) -> None:
-        """Those of one more seed."""
-        known = self.scenes.setdefault(scene.figure, [])
-        if scene.title not in [each.title for each in known]:
-            known.append(scene)
-        for name, row in rows.items():
-            self._rows.setdefault((scene.title, name), []).append(row)
-
-    def first(self, scene: Scene, system: str) -> Row:
-        """That of the first seed."""
-        return self._rows[scene.title, system][0]
-
-    def mean(self, scene: Scene, system: str, value: Callable[[Row], float]) -> float:
-        """Over all seeds."""
-        values = [value(row) for row in self._rows[scene.title, system]]
-        return sum(values) / len(values)
 
 
 def draw(folder: Path, setup: Setup, found: Found) -> list[Path]:

@@ -1,11 +1,8 @@
-"""Runs one system under one load in the twin, and keeps what was found in a file of JSON lines."""
+"""Runs one system under one load in the twin."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from benchmarks.papers.conserve_scenes import TPOT_S, TTFT_S, Scene, Setup, System
 from dunlin.workload.loadgen.stats import RequestRecord, percentiles
@@ -144,38 +141,3 @@ def _window(online: Sequence[RequestRecord], offline: Sequence[RequestRecord], s
         tokens_within(online, start_s, stop_s) / (stop_s - start_s),
         tokens_within(offline, start_s, stop_s) / (stop_s - start_s),
     )
-
-
-class Results:
-    """The rows found so far, in a file of JSON lines (None: nowhere): a run that is there is not made again."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self._rows = {_key(line["run"]): _row(line["row"]) for line in map(json.loads, lines)}
-
-    def row(self, plan: Plan, scene: Scene, system: System, ideal: Row | None) -> Row:
-        """The row, found or run."""
-        made_of = {
-            "setup": plan.setup.name,
-            "horizon_s": plan.horizon_s,
-            "seed": plan.seed,
-            "overhead": plan.overhead,
-            "load": scene.load,
-            "preset": system.preset,
-            "settings": [list(each) for each in system.settings],
-        }
-        if _key(made_of) not in self._rows:
-            row = self._rows[_key(made_of)] = run(plan, scene, system, ideal)
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(json.dumps({"run": made_of, "row": asdict(row)}) + "\n")
-        return self._rows[_key(made_of)]
-
-
-def _key(made_of: Mapping[str, Any]) -> str:
-    return json.dumps(made_of, sort_keys=True)
-
-
-def _row(found: Mapping[str, Any]) -> Row:
-    return Row(**{**found, "windows": tuple(Window(**window) for window in found["windows"])})

@@ -10,8 +10,9 @@ from benchmarks.papers.burst_trace import SHAPE, burst_trace, sampled_trace
 from benchmarks.papers.conserve import main
 from benchmarks.papers.conserve_responses import responses_s
 from benchmarks.papers.conserve_scenes import CONSERVE, FIGURES, ONLINE_ONLY, SETUPS, UNIFIED, Scene, scenes
-from benchmarks.papers.conserve_tables import show
-from benchmarks.papers.running import Plan, Results, Row, gaps_s, run, tokens_within, ttft_s
+from benchmarks.papers.conserve_tables import show, summarise
+from benchmarks.papers.results import Found, Results
+from benchmarks.papers.running import Plan, Row, gaps_s, run, tokens_within, ttft_s
 from dunlin.cost.timing_loader import load_timing
 from dunlin.workload.loadgen.stats import RequestRecord
 
@@ -65,7 +66,7 @@ def test_a_run_in_the_file_is_not_made_again(tmp_path: Path, monkeypatch: pytest
         made.append(scene.title)
         return Row(1.0, float("inf"), 3.0, 4.0, 5.0, 1)
 
-    monkeypatch.setattr("benchmarks.papers.running.run", fake)
+    monkeypatch.setattr("benchmarks.papers.results.run", fake)
     first = Results(path).row(plan, scene, ONLINE_ONLY, None)
     assert Results(path).row(plan, scene, ONLINE_ONLY, None) == first
     assert first.total == 9.0
@@ -83,6 +84,13 @@ def test_goals_are_met_or_missed_by_what_was_found(capsys: pytest.CaptureFixture
     assert "unified: TTFT p99 1.09 met, TPOT p99 1.10 met, of vllm++ 0.93 met, of online_only 3.70 met" in said
     assert "conserve: TTFT p99 1.10 MISSED, TPOT p99 1.10 MISSED, of vllm++ 0.57 MISSED, of online_only 2.30" in said
     assert "[2 without a token]" in said
+    found = Found()
+    found.add(scene_of("rate", 8.0), rows)
+    found.add(scene_of("rate", 8.0), rows | {UNIFIED.name: replace(good, ttft_p99=229.0)})
+    summarise(found)
+    means = capsys.readouterr().out.splitlines()[-1]
+    assert "200 / 9000 / 221 (+10%) / 224 (+12%)" in means
+    assert "57% / 92% | 2.30 / 3.70" in means
 
 
 def test_an_interrupt_is_answered_within_a_layer_or_five_milliseconds() -> None:
