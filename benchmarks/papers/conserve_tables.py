@@ -21,7 +21,7 @@ def show(scene: Scene, rows: Mapping[str, Row]) -> None:
     for name, row in rows.items():
         print(f"{name:14}{_columns(row, alone, eager)}  {scene.paper.get(name, '')}{_also(scene, row)}")
     if scene.systems[-1] is UNIFIED:
-        for name in (CONSERVE.name if CONSERVE.name in rows else "+ checkpoints", UNIFIED.name):
+        for name in (CONSERVE.name if CONSERVE.name in rows else "+ prefetch", UNIFIED.name):
             print(f"  {name}: {_verdict(rows[name], alone, eager)}")
 
 

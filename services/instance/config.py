@@ -106,7 +106,8 @@ class PreemptionConfig:
     )
     mode: str = setting(
         "spill",
-        "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it.",
+        "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it, `swap` copies it, "
+        "there and back, while no step starts (a baseline).",
         choices=tuple(PREEMPTION_MODES),
         why="copying back is faster than computing again; without room in the host tier it is computed again anyway",
     )

@@ -23,10 +23,14 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 _FREEING = (SequenceState.DRAINING, SequenceState.ASKING, SequenceState.SPILLING, SequenceState.ENDING)
 _GIVING_UP = (*_FREEING, SequenceState.LEAVING)
 """The states of a sequence whose slots will be free without another decision; one that is LEAVING may come back."""
+_SWAPPING = (SequenceState.SPILLING, SequenceState.RESTORING)
 
 
 class Scheduler:
-    """Admits, preempts and composes steps after every change."""
+    """Admits, preempts and composes steps after every change.
+
+    `stalls`: no step starts while KV of a preempted sequence is copied.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,10 @@ class Scheduler:
         interrupts: RowInterrupts,
         victim_policy: VictimPolicy,
         not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
+        stalls: bool = False,
     ) -> None:
         self._engine = engine
+        self._stalls = stalls
         self._config = config
         self._sequences = sequences
         self._lifecycle = lifecycle
@@ -71,7 +77,7 @@ class Scheduler:
         effects = self._interrupts.decide(now_s)
         if self._preempts_batch and self._steps.outstanding >= MAX_OUTSTANDING_STEPS:
             effects += self._make_room_early()
-        while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
+        while self._steps.outstanding < MAX_OUTSTANDING_STEPS and not self._is_stalled():
             step = self._repeat_last_step()
             if step is None:
                 effects += self._admit()
@@ -87,6 +93,9 @@ class Scheduler:
             self._steps.forecast.on_sent(now_s, step)
             effects.append(Send(self._engine, step))
         return effects + self._interrupts.resume_if_idle()
+
+    def _is_stalled(self) -> bool:
+        return self._stalls and any(each.state in _SWAPPING for each in self._sequences)
 
     def _repeat_last_step(self) -> Step | None:
         """The next step, if no sequence can start and all running ones only decode, as in the last step."""
