@@ -16,7 +16,8 @@ from statistics import median
 from typing import Any
 
 from cli.profiling.engine_probe import EngineProbe, ProbeHostTier
-from dunlin.cost.models import BatchCounts, EngineTiming
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts
 from dunlin.effects import Address, After
 from dunlin.messages.engine import Close, Interrupt, Interrupted, MapHost, Open, Step, Transfer, TransferDone
 from dunlin.messages.types import (

@@ -13,7 +13,8 @@ import numpy as np
 
 from cli.profiling.fitting.regression import Array
 from cli.profiling.profiler import step_interval_s, step_unsteadiness
-from dunlin.cost.models import BatchCounts, EngineTiming, MessageCosts, PiecewiseCurve, StepTimes
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts, MessageCosts, PiecewiseCurve, StepTimes
 from dunlin.cost.store import StepPoint
 from dunlin.workload.loadgen.stats import RequestRecord
 

@@ -16,10 +16,10 @@ from cli.profiling.fitting.regression import Array, relative_fit
 from cli.profiling.interrupt_fit import INTERRUPTS, QUICK_INTERRUPTS, measure_interrupts
 from cli.profiling.service_trace import service_steps
 from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes, copy_lengths, step_trials
+from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import (
     UNSTEADINESS_PIECE_S,
     BatchCounts,
-    EngineTiming,
     PiecewiseCurve,
     ProfileQuality,
     StepModel,

@@ -9,15 +9,8 @@ shapes and devices; the result is pure (`models`).
 from collections.abc import Callable
 
 from dunlin.cost.device import Device, DeviceError
-from dunlin.cost.models import (
-    ComposedModel,
-    CountSheet,
-    EngineLinks,
-    EngineTiming,
-    PiecewiseCurve,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import ComposedModel, CountSheet, EngineLinks, PiecewiseCurve, TransferModel, TransferModels
 from dunlin.cost.shapes import ModelShape, ShapeError
 from dunlin.cost.surface import Surface
 from dunlin.messages.types import TransferKind

@@ -11,7 +11,6 @@ from itertools import pairwise
 from math import frexp
 from typing import Protocol
 
-from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.types import TransferKind
 
 
@@ -352,38 +351,3 @@ class ProfileQuality:
     passes: int
     steps: tuple[tuple[str, float], ...]
     moves: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTiming:
-    """All timings that a simulated engine needs of one model on one device under one parallelism.
-
-    `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready. `unsteadiness` is
-    how the measured machine went: every `UNSTEADINESS_PIECE_S` of predicted time took so many times as long; empty:
-    always once.
-    `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
-    passes a safepoint after each, which is how it shows that it is alive. `quality`: how well it was measured; None: a
-    device that ships, or not known. `links`, `node`: what its copies share with those of others. `interrupts`: how
-    rows leave steps.
-    """
-
-    step: StepTimes
-    moves: TransferModels
-    load_s: float
-    slots: int
-    kv_bytes_per_token: int
-    unsteadiness: tuple[float, ...] = ()
-    host: ProcessCosts | None = None
-    layers: int = 2
-    quality: ProfileQuality | None = None
-    links: EngineLinks = EngineLinks()
-    node: NodeLinks = NodeLinks()
-    interrupts: InterruptTimes = field(default_factory=InterruptTimes)
-
-    def step_s(self, batch: BatchCounts) -> float:
-        """Seconds the step takes."""
-        return self.step.step_s(batch)
-
-    def move_s(self, kind: TransferKind, byte_count: int) -> float:
-        """Seconds to move `byte_count` bytes that way."""
-        return self.moves.move_s(kind, byte_count)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes
 from dunlin.cost.models import (
-    EngineTiming,
     MessageCosts,
     PiecewiseCurve,
     ProcessCosts,

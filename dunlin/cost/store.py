@@ -10,7 +10,8 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 
-from dunlin.cost.models import BatchCounts, EngineTiming
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts
 from dunlin.cost.serialize import parse_timing, serialize_timing
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import TransferKind

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dunlin.cost.composer import StepComposer
 from dunlin.cost.device import DeviceError, find_device, with_links
-from dunlin.cost.models import EngineOverhead, EngineTiming, StepWithOverhead
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import EngineOverhead, StepWithOverhead
 from dunlin.cost.shapes import find_shape
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes
-from dunlin.cost.models import EngineLinks, EngineTiming
+from dunlin.cost.models import EngineLinks
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, EngineTiming, StepTimes
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, StepTimes
 from dunlin.messages.types import TransferKind
 
 

@@ -6,7 +6,7 @@ Takes the record and a timing; knows neither the command line nor the source of 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dunlin.cost.models import EngineTiming
+from dunlin.cost.engine_timing import EngineTiming
 from dunlin.workload.loadgen.run_record import RecordedRun
 from dunlin.workload.loadgen.stats import RequestRecord, RunReport, summarize
 from dunlin.workload.traffic.prompts import make_jobs

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes
-from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.cost.serialize import parse_step, parse_timing, parse_transfers, serialize_step, serialize_timing
 from dunlin.cost.timing_loader import load_timing
 from dunlin.messages.types import TransferKind

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cost.models import (
-    BatchCounts,
-    EngineTiming,
-    PiecewiseCurve,
-    ProfileQuality,
-    StepModel,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts, PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
 from dunlin.cost.store import ProfileKey, ProfileStore, StepPoint, StoreError, TransferPoint
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import TransferKind

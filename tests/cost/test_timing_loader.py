@@ -5,15 +5,8 @@ from pathlib import Path
 import pytest
 
 from dunlin.cost.device import DeviceError
-from dunlin.cost.models import (
-    BatchCounts,
-    EngineOverhead,
-    EngineTiming,
-    PiecewiseCurve,
-    StepModel,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts, EngineOverhead, PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.cost.shapes import ShapeError
 from dunlin.cost.store import ProfileKey, ProfileStore, StoreError
 from dunlin.cost.timing_loader import load_timing

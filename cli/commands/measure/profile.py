@@ -25,7 +25,7 @@ from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
     from cli.profiling.profiler import MeasuredProfile
-    from dunlin.cost.models import EngineTiming
+    from dunlin.cost.engine_timing import EngineTiming
     from dunlin.cost.store import ProfileKey
 
 _DESCRIPTION = """\

@@ -9,7 +9,8 @@ from cli.common.errors import OK, USAGE, CliError
 from cli.common.output import as_json, table
 
 if TYPE_CHECKING:
-    from dunlin.cost.models import BatchCounts, EngineTiming, StepTimes
+    from dunlin.cost.engine_timing import EngineTiming
+    from dunlin.cost.models import BatchCounts, StepTimes
     from dunlin.cost.strategies import Strategies
 
 DEFAULT_SHAPE = "llama-3-8b"

@@ -33,7 +33,7 @@ class QueuedSimStep:
     """A step of which `rows` are to run; those of the sequences `left` left it at an `Interrupt`, those of `dropped`
     had ended by then.
 
-    A step of a `Resume` begins `units` of its work later (see `simulator.engine.stepping.running_step`): where its rows stood.
+    A step of a `Resume` begins `units` of its work later (see `running_step.py`): where its rows stood.
     `layers`: those that it computes; None: all of the model. `is_serving`: it answers for rows of peers.
     """
 

@@ -14,7 +14,8 @@ from benchmarks.simulation.engine_times import (
     modelled,
 )
 from cli.profiling.engine_probe import EngineProbe, ProbeOptions
-from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.messages.types import TransferKind
 from tests.engine.build import make_checkpoint
 

@@ -6,16 +6,8 @@ from itertools import cycle
 import pytest
 
 from cli.profiling.live_fit import fit_live_timing, steps_from_records
-from dunlin.cost.models import (
-    ZERO,
-    BatchCounts,
-    EngineTiming,
-    MessageCosts,
-    ProcessCosts,
-    StepModel,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import ZERO, BatchCounts, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
 from dunlin.cost.store import StepPoint
 from dunlin.workload.loadgen.stats import RequestRecord
 

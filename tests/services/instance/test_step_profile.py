@@ -7,7 +7,8 @@ import pytest
 
 from dunlin.config.errors import ConfigError
 from dunlin.cost import PROFILES_FILE
-from dunlin.cost.models import BatchCounts, EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.cost.store import ProfileKey, ProfileStore
 from services.instance.process_config import InstanceProcessConfig
 from services.instance.step_profile import find_profile

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from dunlin.cost.models import ZERO, EngineTiming, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import ZERO, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
 from dunlin.effects import Address, Joined
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.workload.traffic.prompts import make_jobs

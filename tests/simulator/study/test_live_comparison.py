@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cli.main import main
-from dunlin.cost.models import EngineTiming, PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
 from dunlin.cost.store import ProfileKey, ProfileStore
 from dunlin.workload.loadgen.run_record import RecordedRun, write_run
 from dunlin.workload.traffic.trace import Arrival

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.messages.types import i32
 from dunlin.workload.traffic.prompts import Job
 from simulator.cluster.spec import ClusterSpec, spec_of
