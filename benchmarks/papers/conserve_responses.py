@@ -8,7 +8,8 @@ from random import Random
 from benchmarks.papers.conserve_scenes import Setup
 from benchmarks.simulation.engine_times import ModelledEngine
 from dunlin.cost.engine_overheads import find_overhead
-from dunlin.cost.models import BatchCounts, EngineTiming
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.models import BatchCounts
 from dunlin.cost.timing_loader import load_timing
 from dunlin.workload.loadgen.stats import percentiles
 
