@@ -22,7 +22,8 @@ class Setup:
 
     `rate_factor`: what the rates of the paper, which are of its A100, are multiplied with; about how much faster a
     prompt of 1,024 tokens is computed. `busiest_rate`: requests of the burst trace per second, the most (in halves of
-    `rate_factor`) at which `online_only` keeps 1,500 and 110 ms with seeds 0 and 1 (`--find-rate`).
+    `rate_factor`) at which `online_only` keeps 1,500 and 110 ms with seeds 0 and 1 (`--find-rate`; 180 s on the A100, 60 s
+    on the H200).
     """
 
     name: str
@@ -41,7 +42,7 @@ SETUPS = {
     for setup in (
         # (0.9 x 40 GB - 13.5 GB) / 512 KiB, and (0.9 x 141 GB - 16 GB) / 128 KiB
         Setup("a100", "A100 with 40 GB, Llama-2-7B", "a100", "llama-2-7b", 42_900, 4096, 128, 1.0, 2.5),
-        Setup("h200", "H200, Llama-3-8B", "h200", "llama-3-8b", 839_200, 8192, 256, 3.0, 18.0),
+        Setup("h200", "H200, Llama-3-8B", "h200", "llama-3-8b", 839_200, 8192, 256, 3.0, 19.5),
     )
 }
 
@@ -67,7 +68,14 @@ LADDER = (
     System("+ prefetch", "conserve"),
     UNIFIED,
 )
-RESPONSES = (ONLINE_ONLY, System("no interrupts", "conserve", (("instance.interrupts.policy", "never"),)), CONSERVE)
+_NEVER = (("instance.interrupts.policy", "never"),)
+RESPONSES = (
+    ONLINE_ONLY,
+    System("conserve, none", "conserve", _NEVER),
+    CONSERVE,
+    System("unified, none", "unified", _NEVER),
+    UNIFIED,
+)
 
 
 @dataclass(frozen=True, slots=True)
