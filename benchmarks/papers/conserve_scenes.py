@@ -22,8 +22,8 @@ class Setup:
 
     `rate_factor`: what the rates of the paper, which are of its A100, are multiplied with; about how much faster a
     prompt of 1,024 tokens is computed. `busiest_rate`: requests of the burst trace per second, the most (in halves of
-    `rate_factor`) at which `online_only` keeps 1,500 and 110 ms with seeds 0 and 1 (`--find-rate`; 180 s on the A100, 60 s
-    on the H200).
+    `rate_factor`) at which `online_only` keeps 1,500 and 110 ms with seeds 0 and 1 (`--find-rate`; over 180 s on the
+    A100, 60 s on the H200).
     """
 
     name: str
