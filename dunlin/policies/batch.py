@@ -9,8 +9,8 @@ from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
 
 
 def chunked_prefill(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
-    """Every decode row first, then chunks of prompts until the budget is full: interactive ones first, then those of the
-    batch class, each oldest first.
+    """Every decode row first, then chunks of prompts until the budget is full: interactive ones first, then those of
+    the batch class, each oldest first.
 
     A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
     prompt still gets a token's room, so that it cannot starve.
