@@ -40,4 +40,9 @@ def recompute(candidate: PreemptionCandidate) -> PreemptionChoice:
     return PreemptionChoice(False, RejectedOption("spill", "this preset computes what was dropped anew"))
 
 
-PREEMPTION_MODES: dict[str, PreemptionMode] = {"spill": spill, "recompute": recompute}
+def swap(candidate: PreemptionCandidate) -> PreemptionChoice:
+    """As `spill`, but no step is composed meanwhile: vLLM's swap before its version 1, ConServe's baseline."""
+    return spill(candidate)
+
+
+PREEMPTION_MODES: dict[str, PreemptionMode] = {"spill": spill, "recompute": recompute, "swap": swap}

@@ -60,7 +60,7 @@ PRESETS: dict[str, Preset] = {
     "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", preemption="recompute"),
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
-    "vllm++": Preset(dispatch="fewest_requests"),
+    "vllm++": Preset(dispatch="fewest_requests", preemption="swap"),
     "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
     "unified": Preset(dispatch="prefix_affinity", batch="harvest", victim="batch_first", interrupt="on_arrival_rows"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),

@@ -13,6 +13,10 @@ LEAST_CHUNK_TOKENS = 64
 """The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; and
 so does the oldest prompt of batch work that was starved, where interactive ones do."""
 
+SLACK_SHARE = 0.01
+"""Share of the TTFT objective by which `harvest` lets batch rows lengthen a step that computes an interactive prompt: a
+prompt passes through several steps."""
+
 
 def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
     """Interactive rows first, then batch rows in what the objective leaves (Algorithm 1 of ConServe).
@@ -28,17 +32,17 @@ def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[
 
 
 def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
-    """As `slo_aware`, but no chunk of a batch prompt joins a step that computes an interactive prompt.
+    """As `slo_aware`, but a step that computes an interactive prompt leaves batch work out: all chunks of batch
+    prompts, and batch decode rows as far as they would lengthen it by more than `SLACK_SHARE` of `ttft_s`.
 
-    Such a step is bound by arithmetic already: the chunk would take as long in it as in a later one, and the first
-    token would wait for it. Batch rows that decode join, for they add little beside the weights that are read anyway.
-    Of a starved prompt `LEAST_CHUNK_TOKENS` join.
+    Such a step is bound by arithmetic already: the chunk would take as long in it as in a later one. A decode row reads
+    all its KV. The first token would wait for both. Of a starved prompt `LEAST_CHUNK_TOKENS` join.
     """
     kinds = _Kinds(candidates)
     if not kinds.prompts:
         return _fill(kinds, candidates, budget, budget.most_tokens)
     kinds.batch_prompts = []
-    return _fill(kinds, candidates, budget, LEAST_CHUNK_TOKENS)
+    return _fill(kinds, candidates, budget, LEAST_CHUNK_TOKENS, SLACK_SHARE * budget.ttft_s)
 
 
 class _Kinds:
@@ -54,8 +58,16 @@ class _Kinds:
         self.batch_decodes, self.batch_prompts = found.get((True, False, True), []), found.get((True, False, False), [])
 
 
-def _fill(kinds: _Kinds, candidates: Sequence[BatchCandidate], budget: StepBudget, most_risen_tokens: int) -> list[int]:
-    """A step of these rows; `most_risen_tokens` bounds the chunks of starved prompts beside interactive rows."""
+def _fill(
+    kinds: _Kinds,
+    candidates: Sequence[BatchCandidate],
+    budget: StepBudget,
+    most_risen_tokens: int,
+    batch_s: float = float("inf"),
+) -> list[int]:
+    """A step of these rows. In one with interactive rows chunks of starved prompts have `most_risen_tokens` at most,
+    and what batch work is added then makes it `batch_s` longer at most.
+    """
     if not kinds.decodes and not kinds.prompts:
         step = _Step(candidates, replace(budget, tokens=budget.most_tokens), float("inf"))
         step.add_all_decodes(kinds.risen_decodes)
@@ -67,6 +79,7 @@ def _fill(kinds: _Kinds, candidates: Sequence[BatchCandidate], budget: StepBudge
     step.add_all_decodes(kinds.risen_decodes)
     step.add_chunks(kinds.prompts, LEAST_CHUNK_TOKENS)
     step.add_chunks(kinds.risen_prompts, LEAST_CHUNK_TOKENS, most_risen_tokens)
+    step.add_at_most(batch_s)
     step.add_decodes_that_fit(kinds.batch_decodes)
     step.add_chunks(kinds.batch_prompts)
     return step.taken
@@ -90,6 +103,11 @@ class _Step:
             self.taken[index] = 1
             self._tokens += 1
             self._counts.add_decode(self._contexts[index] + 1)
+
+    def add_at_most(self, seconds: float) -> None:
+        """From now on the step becomes that much longer at most."""
+        if self._times is not None:
+            self._most_s = min(self._most_s, self._times.step_s(self._counts) + seconds)
 
     def add_decodes_that_fit(self, indices: list[int]) -> None:
         """Add decode rows, oldest first, until one more would not fit."""

@@ -21,7 +21,7 @@ class SchedulerConfig:
         "chunked",
         "How a step is filled: `chunked` takes all decode rows, then chunks of prompts; `prefill_first` whole prompts "
         "while any waits; `slo_aware` interactive rows, then batch rows as far as the predicted time of the step keeps "
-        "the objectives; `harvest` likewise, without batch prompts in steps that compute interactive ones.",
+        "the objectives; `harvest` likewise, with next to no batch work in steps that compute interactive prompts.",
         choices=tuple(BATCH_POLICIES),
         why="Sarathi-Serve: no prompt, however long, holds up the tokens of others",
     )
@@ -106,7 +106,8 @@ class PreemptionConfig:
     )
     mode: str = setting(
         "spill",
-        "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it.",
+        "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it, `swap` copies it, "
+        "there and back, while no step starts (a baseline).",
         choices=tuple(PREEMPTION_MODES),
         why="copying back is faster than computing again; without room in the host tier it is computed again anyway",
     )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _DPI = 110
 _MOST_LANES = 48
-_COLOURS = ("#1f5fa8", "#d9822b", "#2f8f5b", "#b03a5b", "#6d55a3", "#7a6a55", "#14919b", "#a39a1c")
+COLOURS = ("#1f5fa8", "#d9822b", "#2f8f5b", "#b03a5b", "#6d55a3", "#7a6a55", "#14919b", "#a39a1c")
+"""Of what is compared, in its order."""
 _MEMORY = "#27384d"
 _SLO = "#555555"
 _MOST_TICKS = 7
@@ -34,17 +35,17 @@ def cdfs(path: Path, measures: Mapping[str, Mapping[str, Sequence[float]]], limi
     """Cumulative distributions: `measures[name][preset]` are values in seconds, infinite for what never came, so that
     the curve of a preset that lost requests ends below 1. `limits[name]` is drawn as the SLO.
     """
-    _save(cdf_figure(measures, limits)[0], path)
+    save_figure(cdf_figure(measures, limits)[0], path)
 
 
 def cdf_figure(
     measures: Mapping[str, Mapping[str, Sequence[float]]], limits: Mapping[str, float]
 ) -> "tuple[Figure, list[Axes]]":
     """What `cdfs` writes."""
-    figure, axes = _figure(2, 2, 10.0, 6.8)
+    figure, axes = new_figure(2, 2, 10.0, 6.8)
     for axis, (name, series) in zip(axes, measures.items(), strict=False):
         for index, (preset, values) in enumerate(series.items()):
-            _cdf(axis, values, preset, _COLOURS[index % len(_COLOURS)])
+            _cdf(axis, values, preset, COLOURS[index % len(COLOURS)])
         axis.set(title=name, xlabel="time", ylabel="share of requests", ylim=(0, 1.01))
         axis.grid(alpha=0.3)
         if name in limits:
@@ -111,13 +112,13 @@ def seconds_text(value: float) -> str:
 
 def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[str, InstanceTrack]]) -> None:
     """What came in and how the clusters stood, one line per preset. `arrivals` are times in seconds."""
-    figure, axes = _figure(4, 1, 10.0, 8.4, sharex=True)
+    figure, axes = new_figure(4, 1, 10.0, 8.4, sharex=True)
     stop_s = max((track.at_s[-1] for tracks in runs.values() for track in tracks.values() if track.at_s), default=1.0)
     width_s = max(1.0, _round(stop_s / 120))
     axes[0].hist(arrivals, bins=_edges(stop_s, width_s), color="#8a9099", weights=[1 / width_s] * len(arrivals))
     axes[0].set_ylabel("arrivals/s")
     for index, (preset, tracks) in enumerate(runs.items()):
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = COLOURS[index % len(COLOURS)]
         for axis, (times, values) in zip(axes[1:], _sums(list(tracks.values())), strict=True):
             label = preset if axis is axes[1] else ""
             axis.plot(times[: len(values)], values, color=colour, linewidth=1.2, label=label)
@@ -127,7 +128,7 @@ def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[
         axis.set_ylim(bottom=0)
     axes[3].set(ylim=(0, 102), xlabel="seconds")
     figure.legend(loc="outside upper center", fontsize=8, ncols=6)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def timeline(path: Path, title: str, tracks: Mapping[str, InstanceTrack]) -> None:
@@ -136,7 +137,7 @@ def timeline(path: Path, title: str, tracks: Mapping[str, InstanceTrack]) -> Non
     The full height is all of its memory, or what the legend says.
     """
     shown = list(tracks.items())[:_MOST_LANES]
-    figure, (axis,) = _figure(1, 1, 10.0, 1.9 + 0.42 * len(shown))
+    figure, (axis,) = new_figure(1, 1, 10.0, 1.9 + 0.42 * len(shown))
     shared = _shared_groups(tracks)
     colours: dict[tuple[int, int], str] = {}
     full = full_height([share for _, track in shown for share in kv_usage(track)])
@@ -153,7 +154,7 @@ def timeline(path: Path, title: str, tracks: Mapping[str, InstanceTrack]) -> Non
     axis.set_yticks([lane + 0.45 for lane in range(len(shown))], [name for name, _ in shown], fontsize=8)
     axis.margins(x=0)
     figure.legend(handles=_legend(colours, full), loc="outside lower center", ncols=5, fontsize=8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _shared_groups(tracks: Mapping[str, InstanceTrack]) -> set[int]:
@@ -216,7 +217,10 @@ def _round(width_s: float) -> float:
     return step
 
 
-def _figure(rows: int, columns: int, width: float, height: float, sharex: bool = False) -> "tuple[Figure, list[Axes]]":
+def new_figure(
+    rows: int, columns: int, width: float, height: float, sharex: bool = False
+) -> "tuple[Figure, list[Axes]]":
+    """A figure of so many inches and its axes, row by row. Raises PlotsMissing."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -228,7 +232,8 @@ def _figure(rows: int, columns: int, width: float, height: float, sharex: bool =
     return figure, list(made.flat)
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a PNG, the same bytes for the same figure. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # No date and no version inside: the same run draws the same bytes.
     figure.savefig(path, dpi=_DPI, metadata={"Software": None})

@@ -48,7 +48,7 @@ def run_case(
         cluster = replace(cluster, engine=replace(cluster.engine, answer_ends=answer_ends(arrivals, room)))
     jobs = iter_jobs(arrivals, room, _VOCABULARY, case.seed, bound=bound)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
-    spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
+    spec = SimSpec(cluster, jobs, sample_s, case.limit_s, keep_decisions=bool(case.story_of), keep_starts=True)
     on_progress = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
     result = simulate(spec, on_progress)
     return _outcome(case, cluster, arrivals, result, time.perf_counter() - start_s)

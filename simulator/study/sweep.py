@@ -21,12 +21,13 @@ class Case:
     """One simulation of a study; all cases share the arrivals.
 
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
-    `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
-    explain ("slowest": the one that waited longest for its first token), `overhead` what the engine's host adds to
-    steps (as `dunlin.cost.engine_overheads.parse_overhead` reads it; empty: by the preset's engine), `oracle`
-    that the bound of each answer is its length, which no scheduler can know otherwise (they all get the same bound),
-    `links` names and bytes per second of links that are not as the device's (`dunlin.cost.device.LINKS`),
-    `settings` names and values of those that differ from the defaults and the preset's.
+    `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `limit_s` the time after
+    the last arrival at which the run is cut off, `story_of` the request to explain ("slowest": the one that waited
+    longest for its first token), `overhead` what the engine's host adds to steps (as
+    `dunlin.cost.engine_overheads.parse_overhead` reads it; empty: by the preset's engine), `oracle` that the bound of
+    each answer is its length, which no scheduler can know otherwise (they all get the same bound), `links` names and
+    bytes per second of links that are not as the device's (`dunlin.cost.device.LINKS`), `settings` names and values of
+    those that differ from the defaults and the preset's.
     """
 
     preset: str
@@ -40,6 +41,7 @@ class Case:
     tier_bytes: int = 32 << 30
     max_positions: int = 0
     sample_s: float = 0.0
+    limit_s: float = 3600.0
     story_of: str = ""
     overhead: str = ""
     oracle: bool = False

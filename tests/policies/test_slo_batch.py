@@ -22,7 +22,7 @@ class Linear:
         return 0.001 * batch.prefill_tokens + 0.01 * batch.decode_rows + 0.00001 * batch.decode_context
 
 
-def budget(contexts: list[int], **changes: float) -> StepBudget:
+def budget(contexts: list[int], **changes: float | None) -> StepBudget:
     values = {"tokens": 512, "most_tokens": 2048, "tpot_s": 0.1, "ttft_s": 1.0, "times": Linear()}
     return StepBudget(contexts=contexts, **values | changes)  # type: ignore[arg-type]
 
@@ -69,8 +69,8 @@ def test_no_interactive_row_is_held_up_and_the_oldest_interactive_prompt_does_no
 
 def test_without_a_profile_tokens_are_counted() -> None:
     rows = [prompt(500, BATCH), decode(), prompt(30), decode(BATCH)]
-    assert slo_aware(rows, budget([0] * 4, times=None, tokens=40)) == [8, 1, 30, 1]  # type: ignore[arg-type]
-    assert slo_aware(rows[::3], budget([0] * 2, times=None, tokens=40)) == [500, 1]  # type: ignore[arg-type]
+    assert slo_aware(rows, budget([0] * 4, times=None, tokens=40)) == [8, 1, 30, 1]
+    assert slo_aware(rows[::3], budget([0] * 2, times=None, tokens=40)) == [500, 1]
 
 
 CANDIDATES = st.builds(
@@ -108,7 +108,7 @@ def test_batch_work_takes_nothing_from_interactive_rows(candidates: list[BatchCa
 
 def test_harvest_keeps_batch_prompts_out_of_steps_with_interactive_ones_and_lets_batch_rows_decode() -> None:
     rows = [prompt(500, BATCH), decode(), prompt(30), decode(BATCH)]
-    assert harvest(rows, budget([0] * 4)) == [0, 1, 30, 1]
+    assert harvest(rows, budget([0] * 4, ttft_s=1.1)) == [0, 1, 30, 1]
     alone = [rows[0], rows[1], rows[3]]
     assert harvest(alone, budget([0] * 3)) == slo_aware(alone, budget([0] * 3)) == [79, 1, 1]
 
@@ -133,6 +133,15 @@ def test_starved_rows_come_after_interactive_ones_and_before_other_batch_work() 
 def test_in_a_step_of_batch_work_alone_starved_prompts_are_first() -> None:
     rows = [prompt(3000, BATCH), decode(BATCH), risen(1500), risen()]
     assert slo_aware(rows, budget([0] * 4)) == [546, 1, 1500, 1]
+
+
+def test_harvest_lets_batch_rows_lengthen_a_step_with_an_interactive_prompt_by_a_share_of_its_objective() -> None:
+    rows = [prompt(30), decode(BATCH), decode(BATCH), decode(BATCH)]
+    assert harvest(rows, budget([0, 500, 1000, 0], ttft_s=1.6)) == [30, 1, 0, 0]
+    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=2.6)) == [30, 1, 1, 0]
+    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9)) == [30, 0, 0, 0]
+    assert slo_aware(rows, budget([0, 500, 1000, 0], ttft_s=0.9)) == [30, 1, 1, 1]
+    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9, times=None)) == [30, 1, 1, 1]
 
 
 def test_they_are_in_the_table() -> None:

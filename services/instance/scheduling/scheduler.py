@@ -23,10 +23,14 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 _FREEING = (SequenceState.DRAINING, SequenceState.ASKING, SequenceState.SPILLING, SequenceState.ENDING)
 _GIVING_UP = (*_FREEING, SequenceState.LEAVING)
 """The states of a sequence whose slots will be free without another decision; one that is LEAVING may come back."""
+_SWAPPING = (SequenceState.SPILLING, SequenceState.RESTORING)
 
 
 class Scheduler:
-    """Admits, preempts and composes steps after every change."""
+    """Admits, preempts and composes steps after every change.
+
+    `stalls`: no step starts while KV of a preempted sequence is copied.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,10 @@ class Scheduler:
         interrupts: RowInterrupts,
         victim_policy: VictimPolicy,
         not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
+        stalls: bool = False,
     ) -> None:
         self._engine = engine
+        self._stalls = stalls
         self._config = config
         self._sequences = sequences
         self._lifecycle = lifecycle
@@ -69,7 +75,9 @@ class Scheduler:
     def schedule(self, now_s: float) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""
         effects = self._interrupts.decide(now_s)
-        while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
+        if self._preempts_batch and self._steps.outstanding >= MAX_OUTSTANDING_STEPS:
+            effects += self._make_room_early()
+        while self._steps.outstanding < MAX_OUTSTANDING_STEPS and not self._is_stalled():
             step = self._repeat_last_step()
             if step is None:
                 effects += self._admit()
@@ -85,6 +93,9 @@ class Scheduler:
             self._steps.forecast.on_sent(now_s, step)
             effects.append(Send(self._engine, step))
         return effects + self._interrupts.resume_if_idle()
+
+    def _is_stalled(self) -> bool:
+        return self._stalls and any(each.state in _SWAPPING for each in self._sequences)
 
     def _repeat_last_step(self) -> Step | None:
         """The next step, if no sequence can start and all running ones only decode, as in the last step."""
@@ -158,6 +169,11 @@ class Scheduler:
                 break
             effects += preempted
         return effects
+
+    def _make_room_early(self) -> list[Effect]:
+        """Preempt for the first of the waiting sequences before a step may hold it: its slots take a while to come."""
+        first = next((each for each in self._sequences.waiting() if not each.is_claiming), None)
+        return [] if first is None or first.is_batch else self._make_room(first, self._initial_slots(first))
 
     def _initial_slots(self, sequence: Sequence) -> int:
         """Slots for the known tokens and a lookahead, never more than the sequence can need."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Cancel, Place
 from dunlin.messages.engine import Step
@@ -131,6 +133,15 @@ def test_batch_work_gives_its_slots_to_an_interactive_request_that_waits() -> No
     assert states(direct) == [SequenceState.RUNNING, SequenceState.WAITING, SequenceState.RUNNING]
 
 
+def test_batch_work_is_preempted_on_arrival_and_not_when_the_next_step_is_composed() -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first")
+    assert direct.core.steps.outstanding == 2
+    direct.give(D, interactive(3, 30))
+    assert states(direct) == [SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.WAITING]
+    direct.give(D, batch(4, 30))  # the scheduler is asked again
+    assert states(direct)[:2] == [SequenceState.RUNNING, SequenceState.DRAINING]
+
+
 def test_without_a_policy_for_it_an_interactive_request_waits_for_batch_work() -> None:
     direct = two_batch_sequences()
     direct.give(D, interactive(3, 30))
@@ -152,6 +163,15 @@ def test_no_more_batch_work_is_preempted_than_makes_room() -> None:
     direct.give(ENGINE, done(2, (1, 5)))
     direct.give(D, interactive(4, 5))  # the scheduler is asked again while the slots for the first are on their way
     assert states(direct)[:2] == [SequenceState.RUNNING, SequenceState.DRAINING]
+
+
+@pytest.mark.parametrize(("mode", "starts"), [("spill", True), ("swap", False)])
+def test_steps_start_while_kv_is_spilled_but_not_while_it_is_swapped(mode: str, starts: bool) -> None:
+    direct = two_batch_sequences(preemption__mode=mode)
+    _, moving = direct.core.sequences.by_arrival()
+    for state in (SequenceState.DRAINING, SequenceState.ASKING, SequenceState.SPILLING):
+        direct.core.sequences.transition(moving, state)
+    assert bool(of(Step, direct.give(ENGINE, done(2, (1, 5))))) is starts
 
 
 def test_interactive_requests_overtake_batch_requests_in_the_queue() -> None:
