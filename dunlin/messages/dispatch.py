@@ -36,7 +36,9 @@ class Place:
 
     `key` is the request's public id, the same for every attempt at every dispatcher. `idempotency` is its idempotency
     key, unique within the tenant ("" for none), and `digest` a hash of the request sent with that key. `suspicion` is
-    that of the last `Returned`.
+    that of the last `Returned`. A batch request with `rises_after_s` is scheduled like an interactive one after so many
+    seconds at the instance, if the share of those allows it: it rose at the dispatcher (0), or its batch job's
+    completion window is about to end.
     """
 
     request: int = number(1)
@@ -56,6 +58,7 @@ class Place:
     idempotency: str = number(15, default="")
     digest: bytes = number(16, default=b"")
     suspicion: int = number(20, default=0)
+    rises_after_s: float | None = number(21, default=None)
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST, hold=Hold.ENDS)
@@ -187,6 +190,15 @@ class Failed:
 @message(event=7, about=Subject.RECEIVERS_REQUEST, hold=Hold.WAITS)
 class Preempted:
     """The instance preempted the attempt for older work; it continues the attempt later by itself."""
+
+    request: int = number(1)
+    attempt: int = number(2)
+    why: Why | None = number(3, default=None)
+
+
+@message(event=32, about=Subject.RECEIVERS_REQUEST)
+class Risen:
+    """The attempt is of the batch class and is scheduled like an interactive one from now on, for it was starved."""
 
     request: int = number(1)
     attempt: int = number(2)

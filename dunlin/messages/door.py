@@ -34,8 +34,10 @@ class Submit:
     the client gave none. `trace` is the W3C traceparent that the client sent, empty if none.
 
     `key` is the public id of a request to resume after another dispatcher, "" for a new one; `received` are its tokens
-    that the client has. `idempotency` and `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with the
-    idempotency of a request that is running, or finished lately, joins that one.
+    that the client has. A batch request with `rises_after_s` is dispatched like an interactive one after so many
+    seconds, if the share of those allows it: its batch job's completion window is about to end. `idempotency` and
+    `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with the idempotency of a request that is running, or
+    finished lately, joins that one.
 
     It is number `call_index` of the `call_requests` that one call of the client makes, one right after the other, with
     `call_tokens` prompt tokens in all: the tenant's quota must suffice for all of them, or the first is refused. (The
@@ -58,6 +60,7 @@ class Submit:
     call_requests: int = 1
     call_tokens: int = 0
     origin: CallOrigin | None = None
+    rises_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ class InstanceReport:
     those waiting needs. `parked` of the running ones have a row that left its step and has not come back.
     `layers_held` of the model's `model_layers` are held, in this `layout`. `preempts_batch`: running batch work gives
     its slots to interactive requests that wait; `preemptible_running` sequences with `preemptible_slots` would. Of
-    those waiting `batch_waiting` are of the batch class. Counters (`…_total`) only grow.
+    those waiting `batch_waiting` are of the batch class. `risen` sequences of that class are scheduled as interactive
+    ones, because they were starved; the counts of batch work before are without them. Counters (`…_total`) only grow.
     """
 
     ready: bool = number(1, default=False)
@@ -84,6 +85,8 @@ class InstanceReport:
     preemptible_running: int = number(79, default=0)
     batch_waiting: int = number(80, default=0)
     batch_waiting_tokens: int = number(81, default=0)
+    risen: int = number(82, default=0)
+    risen_total: int = number(83, default=0)
 
 
 @message(command=3)
@@ -101,6 +104,7 @@ class DispatcherReport:
     stale_total: int = number(9, default=0)
     adopted_total: int = number(10, default=0)
     joined_total: int = number(11, default=0)
+    risen_total: int = number(12, default=0)
 
 
 @message(command=4)

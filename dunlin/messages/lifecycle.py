@@ -38,6 +38,16 @@ class Admitted:
 
 
 @message(about=Subject.REQUEST_ID)
+class RisenInQueue:
+    """The request is of the batch class and is dispatched like an interactive one from now on, for it waited too long
+    or its batch job's completion window is about to end.
+    """
+
+    request: str = number(1)
+    why: Why | None = number(2, default=None)
+
+
+@message(about=Subject.REQUEST_ID)
 class FirstToken:
     """An attempt's prefill is done: its first new token came from `instance`.
 

@@ -9,7 +9,8 @@ from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
 
 
 def chunked_prefill(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
-    """Every decode row first, then chunks of prompts, oldest first, until the budget is full.
+    """Every decode row first, then chunks of prompts until the budget is full: interactive ones first, then those of
+    the batch class, each oldest first.
 
     A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
     prompt still gets a token's room, so that it cannot starve.
@@ -19,10 +20,10 @@ def chunked_prefill(candidates: Sequence[BatchCandidate], budget: StepBudget) ->
     if decodes == len(taken):
         return taken
     left = max(budget.tokens - decodes, 1)
-    for index, candidate in enumerate(candidates):
-        if not candidate.is_decode and left > 0:
-            taken[index] = min(candidate.remaining_tokens, left)
-            left -= taken[index]
+    prompts = [index for index, candidate in enumerate(candidates) if not candidate.is_decode]
+    for index in sorted(prompts, key=lambda index: candidates[index].request_class):  # stable
+        taken[index] = min(candidates[index].remaining_tokens, left)
+        left -= taken[index]
     return taken
 
 

@@ -28,7 +28,7 @@ class InterruptCandidate:
 
     `step` is the step that the row is in or left, `row_tokens` its positions, `remaining_tokens` the sequence's known
     tokens from the row's start on. `is_prefill`: it computes more than a next token; a step without such rows has no
-    safepoint.
+    safepoint. `is_risen`: it is of the batch class, and was starved.
     """
 
     sequence: int
@@ -39,6 +39,7 @@ class InterruptCandidate:
     is_parked: bool = False
     request_class: RequestClass = RequestClass.INTERACTIVE
     may_preempt: bool = False
+    is_risen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ def on_arrival(candidates: Sequence[InterruptCandidate], situation: StepSituatio
 
 def on_arrival_rows(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
     """The rows of batch work leave any step, when a request would wait for more than `SLACK_SHARE` of its objective
-    behind the outstanding steps: the objective belongs to the queue before it and to its own prefill.
+    behind the outstanding steps: the objective belongs to the queue before it and to its own prefill. A starved row
+    stays where it shares a step with interactive ones, as it does after each interrupt: it gets on between two of them.
     """
     slack_s = situation.waiting_s + situation.prefill_s + SLACK_SHARE * situation.ttft_s
     return _make_way("on_arrival_rows", candidates, situation, min(situation.ttft_s, slack_s))
@@ -128,8 +130,11 @@ def _make_way(
 ) -> InterruptChoice | None:
     """Batch rows leave if the first token of what waits would come later than `most_s` after its arrival."""
     first_token_s = situation.waiting_s + situation.remaining_s + situation.prefill_s
+    shared = {row.step for row in candidates if row.request_class is not RequestClass.BATCH}
     leaving = [
-        index for index, row in enumerate(candidates) if row.request_class is RequestClass.BATCH and not row.is_parked
+        index
+        for index, row in enumerate(candidates)
+        if row.request_class is RequestClass.BATCH and not row.is_parked and not (row.is_risen and row.step in shared)
     ]
     if not leaving or not situation.waiting_tokens or first_token_s <= most_s or situation.remaining_s < LEAST_GAIN_S:
         return None

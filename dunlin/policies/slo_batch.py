@@ -10,7 +10,8 @@ from dunlin.messages.types import RequestClass
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 
 LEAST_CHUNK_TOKENS = 64
-"""The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take."""
+"""The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; and
+so does the oldest prompt of batch work that was starved, where interactive ones do."""
 
 
 SLACK_SHARE = 0.01
@@ -23,10 +24,12 @@ def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[
 
     The predicted time of a step stays under `tpot_s` where interactive rows decode, else under `ttft_s`. Interactive
     decode rows are never held up; then come chunks of interactive prompts, batch decode rows and chunks of batch
-    prompts, each oldest first. Without interactive rows there is no objective: all decode rows, and chunks up to
+    prompts, each oldest first. Starved batch rows (`is_risen`) decode in every step, and the first chunk of the oldest
+    of their prompts is in every step, too; what else they get is left over by interactive rows, and goes to them before
+    other batch rows. Without interactive rows there is no objective: all decode rows, and chunks up to
     `most_tokens`. Without a profile a step holds `tokens` instead of a time.
     """
-    return _fill(_Kinds(candidates), candidates, budget)
+    return _fill(_Kinds(candidates), candidates, budget, budget.most_tokens)
 
 
 def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
@@ -34,38 +37,48 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     prompts, and batch decode rows as far as they would lengthen it by more than `SLACK_SHARE` of `ttft_s`.
 
     Such a step is bound by arithmetic already: the chunk would take as long in it as in a later one. A decode row reads
-    all its KV. The first token would wait for both.
+    all its KV. The first token would wait for both. Of a starved prompt `LEAST_CHUNK_TOKENS` join.
     """
     kinds = _Kinds(candidates)
     if not kinds.prompts:
-        return _fill(kinds, candidates, budget)
+        return _fill(kinds, candidates, budget, budget.most_tokens)
     kinds.batch_prompts = []
-    return _fill(kinds, candidates, budget, SLACK_SHARE * budget.ttft_s)
+    return _fill(kinds, candidates, budget, LEAST_CHUNK_TOKENS, SLACK_SHARE * budget.ttft_s)
 
 
 class _Kinds:
     """The candidates' indices by class and kind, oldest first."""
 
     def __init__(self, candidates: Sequence[BatchCandidate]) -> None:
-        found: dict[tuple[bool, bool], list[int]] = {}
+        found: dict[tuple[bool, bool, bool], list[int]] = {}
         for index, each in enumerate(candidates):
-            found.setdefault((each.request_class is RequestClass.BATCH, each.is_decode), []).append(index)
-        self.decodes, self.prompts = found.get((False, True), []), found.get((False, False), [])
-        self.batch_decodes, self.batch_prompts = found.get((True, True), []), found.get((True, False), [])
+            kind = each.request_class is RequestClass.BATCH, each.is_risen, each.is_decode
+            found.setdefault(kind, []).append(index)
+        self.decodes, self.prompts = found.get((False, False, True), []), found.get((False, False, False), [])
+        self.risen_decodes, self.risen_prompts = found.get((True, True, True), []), found.get((True, True, False), [])
+        self.batch_decodes, self.batch_prompts = found.get((True, False, True), []), found.get((True, False, False), [])
 
 
 def _fill(
-    kinds: _Kinds, candidates: Sequence[BatchCandidate], budget: StepBudget, batch_s: float = float("inf")
+    kinds: _Kinds,
+    candidates: Sequence[BatchCandidate],
+    budget: StepBudget,
+    most_risen_tokens: int,
+    batch_s: float = float("inf"),
 ) -> list[int]:
-    """Batch work adds at most `batch_s` to a step with interactive rows."""
+    """A step of these rows; beside interactive ones `most_risen_tokens` bounds the chunks of starved prompts, and
+    `batch_s` the seconds that batch work which is not starved adds."""
     if not kinds.decodes and not kinds.prompts:
         step = _Step(candidates, replace(budget, tokens=budget.most_tokens), float("inf"))
+        step.add_all_decodes(kinds.risen_decodes)
         step.add_all_decodes(kinds.batch_decodes)
-        step.add_chunks(kinds.batch_prompts, LEAST_CHUNK_TOKENS)
+        step.add_chunks(kinds.risen_prompts + kinds.batch_prompts, LEAST_CHUNK_TOKENS)
         return step.taken
     step = _Step(candidates, budget, budget.tpot_s if kinds.decodes else budget.ttft_s)
     step.add_all_decodes(kinds.decodes)
+    step.add_all_decodes(kinds.risen_decodes)
     step.add_chunks(kinds.prompts, LEAST_CHUNK_TOKENS)
+    step.add_chunks(kinds.risen_prompts, LEAST_CHUNK_TOKENS, most_risen_tokens)
     step.add_at_most(batch_s)
     step.add_decodes_that_fit(kinds.batch_decodes)
     step.add_chunks(kinds.batch_prompts)
@@ -113,11 +126,14 @@ class _Step:
         )
         self.add_all_decodes(indices[:fits])
 
-    def add_chunks(self, indices: list[int], least: int = 0) -> None:
-        """Add prompts or chunks of them, oldest first, until none fits; the first gets at least `least` tokens."""
+    def add_chunks(self, indices: list[int], least: int = 0, most: int | None = None) -> None:
+        """Add prompts or chunks of them, oldest first, until none fits; the first gets at least `least` tokens, and all
+        of them at most `most`.
+        """
+        stop = self._most_tokens if most is None else min(self._most_tokens, self._tokens + most)
         for index in indices:
             remaining = self._candidates[index].remaining_tokens
-            room = min(remaining, self._most_tokens - self._tokens)
+            room = min(remaining, stop - self._tokens)
             chunk = max(self._longest_chunk(index, room), min(least, remaining))
             if chunk < 1:
                 return

@@ -11,13 +11,15 @@ from dunlin.messages.types import RequestClass
 class BatchCandidate:
     """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row.
 
-    `may_preempt`: work of the batch class may be preempted for it.
+    `may_preempt`: work of the batch class may be preempted for it. `is_risen`: it is of the batch class and was
+    starved, and is to have a part in every step.
     """
 
     remaining_tokens: int
     is_decode: bool
     request_class: RequestClass = RequestClass.INTERACTIVE
     may_preempt: bool = False
+    is_risen: bool = False
 
 
 @dataclass(slots=True)

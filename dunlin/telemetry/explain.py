@@ -26,11 +26,12 @@ from dunlin.messages.dispatch import (
     Refused,
     Returned,
     Reused,
+    Risen,
 )
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, RisenInQueue
 from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, RemapLayers, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.subjects import RequestKey, parse_request, references_of
@@ -169,6 +170,11 @@ def _admitted(message: Admitted, record: DecisionRecord) -> str:
 
 
 @words.register
+def _risen_in_queue(message: RisenInQueue, record: DecisionRecord) -> str:
+    return f"it rose in the queue of {record.sender.name}, though it is batch work"
+
+
+@words.register
 def _first_token(message: FirstToken, record: DecisionRecord) -> str:
     return f"the first token of attempt {message.attempt} came from {message.instance.name}"
 
@@ -236,6 +242,11 @@ def _failed(message: Failed, record: DecisionRecord) -> str:
 @words.register
 def _preempted(message: Preempted, record: DecisionRecord) -> str:
     return f"{record.sender.name} took the slots of attempt {message.attempt} away, to go on with it later"
+
+
+@words.register
+def _risen(message: Risen, record: DecisionRecord) -> str:
+    return f"{record.sender.name} let attempt {message.attempt} rise, though it is batch work"
 
 
 @words.register

@@ -44,6 +44,8 @@ FIELDS: dict[str, dict[str, str]] = {
         "preemptible_running": "running sequences of the batch class that would give up their slots",
         "batch_waiting": "waiting sequences of the batch class",
         "batch_waiting_tokens": "tokens of waiting sequences of the batch class",
+        "risen": "sequences of the batch class that are scheduled as interactive, because they were starved",
+        "risen_total": "starved sequences of the batch class that rose",
         "waiting": "sequences that wait for slots or their turn",
         "waiting_tokens": "tokens of the waiting sequences",
         "outstanding_steps": "steps sent to the engine and not answered",
@@ -95,6 +97,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "stale_total": "messages dropped because they belong to an older attempt or incarnation",
         "adopted_total": "requests of another dispatcher that were found running, or just ended, at an instance",
         "joined_total": "requests that were answered by one that ran, or had ended, under the same idempotency key",
+        "risen_total": "requests of the batch class that rose in the queue, because they waited too long",
     },
     "kvstore": {
         "capacity_bytes": "host tier",

@@ -121,6 +121,31 @@ class DispatcherAdoptionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatcherStarvationConfig:
+    """Batch requests that wait behind others for too long."""
+
+    batch_wait_s: float = setting(
+        600.0,
+        "A batch request in the queue that has had no token for so long rises: until it ends it is dispatched like an "
+        "interactive one. 0: none does.",
+        unit="seconds",
+        least=0,
+        why="longer than a burst of chat, and little of a completion window of a day",
+    )
+    risen_share: float = setting(
+        0.05,
+        "Share of the dispatched requests that batch requests which rose may be at a time; one may always.",
+        unit="share of the dispatched requests",
+        least=0,
+        most=1,
+        why="what chat hardly notices",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class IdempotencyConfig:
     """Requests with an idempotency key whose connection was cut."""
 
@@ -168,5 +193,6 @@ class DispatcherConfig:
     admission: AdmissionConfig = section(AdmissionConfig)
     outage: OutageConfig = section(OutageConfig)
     adoption: DispatcherAdoptionConfig = section(DispatcherAdoptionConfig)
+    starvation: DispatcherStarvationConfig = section(DispatcherStarvationConfig)
     idempotency: IdempotencyConfig = section(IdempotencyConfig)
     reports: ReportsConfig = section(ReportsConfig)

@@ -175,7 +175,7 @@ class Dispatcher:
             self.service.options.name,
             JobStore(self.service.etcd),
             config.store_url or str(self.service.options.data_dir / "batches"),
-            LineAnswerer(self.gateway, config.max_line_attempts, host.clock),
+            LineAnswerer(self.gateway, config.max_line_attempts, host.clock, config.urgent_share),
             config,
             host.clock,
         )

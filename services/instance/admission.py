@@ -75,7 +75,7 @@ class AttemptAdmission:
             known = Figure("vocabulary", ready.vocabulary)
             return [*effects, _refuse(sender, place, Refusal.INVALID, known, because=fault)]
         if (migration := self._migration.migrate_in.take_over(sender, place)) is not None:
-            return [*effects, *self._start_migrated(sender, place, migration)]
+            return [*effects, *self._start_migrated(now_s, sender, place, migration)]
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
@@ -106,9 +106,11 @@ class AttemptAdmission:
         accepted = Send(sender, Accepted(place.request, place.attempt, older.number, 0.0, why))
         return [accepted, *self._migration.migrate_out.cancel(older)]
 
-    def _start_migrated(self, sender: Address, place: Place, migration: IncomingMigration) -> list[Effect]:
+    def _start_migrated(
+        self, now_s: float, sender: Address, place: Place, migration: IncomingMigration
+    ) -> list[Effect]:
         """Start from the reserved slots, without the waiting queue: it takes no slot from waiting sequences."""
-        sequence = self._sequences.add(sender, place)
+        sequence = self._sequences.add(sender, place, now_s)
         figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", migration.filled))
         why = Why("migration", f"go on from handle {migration.handle}", figures)
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))

@@ -134,6 +134,32 @@ class InterruptsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceStarvationConfig:
+    """Batch sequences that others keep from slots, or from rows in steps, for too long."""
+
+    batch_wait_s: float = setting(
+        600.0,
+        "A batch sequence that has got no further for so long rises: until it ends it is no victim of interactive "
+        "ones, waits in line with them, and has a part in every step. 0: none does.",
+        unit="seconds",
+        least=0,
+        why="longer than a burst of chat, and little of a completion window of a day",
+    )
+    risen_share: float = setting(
+        0.05,
+        "Share of scheduler.max_running that sequences which rose may be at a time, and of the token slots that they "
+        "may need in the end; one may always rise.",
+        unit="share of sequences and of slots",
+        least=0,
+        most=1,
+        why="what chat hardly notices",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class KvCacheConfig:
     """The token slots on the device."""
 
@@ -168,6 +194,15 @@ class CheckpointConfig:
         least=0,
         most=0.5,
         why="a throughput that is lower by less than 1 % (docs/measurements/2026-11-21-keeping.md)",
+    )
+    pressure_share: float = setting(
+        0.05,
+        "Share of wall time for further copies, of what would be preempted first, when no slot is free; it grows from "
+        "0 at half of the slots. Where engine_share is 0 none are made.",
+        unit="share of wall time",
+        least=0,
+        most=0.5,
+        why="as ConServe (4.4); what is copied already gives up its slots at once",
     )
     min_tokens: int = setting(
         64,
@@ -411,6 +446,7 @@ class InstanceConfig:
     objectives: ObjectivesConfig = section(ObjectivesConfig)
     preemption: PreemptionConfig = section(PreemptionConfig)
     interrupts: InterruptsConfig = section(InterruptsConfig)
+    starvation: InstanceStarvationConfig = section(InstanceStarvationConfig)
     kv_cache: KvCacheConfig = section(KvCacheConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     host_tier: HostTierConfig = section(HostTierConfig)

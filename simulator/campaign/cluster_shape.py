@@ -52,16 +52,26 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
         instance={
             **OBJECTIVES,
+            **_starvation(shape),
             **({"interrupts.policy": shape.interrupts} if shape.interrupts != "never" else {}),
             "scheduler.max_running": shape.max_running,
             "kv_cache.prefix_caching": shape.prefix_reuse,
             "checkpoint.min_tokens": CHECKPOINT_TOKENS,
             "checkpoint.engine_share": shape.checkpoint_share,
+            "checkpoint.pressure_share": shape.pressure_share,
             "scheduler.budget_tokens": shape.budget_tokens,
             "scheduler.allocate_ahead_tokens": shape.run_ahead_tokens,
         },
         manager=RESTLESS_MOVES if shape.rebalance == "restless" else {},
-        dispatcher={"admission.max_queued": shape.max_queued},
+        dispatcher={
+            "admission.max_queued": shape.max_queued,
+            "placement.max_waiting_per_instance": shape.waiting_per_instance,
+            **_starvation(shape),
+        },
         kvstore={"exchange.replicate": shape.replicate and shape.nodes > 1},
         skews_s=shape.skews,
     )
+
+
+def _starvation(shape: ClusterShape) -> dict[str, float]:
+    return {"starvation.batch_wait_s": shape.batch_wait_s, "starvation.risen_share": shape.risen_share}

@@ -7,6 +7,7 @@ knows no core.
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from dunlin.policies.presets import PRESETS
 from simulator.engine.token_model import continuation
@@ -77,6 +78,13 @@ class ClusterShape:
     """The instances' policy for rows that leave their steps."""
     has_agents: bool = False
     """Whether engines of a node can meet, so that KV goes from one to the other; otherwise it goes by the host tier."""
+    batch_wait_s: float = 0.0
+    """Seconds without progress after which batch work rises, at dispatchers and instances; 0: never."""
+    risen_share: float = 0.0
+    waiting_per_instance: int = 16
+    """Requests that dispatchers let wait at one instance."""
+    pressure_share: float = 0.0
+    """The instances' share of time for copies of victims when no slot is free."""
     rebalance: str = ""
     """The managers' policy for work that moves; empty: the preset's."""
 
@@ -190,7 +198,18 @@ def _shape(draw: Random, presets: tuple[str, ...]) -> ClusterShape:
         quotas=draw.choice([None, None, (3, None), (None, 600), (4, 1200)]),
         skews=tuple(draw.choice([0.0, draw.uniform(0, 1e6)]) for _ in range(7)),
         has_agents=draw.random() < 0.5,
+        **_starvation(draw),
     )
+
+
+def _starvation(draw: Random) -> dict[str, Any]:
+    """Some plans have a starvation bound; of these, half have short queues at instances, so that dispatchers' fill, and
+    half copy victims faster under pressure.
+    """
+    bound = {"batch_wait_s": draw.choice([0.0, 0.0, 0.4]), "risen_share": draw.choice([0.0, 0.3])}
+    if not bound["batch_wait_s"]:
+        return bound
+    return {**bound, "waiting_per_instance": draw.choice([1, 16]), "pressure_share": draw.choice([0.0, 0.5])}
 
 
 def _asks(draw: Random, shape: ClusterShape, length_s: float) -> tuple[PlannedRequest, ...]:

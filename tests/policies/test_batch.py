@@ -1,9 +1,12 @@
 """What goes into a step."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dunlin.messages.types import RequestClass
 from dunlin.policies.batch import BATCH_POLICIES, chunked_prefill, prefill_first
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 
@@ -12,6 +15,11 @@ DECODE = BatchCandidate(1, is_decode=True)
 
 def prompt(tokens: int) -> BatchCandidate:
     return BatchCandidate(tokens, is_decode=False)
+
+
+def test_chunks_of_interactive_prompts_come_before_those_of_batch_work() -> None:
+    old, new = replace(prompt(9), request_class=RequestClass.BATCH), prompt(5)
+    assert chunked_prefill([old, old, new, DECODE], StepBudget(8)) == [2, 0, 5, 1]
 
 
 def test_decode_rows_come_first_wherever_they_stand() -> None:

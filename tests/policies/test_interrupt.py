@@ -72,6 +72,18 @@ def test_on_arrival_steps_with_an_interactive_row_go_on_and_their_batch_rows_may
     assert choice.discard == (0,)
 
 
+def test_starved_rows_stay_in_steps_that_they_share_with_interactive_ones_and_leave_others() -> None:
+    starved, other = replace(batch_row(1), is_risen=True), batch_row(2)
+    choice = on_arrival_rows([starved, other, batch_row(3, RequestClass.INTERACTIVE)], LATE)
+    assert choice is not None
+    assert choice.discard == (1,)
+    elsewhere = replace(batch_row(3, RequestClass.INTERACTIVE), step=8)
+    for policy, rows in ((on_arrival_rows, [starved, other, elsewhere]), (on_arrival, [starved, other])):
+        choice = policy(rows, LATE)
+        assert choice is not None
+        assert choice.discard == (0, 1)
+
+
 def test_rows_leave_when_they_cost_more_than_a_small_share_of_the_objective() -> None:
     early = replace(LATE, waiting_s=0.0, remaining_s=0.05, prefill_s=0.05)
     assert on_arrival([batch_row(1)], early) is None

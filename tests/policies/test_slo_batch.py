@@ -122,5 +122,27 @@ def test_harvest_lets_batch_rows_lengthen_a_step_with_an_interactive_prompt_by_a
     assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9, times=None)) == [30, 1, 1, 1]
 
 
+def risen(tokens: int = 1) -> BatchCandidate:
+    return BatchCandidate(tokens, tokens == 1, BATCH, is_risen=True)
+
+
+def test_starved_rows_decode_in_every_step_and_the_oldest_starved_prompt_gets_a_chunk() -> None:
+    rows = [risen(500), risen(500), prompt(900, BATCH), decode(BATCH), risen(), *[decode()] * 10, prompt(500)]
+    full = [LEAST_CHUNK_TOKENS, 0, 0, 0, 1, *[1] * 10, LEAST_CHUNK_TOKENS]
+    assert slo_aware(rows, budget([0] * len(rows))) == harvest(rows, budget([0] * len(rows))) == full
+
+
+def test_starved_rows_come_after_interactive_ones_and_before_other_batch_work() -> None:
+    rows = [prompt(900, BATCH), risen(300), prompt(600)]
+    assert slo_aware(rows, budget([0] * 3)) == [100, 300, 600]
+    assert harvest(rows, budget([0] * 3)) == [0, LEAST_CHUNK_TOKENS, 600]
+    assert harvest([prompt(80, BATCH), risen(50), decode()], budget([0] * 3)) == [39, 50, 1]
+
+
+def test_in_a_step_of_batch_work_alone_starved_prompts_are_first() -> None:
+    rows = [prompt(3000, BATCH), decode(BATCH), risen(1500), risen()]
+    assert slo_aware(rows, budget([0] * 4)) == [546, 1, 1500, 1]
+
+
 def test_they_are_in_the_table() -> None:
     assert (BATCH_POLICIES["slo_aware"], BATCH_POLICIES["harvest"]) == (slo_aware, harvest)

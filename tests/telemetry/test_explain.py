@@ -20,11 +20,12 @@ from dunlin.messages.dispatch import (
     Refused,
     Returned,
     Reused,
+    Risen,
 )
 from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.group import Reserve
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, RisenInQueue
 from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, HandoffTarget, RemapLayers, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.types import (
@@ -81,6 +82,8 @@ def region_asked() -> ReserveRegion:
 ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (D, CLIENT, Admitted("req-c-1", why=WHY), "d0 admitted it"),
     (D, CLIENT, Admitted("req-c-1", "00-aa-bb-01", WHY), "d0 admitted it into the trace 00-aa-bb-01"),
+    (D, CLIENT, RisenInQueue("req-c-1", WHY), "it rose in the queue of d0, though it is batch work"),
+    (I0, D, Risen(1, 1, WHY), "i0 let attempt 1 rise, though it is batch work"),
     (D, CLIENT, FirstToken("req-c-1", 2, I1, WHY), "the first token of attempt 2 came from i1"),
     (D, CLIENT, Closed("req-c-1", FinishReason.DEADLINE, why=WHY), "d0 ended it (deadline) after 0 tokens"),
     (D, CLIENT, Closed("req-c-1", FinishReason.STOP, 1, why=WHY), "d0 ended it (stop) after 1 token"),

@@ -180,7 +180,7 @@ BUGS = (
         "a suspect instance keeps its requests",
         ("I12",),
         (skip(RequestCompletion.requeue_lost, list, called_by=DispatcherCore._on_view),),
-        seed=100199,
+        seed=213,
     ),
     Bug(
         "deadline-ignored",

@@ -10,7 +10,15 @@ from simulator.campaign.plans import TrialPlan
 from simulator.campaign.runner import plan_of, restless_part
 from simulator.campaign.trial import CampaignTrial
 from simulator.campaign.violation import Violation
-from tests.zoo import bugs_control, bugs_dispatcher, bugs_engines, bugs_fences, bugs_instance, bugs_steps
+from tests.zoo import (
+    bugs_control,
+    bugs_dispatcher,
+    bugs_engines,
+    bugs_fences,
+    bugs_instance,
+    bugs_starvation,
+    bugs_steps,
+)
 from tests.zoo.plant import Bug, planted
 
 BUGS = (
@@ -20,6 +28,7 @@ BUGS = (
     *bugs_steps.BUGS,
     *bugs_engines.BUGS,
     *bugs_fences.BUGS,
+    *bugs_starvation.BUGS,
 )
 MOST_SEEDS = 400
 

@@ -8,7 +8,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cli.common.errors import USAGE, CliError
 from dunlin.runtime.extras import missing_package_text
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from simulator.campaign.plans import TrialPlan
     from simulator.campaign.runner import FailingSeed
     from simulator.campaign.trial import TrialOutcome
-
-SHOW_EVERY_S = 5.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +43,11 @@ def run_campaign(arguments: argparse.Namespace) -> int:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     settings: dict[str, Any] = {"part": part} if part is not None else {}
     summary = run(
-        seeds, on_outcome=_Progress(len(seeds)), jobs=arguments.jobs, shrink_runs=arguments.shrink_runs, **settings
+        seeds,
+        on_outcome=CampaignProgress(len(seeds), sys.stderr),
+        jobs=arguments.jobs,
+        shrink_runs=arguments.shrink_runs,
+        **settings,
     )
     for found in summary.found:
         print(_report(found))
@@ -56,21 +58,31 @@ def run_campaign(arguments: argparse.Namespace) -> int:
     return 1 if summary.found else 0
 
 
-class _Progress:
-    """A progress line on a terminal, at most every `SHOW_EVERY_S` seconds."""
+class CampaignProgress:
+    """How far the campaign is, on stderr: one line that changes on a terminal, a line a minute elsewhere."""
 
-    def __init__(self, seeds: int) -> None:
+    def __init__(self, seeds: int, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._seeds = seeds
-        self._done = 0
-        self._violations = 0
-        self._shown_s = time.monotonic()
+        self._out = out
+        self._clock = clock
+        self._begin, self._every_s, self._end = ("\r", 5.0, "") if out.isatty() else ("", 60.0, "\n")
+        self._done = self._violations = 0
+        self._began_s = self._shown_s = clock()
 
     def __call__(self, outcome: "TrialOutcome") -> None:
         self._done += 1
         self._violations += outcome.violation is not None
-        if sys.stderr.isatty() and time.monotonic() - self._shown_s > SHOW_EVERY_S:
-            self._shown_s = time.monotonic()
-            print(f"\r{self._done} of {self._seeds} seeds, {self._violations} violations", end="", file=sys.stderr)
+        if self._clock() - self._shown_s >= self._every_s:
+            self._shown_s = self._clock()
+            print(f"{self._begin}{self._text()}", end=self._end, file=self._out, flush=True)
+
+    def _text(self) -> str:
+        per_min = 60.0 * self._done / (self._shown_s - self._began_s)
+        left_min = (self._seeds - self._done) / per_min
+        return (
+            f"{self._done:,} of {self._seeds:,} seeds, {self._violations} violations; {per_min:.0f} seeds a minute, "
+            f"{left_min:.0f} minutes left"
+        )
 
 
 def _report(found: "FailingSeed") -> str:

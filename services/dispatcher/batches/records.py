@@ -99,6 +99,10 @@ class JobRecord:
         """When its completion window ends."""
         return self.created_s + self.window_s
 
+    def urgent_s(self, share: float) -> float:
+        """When the last `share` of its completion window begins."""
+        return self.expires_s - share * self.window_s
+
     @property
     def is_open(self) -> bool:
         """Whether work is left."""

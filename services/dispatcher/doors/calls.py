@@ -33,7 +33,7 @@ class DoorCall:
     `path` is a route or a gRPC method (a metric's label: one of few), `target` the path that the client sent, without
     its query. `operation` is empty for a call that generates nothing. `began_s` is when its head was complete,
     `arrived_s` when its body was. `code` is the kind of its error in one word, such as `too_long`. `is_recorded`: the
-    core refused it, and so has recorded the refusal itself.
+    core refused it, and so has recorded the refusal itself. `rises_after_s`: see `Submit`.
     """
 
     door: str
@@ -54,6 +54,7 @@ class DoorCall:
     code: str = ""
     detail: str = ""
     is_recorded: bool = False
+    rises_after_s: float | None = None
 
     def __post_init__(self) -> None:
         self.arrived_s = self.arrived_s or self.began_s

@@ -188,6 +188,7 @@ class RequestGateway:
             call_requests=part.requests,
             call_tokens=part.tokens,
             origin=self.calls.origin(call),
+            rises_after_s=call.rises_after_s,
         )
 
 

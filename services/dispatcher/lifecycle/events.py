@@ -1,4 +1,4 @@
-"""The lifecycle events of a request, as messages with reasons: Admitted, FirstToken, Closed.
+"""The lifecycle events of a request, as messages with reasons: Admitted, RisenInQueue, FirstToken, Closed.
 
 `dunlin explain` and the traces are made from them. The caller says what happened; only the rate at which refusals are
 recorded is decided here.
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.door import RefusedAtDoor
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, RisenInQueue
 from dunlin.messages.types import Figure, FinishReason, RejectedOption, Why
 from services.dispatcher.requests.journal import Request
 
@@ -53,6 +53,10 @@ class LifecycleEvents:
         )
         why = Why("door admission", "queue", figures)
         return Send(_recipient(request), Admitted(request.key, request.submit.trace, why, request.submit.origin))
+
+    def risen(self, request: Request, why: Why) -> Effect:
+        """The request is of the batch class and dispatched as an interactive one from now on."""
+        return Send(_recipient(request), RisenInQueue(request.key, why))
 
     def first_token(self, now_s: float, request: Request) -> Effect:
         """The first token of the current attempt came."""

@@ -45,7 +45,7 @@ class Migrations:
         if not self._fleet.can_accept_migrated(message.target):
             return []  # the core's next pass calls `return_to_source`
         why = message.why or Why("migration", message.target.name)
-        return [self._placer.dispatch(request, message.target, why, message.handle)]
+        return [self._placer.dispatch(now_s, request, message.target, why, message.handle)]
 
     def on_accepted(self, request: Request) -> list[Effect]:
         """The request runs: cancel the older attempt at its migration source, unless it runs there again."""
@@ -59,7 +59,7 @@ class Migrations:
         if request.migration_source is not None and request.migration_source[0] == instance:
             request.migration_source = None
 
-    def return_to_source(self) -> list[Effect]:
+    def return_to_source(self, now_s: float) -> list[Effect]:
         """Dispatch each request that its migration's target did not take back to its source."""
         effects: list[Effect] = []
         for request in self._journal.with_migration_source():
@@ -72,5 +72,5 @@ class Migrations:
                     else RejectedOption("move", "not taken")
                 )
                 why = Why("migration", f"back to {source.name}", (), (rejected,))
-                effects.append(self._placer.dispatch(request, source, why))
+                effects.append(self._placer.dispatch(now_s, request, source, why))
         return effects

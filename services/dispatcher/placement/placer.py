@@ -60,7 +60,7 @@ class RequestPlacer:
         return limit is not None and limit < request.max_length
 
     def _choose_and_dispatch(self, now_s: float, request: Request) -> Effect | None:
-        slots, request_class = len(request.tokens), request.submit.request_class
+        slots, request_class = len(request.tokens), request.dispatched_as
         if not self._fleet.has_room(slots, request_class):
             return None
         hits = self._affinity.prefix_hits(request)
@@ -72,9 +72,9 @@ class RequestPlacer:
         request.expected_cached_tokens = candidates[choice.index].cached_tokens
         if request.first_dispatch_s is None:
             request.first_dispatch_s = now_s
-        return self.dispatch(request, found[choice.index][0], choice.why)
+        return self.dispatch(now_s, request, found[choice.index][0], choice.why)
 
-    def dispatch(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:
+    def dispatch(self, now_s: float, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:
         """Begin a queued request's next attempt at `instance`; the `Place` message that does it.
 
         `handle` names slots there that hold the request's KV already (a migration's target); 0: none.
@@ -83,7 +83,7 @@ class RequestPlacer:
             request.max_tokens = self._fleet.max_length(instance) - request.prompt_tokens
         self._journal.dispatch(request, instance)
         submit = request.submit
-        self._fleet.reserve(instance, request.number, len(request.tokens), submit.request_class)
+        self._fleet.reserve(instance, request.number, len(request.tokens), request.dispatched_as)
         place = Place(
             request.number,
             request.attempt,
@@ -102,6 +102,7 @@ class RequestPlacer:
             digest=submit.digest,
             trace=submit.trace,
             suspicion=request.suspicion,
+            rises_after_s=request.rises_after_s(now_s),
         )
         return Send(instance, place)
 

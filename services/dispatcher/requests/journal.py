@@ -13,6 +13,7 @@ from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.door import Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
+from dunlin.policies.starvation import Progress
 from services.dispatcher.requests.queue import RequestQueue
 
 
@@ -66,6 +67,9 @@ class Request:
     `suspicion`: see `Returned`. `migration_source` is (instance, attempt) of an older attempt that still holds the KV
     until the migration's target accepts. `first_dispatch_s` is the time of the first dispatch here.
 
+    Starvation: `progress` says since when it has had no new token, as far as it was looked at; `is_risen`: it is of the
+    batch class and dispatched as an interactive one.
+
     Prefix cache: the first instance had KV of `cached_tokens` of the prompt; the current one was expected to have
     `expected_cached_tokens`. `generated_logprobs` is None unless the request asks for log-probabilities.
     """
@@ -93,6 +97,23 @@ class Request:
     adopted_elsewhere: int = 0
     generated_logprobs: GeneratedLogprobs | None = None
     first_dispatch_s: float | None = None
+    is_risen: bool = False
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(len(self.tokens), self.submitted_s)
+
+    @property
+    def dispatched_as(self) -> RequestClass:
+        """The class that it is queued and dispatched as: a batch request that rose counts as interactive."""
+        return RequestClass.INTERACTIVE if self.is_risen else self.submit.request_class
+
+    def rises_after_s(self, now_s: float) -> float | None:
+        """Seconds until it is to be scheduled as an interactive request wherever it is; None: no such time is set."""
+        if self.is_risen:
+            return 0.0
+        after_s = self.submit.rises_after_s
+        return None if after_s is None else max(0.0, self.submitted_s + after_s - now_s)
 
     @property
     def prompt_tokens(self) -> int:
@@ -239,6 +260,17 @@ class Journal:
         """All queued requests: interactive ones first, each class in the order in which it is dispatched."""
         return list(chain.from_iterable(self._queues.values()))
 
+    def queued_in(self, request_class: RequestClass) -> "RequestQueue":
+        """The queue of that class, to look through."""
+        return self._queues[request_class]
+
+    def rise(self, request: Request) -> None:
+        """A queued batch request is dispatched as an interactive one until it ends, and ahead of new ones."""
+        assert request.state is RequestState.QUEUED
+        self._queue_of(request).remove(request)
+        request.is_risen = True
+        self._queue_of(request).requeue(request)
+
     def with_migration_source(self) -> list[Request]:
         """The queued requests whose migration source still holds their KV."""
         requeued = chain.from_iterable(queue.requeued for queue in self._queues.values())
@@ -291,7 +323,7 @@ class Journal:
         for request_class, queue in self._queues.items():
             numbers = [request.number for request in queue.requeued]
             assert numbers == sorted(numbers)
-            assert all(request.submit.request_class is request_class for request in queue)
+            assert all(request.dispatched_as is request_class for request in queue)
         adopting = {number for number, request in self._requests.items() if request.state is RequestState.ADOPTING}
         readers = [reader for request in self._requests.values() for reader in request.readers]
         assert sorted(readers) == sorted(self._by_reader)
@@ -316,7 +348,7 @@ class Journal:
         request.state = state
 
     def _queue_of(self, request: Request) -> RequestQueue:
-        return self._queues[request.submit.request_class]
+        return self._queues[request.dispatched_as]
 
     def _release(self, request: Request) -> Address | None:
         instance, request.instance = request.instance, None

@@ -14,7 +14,9 @@ _NUMBER = attrgetter("number")
 
 
 class RequestQueue:
-    """Owns the order: requests that were dispatched before precede new ones; among each kind the oldest is first."""
+    """Owns the order: requests that were dispatched before, and batch ones that rose, precede new ones; among each
+    kind the oldest is first.
+    """
 
     def __init__(self) -> None:
         self._requeued: list[Request] = []
@@ -28,7 +30,7 @@ class RequestQueue:
 
     @property
     def requeued(self) -> "list[Request]":
-        """Those that were dispatched before, oldest first."""
+        """Those that were dispatched before or rose, oldest first."""
         return self._requeued
 
     def add(self, request: "Request") -> None:
@@ -36,7 +38,7 @@ class RequestQueue:
         self._fresh[request.number] = request
 
     def requeue(self, request: "Request") -> None:
-        """Queue a request that was dispatched before."""
+        """Queue a request that was dispatched before, or rose."""
         insort(self._requeued, request, key=_NUMBER)
 
     def remove(self, request: "Request") -> None:

@@ -1,8 +1,10 @@
-"""Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it.
+"""Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it,
+or a preempted sequence frees its slots at once.
 
 One region at a time, of the sequence with the most tokens that lie in the KV cache alone. The engine's time in these
 copies, and `REGION_OVERHEAD_S` for each, stay below `engine_share` of wall time, in which an idle engine counts too; a
-share that was not used is saved up for `BURST_S`.
+share that was not used is saved up for `BURST_S`. While slots are short, sequences that may have to give theirs up have
+a share of their own besides, which grows with the slots in use, and come first.
 Knows no step and no other instance. Slots that are read here are only written again by steps that are sent after the
 copy was cancelled.
 """
@@ -13,6 +15,8 @@ from dunlin.effects import Effect
 from dunlin.kv.prefix_hash import BLOCK_TOKENS
 from dunlin.messages.engine import TransferDone
 from dunlin.messages.types import HostRegion, Priority, TransferStatus
+from dunlin.policies.checkpoint_rate import pressure_share
+from services.instance.checkpoint.copy_budget import CopyBudget
 from services.instance.config import CheckpointConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
@@ -21,16 +25,6 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 
 IDLE_RETRY_S = 0.02
 """Time between two searches after one that found nothing worth a copy, seconds."""
-
-REGION_OVERHEAD_S = 0.001
-"""What a region costs besides the copy: naming it, asking for room, the messages to and from engine and kvstore. It
-bounds the number of regions where copies alone are so cheap that every few tokens would make one.
-"""
-
-BURST_S = 1.0
-"""Unused copy time is saved up for at most so long, seconds: after a prefill the copies of a prompt are made one after
-the other, where nothing was copied before.
-"""
 
 RETRY_AFTER_FAILURE_S = 2.0
 """Pause after the host tier was full or a copy failed, seconds."""
@@ -55,15 +49,16 @@ class Checkpointer:
         self.tokens_total = 0
         self.bytes_total = 0
         self.busy_s_total = 0.0
-        self._share = config.engine_share
+        self._share, self._pressure_share = config.engine_share, config.pressure_share
         self._least_tokens = config.min_tokens
         self._most_tokens = max(config.min_tokens, config.max_tokens)
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._host_cache = host_cache
         self._not_before_s = 0.0
-        # Until then what was spent uses up the engine's share of the time.
-        self._budget_used_until_s = 0.0
+        self._failover_budget, self._pressure_budget = CopyBudget(), CopyBudget()
+        self._paying = self._failover_budget
+        """The one that pays for the copy under way."""
 
     @property
     def is_on(self) -> bool:
@@ -72,15 +67,16 @@ class Checkpointer:
 
     def schedule_copy(self, now_s: float) -> list[Effect]:
         """Begin the next copy, if it is time for one and there is something to copy."""
-        if (
-            not self.is_on
-            or now_s < max(self._not_before_s, self._budget_used_until_s - BURST_S)
-            or not self._host_cache.usable
-        ):
+        if not self.is_on or now_s < self._not_before_s or not self._host_cache.usable:
             return []
-        if self._host_cache.is_pending(TransferPurpose.CHECKPOINT):
+        for_failover, for_victims = self._may_copy(now_s)
+        if not (for_failover or for_victims) or self._host_cache.is_pending(TransferPurpose.CHECKPOINT):
             return []
-        chosen = self._choose_sequence()
+        chosen, self._paying = None, self._pressure_budget
+        if for_victims:
+            chosen = self._most_unkept(self._victims())
+        if chosen is None and for_failover:
+            chosen, self._paying = self._most_unkept(self._sequences.running), self._failover_budget
         if chosen is None:
             self._not_before_s = now_s + IDLE_RETRY_S
             return []
@@ -104,10 +100,7 @@ class Checkpointer:
     def on_move_done(self, now_s: float, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         """A copy ended: commit it if its sequence still has the same slots."""
         self.busy_s_total += done.busy_s
-        if self.is_on:
-            self._budget_used_until_s = (
-                max(self._budget_used_until_s, now_s) + (done.busy_s + REGION_OVERHEAD_S) / self._share
-            )
+        self._paying.spend(done.busy_s)
         if done.status is TransferStatus.FAILED:
             self._not_before_s = now_s + RETRY_AFTER_FAILURE_S
         sequence, region = move.sequence, move.kept.region
@@ -138,10 +131,22 @@ class Checkpointer:
             "checkpoint_busy_s_total": self.busy_s_total,
         }
 
-    def _choose_sequence(self) -> tuple[Sequence, int] | None:
-        """The sequence with the most tokens whose KV lies in the KV cache alone, and the position to copy up to."""
+    def _may_copy(self, now_s: float) -> tuple[bool, bool]:
+        """Whether there is time for a copy of any sequence, and for one of those that would be preempted first."""
+        cache = self._lifecycle.kv_cache
+        free_share = cache.available_slots / max(1, cache.slot_table.capacity)
+        besides = pressure_share(free_share, self._pressure_share)
+        return self._failover_budget.has_time(now_s, self._share), self._pressure_budget.has_time(now_s, besides)
+
+    def _victims(self) -> list[Sequence]:
+        """The sequences that would be preempted first: those that give way; without any, all that run."""
+        running = self._sequences.running
+        return [sequence for sequence in running if sequence.gives_way] or running
+
+    def _most_unkept(self, sequences: list[Sequence]) -> tuple[Sequence, int] | None:
+        """The one with the most tokens whose KV lies in the KV cache alone, and the position to copy up to."""
         best, most = None, self._least_tokens - 1
-        for sequence in self._sequences.running:
+        for sequence in sequences:
             unkept = sequence.valid - sequence.valid % BLOCK_TOKENS - sequence.kept_tokens
             if unkept > most:
                 best, most = sequence, unkept

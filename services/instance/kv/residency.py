@@ -4,6 +4,7 @@ A prefix is the common case: one run from position 0 on. Knows no table; `slot_t
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -139,3 +140,19 @@ class Residency:
         if self._end(index) == self.starts[index + 1] and first + length == next_first:
             self.extents[index] = (first, length + next_length)
             del self.starts[index + 1], self.extents[index + 1]
+
+
+def cut_extents(extents: Iterable[Extent], each: int) -> Iterator[list[Extent]]:
+    """The extents in pieces of `each` slots, in their order; what is left at the end is a smaller piece."""
+    piece: list[Extent] = []
+    missing = each
+    for first, length in extents:
+        while length >= missing:
+            piece.append((first, missing))
+            yield piece
+            first, length, piece, missing = first + missing, length - missing, [], each
+        if length:
+            piece.append((first, length))
+            missing -= length
+    if piece:
+        yield piece

@@ -8,7 +8,7 @@ of owners that have some must be released or replaced.
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Sequence
 
-from services.instance.kv.residency import Extent, Residency, SlotUse, Span
+from services.instance.kv.residency import Extent, Residency, SlotUse, Span, cut_extents
 
 Owner = Hashable
 """The owner of slots: a sequence by its number in the engine, a prefix block or an `IncomingMigration` itself."""
@@ -137,15 +137,18 @@ class SlotTable:
             ValueError: the owner does not hold that many in a row.
         """
         residency = self._residencies[owner]
-        start = residency.start
-        residency.slots_of(start, start + each * len(heirs))
-        for at, heir in zip(range(start, start + each * len(heirs), each), heirs, strict=True):
+        start, stop = residency.start, residency.start + each * len(heirs)
+        residency.slots_of(start, stop)
+        pieces = cut_extents(residency.remove(start, stop), each)
+        for at, heir, extents in zip(range(start, stop, each), heirs, pieces, strict=True):
             if heir is None:
-                self._give_back(residency, at, at + each)
+                self._counts[residency.use] -= each
+                for extent in extents:
+                    self._return_extent(extent)
                 continue
             self._generations += 1
             self._residencies[heir] = part = Residency(self._generations, residency.use)
-            for extent in residency.remove(at, at + each):
+            for extent in extents:
                 part.add(part.stop or at, extent)
 
     def release(self, owner: Owner) -> int:

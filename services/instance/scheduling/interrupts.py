@@ -108,4 +108,5 @@ def _candidate(row: LedgerRow, is_parked: bool) -> InterruptCandidate:
         is_parked,
         sequence.place.request_class,
         sequence.place.may_preempt,
+        sequence.is_risen,
     )

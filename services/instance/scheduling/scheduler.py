@@ -231,8 +231,8 @@ class Scheduler:
         """Preempt the sequence that the victim policy chooses for this one's need; None: it chooses none."""
         holders = self._sequences.running_or_parked()
         candidates = [self._victim_candidate(each, rank) for rank, each in enumerate(holders)]
-        place = sequence.place
-        choice = self._victim_policy(candidates, SlotNeed(place.request_class, place.may_preempt, is_waiting))
+        may_preempt = sequence.place.may_preempt or (is_waiting and sequence.is_risen and self._holds_up_others())
+        choice = self._victim_policy(candidates, SlotNeed(_scheduled_as(sequence), may_preempt, is_waiting))
         return None if choice is None else self._lifecycle.preempt(holders[choice.index], choice.why)
 
     def _victim_candidate(self, sequence: Sequence, rank: int) -> VictimCandidate:
@@ -240,11 +240,15 @@ class Scheduler:
             sequence.name,
             rank,
             self._kv_cache.slots_gained_without(sequence),
-            sequence.place.request_class,
+            _scheduled_as(sequence),
             sequence.place.may_preempt,
             sequence.state is SequenceState.PARKED,
             sequence.valid - sequence.kept_tokens < BLOCK_TOKENS,
         )
+
+    def _holds_up_others(self) -> bool:
+        """Whether a sequence that could preempt batch work for itself waits, perhaps behind one that could not."""
+        return any(waiting.place.may_preempt for waiting in self._sequences.waiting())
 
     def _slots_coming(self) -> int:
         """Slots that preempted and ended sequences are about to free."""
@@ -258,3 +262,8 @@ class Scheduler:
             if other.state is SequenceState.RESTORING and other.turn > sequence.turn:
                 return True
         return False
+
+
+def _scheduled_as(sequence: Sequence) -> RequestClass:
+    """The class that a victim policy sees: batch work that rose is no victim of interactive sequences."""
+    return RequestClass.INTERACTIVE if sequence.is_risen else sequence.place.request_class

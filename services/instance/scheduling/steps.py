@@ -15,9 +15,10 @@ from services.instance.scheduling.step_rows import StepRows
 from services.instance.sequence.table import Sequence
 
 _DECODE = {
-    (request_class, may_preempt): BatchCandidate(1, True, request_class, may_preempt)
+    (request_class, may_preempt, is_risen): BatchCandidate(1, True, request_class, may_preempt, is_risen)
     for request_class in RequestClass
     for may_preempt in (False, True)
+    for is_risen in (False, True)
 }
 """The candidates of decode rows, made once."""
 
@@ -64,7 +65,7 @@ class BatchComposer:
             if length < place.prompt_tokens + place.max_tokens:
                 remaining = length - sequence.issued
                 able.append(sequence)
-                importance = place.request_class, place.may_preempt
+                importance = place.request_class, place.may_preempt, sequence.is_risen
                 is_decode = remaining == 1 and length > len(place.tokens)
                 candidates.append(_DECODE[importance] if is_decode else BatchCandidate(remaining, False, *importance))
         if not able:

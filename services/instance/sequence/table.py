@@ -14,6 +14,7 @@ from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import HostRegion, Region, RequestClass
+from dunlin.policies.starvation import Progress
 
 
 class SequenceState(Enum):
@@ -108,7 +109,8 @@ class Sequence:
     `suspicion` is as in `Returned`; until its valid tokens reach `trial_stop` (0: at once) it runs alone.
     `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
     the KV cache, as long as it has slots at all: the next ones are nearly always found there. `arrived_s` is the core's
-    time when it came. `is_batch`: it is of the batch class.
+    time when it came. `is_batch`: it is of the batch class; `is_risen`: and scheduled as an interactive one, because it
+    was starved. `progress` says how far it had got when it was last looked at for that (None: not yet).
     """
 
     order: int
@@ -133,6 +135,8 @@ class Sequence:
     engines_lost: int = 0
     slot_run: SlotRun = NO_SLOT_RUN
     arrived_s: float = 0.0
+    is_risen: bool = False
+    progress: Progress | None = None
     kept: list[KeptHostRegion] = field(default_factory=list)
     chains: PrefixChain = field(default_factory=PrefixChain)
     tokens: "list[int]" = field(init=False)
@@ -155,6 +159,11 @@ class Sequence:
     def public_key(self) -> str:
         """The name that all attempts of the request share: the key of its regions."""
         return request_name(self.dispatcher, self.place)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it makes way for interactive sequences: batch work that did not rise."""
+        return self.is_batch and not self.is_risen
 
     @property
     def kept_tokens(self) -> int:
@@ -206,7 +215,8 @@ class Sequence:
 class SequenceTable:
     """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others.
 
-    `changes` counts what may let another sequence start: arrivals, and changes of state.
+    `changes` counts what may let another sequence start: arrivals, and changes of state. `urgent_total` counts those
+    that came with a time by which they rise.
     """
 
     def __init__(self) -> None:
@@ -217,6 +227,7 @@ class SequenceTable:
         self._parked: dict[Sequence, None] = {}
         self._oldest_first: list[Sequence] | None = []
         self.changes = 0
+        self.urgent_total = 0
         self._orders = 0
         self._numbers = 0
 
@@ -267,8 +278,8 @@ class SequenceTable:
         return len(self._waiting)
 
     def waiting(self) -> list[Sequence]:
-        """The sequences that wait for slots: interactive ones first; of each class preempted ones first, then in order
-        of arrival.
+        """The sequences that wait for slots: those that do not give way first; of each kind preempted ones first, then
+        in order of arrival.
         """
         return sorted(self._waiting, key=_waiting_turn)
 
@@ -285,9 +296,14 @@ class SequenceTable:
         return total
 
     def batch_work(self) -> tuple[list[Sequence], list[Sequence]]:
-        """The sequences of the batch class that wait for slots, and those that run or are parked."""
+        """The sequences that give way: those that wait for slots, and those that run or are parked."""
         holders = chain(self._running, self._parked)
-        return [each for each in self._waiting if each.is_batch], [each for each in holders if each.is_batch]
+        return [each for each in self._waiting if each.gives_way], [each for each in holders if each.gives_way]
+
+    def rise(self, sequence: Sequence) -> None:
+        """A batch sequence gives way no more."""
+        sequence.is_risen = True
+        self.changed()
 
     def head_waiting_tokens(self) -> int:
         """Tokens of the first waiting sequence; 0 if none waits."""
@@ -317,6 +333,7 @@ class SequenceTable:
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
         self._waiting[sequence] = None
         self.changes += 1
+        self.urgent_total += place.rises_after_s is not None
         return sequence
 
     def reassign(self, sequence: Sequence, dispatcher: Address, place: Place) -> None:
@@ -369,4 +386,4 @@ _queue_position = attrgetter("turn")
 
 
 def _waiting_turn(sequence: Sequence) -> tuple[bool, bool, Turn]:
-    return sequence.is_batch, not sequence.preempted, sequence.turn
+    return sequence.gives_way, not sequence.preempted, sequence.turn

@@ -9,6 +9,7 @@ from simulator.campaign.invariants.ends import EndWatcher
 from simulator.campaign.invariants.peer_writes import PeerWriteWatcher
 from simulator.campaign.invariants.progress import ProgressWatcher, QuotaWatcher
 from simulator.campaign.invariants.slots import RowWriteWatcher, SlotWatcher
+from simulator.campaign.invariants.starvation import StarvationWatcher
 from simulator.campaign.invariants.tier import RegionNameWatcher, RegionWatcher
 from simulator.campaign.invariants.watcher import InvariantWatcher
 
@@ -24,5 +25,6 @@ WATCHERS: tuple[type[InvariantWatcher], ...] = (
     SuspicionWatcher,
     QuotaWatcher,
     ProgressWatcher,
+    StarvationWatcher,
     EndWatcher,
 )

@@ -26,6 +26,7 @@ SHAPE = replace(
     restart_s=4.0,
     latency_s=0.005,
     checkpoint_share=0.025,
+    pressure_share=0.3,
     prefix_reuse=False,
     preset="vllm",
     skews=(1.0, 2.0),
@@ -44,7 +45,16 @@ def test_the_settings_of_an_instance() -> None:
     scheduler, checkpoint = config.scheduler, config.checkpoint
     assert (scheduler.max_running, scheduler.budget_tokens, scheduler.allocate_ahead_tokens) == (7, 48, 5)
     assert (checkpoint.min_tokens, checkpoint.engine_share) == (CHECKPOINT_TOKENS, 0.025)
+    assert checkpoint.pressure_share == 0.3
     assert config.kv_cache.prefix_caching is False
+
+
+def test_the_starvation_bound_is_the_same_at_both() -> None:
+    shape = replace(SHAPE, batch_wait_s=0.4, risen_share=0.3, waiting_per_instance=2)
+    dispatcher, instance = cluster_of(shape).dispatcher_config(), cluster_of(shape).instance_config("node-0")
+    assert (dispatcher.starvation.batch_wait_s, dispatcher.starvation.risen_share) == (0.4, 0.3)
+    assert (instance.starvation.batch_wait_s, instance.starvation.risen_share) == (0.4, 0.3)
+    assert dispatcher.placement.max_waiting_per_instance == 2
 
 
 def test_the_engine_and_the_network() -> None:

@@ -59,6 +59,15 @@ class BatchesConfig:
         least=1,
         why="each has been tried at several instances already",
     )
+    urgent_share: float = setting(
+        0.1,
+        "In this last share of a job's completion window its lines that wait may rise: they are dispatched like "
+        "interactive requests, as many at a time as dispatcher.starvation.risen_share allows. 0: none does.",
+        unit="share of the completion window",
+        least=0,
+        most=1,
+        why="two hours of a day",
+    )
     max_file_bytes: int = setting(
         256 << 20, "The longest file that is taken.", unit="bytes", least=1, why="200,000 lines of a kilobyte"
     )

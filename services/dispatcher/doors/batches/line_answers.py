@@ -33,12 +33,18 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
 
 
 class LineAnswerer:
-    """Answers the lines of all jobs. `clock` returns Unix seconds."""
+    """Answers the lines of all jobs. `clock` returns Unix seconds.
 
-    def __init__(self, gateway: RequestGateway, max_attempts: int, clock: Callable[[], float]) -> None:
+    In the last `urgent_share` of a job's completion window its lines may rise in the dispatcher's queue.
+    """
+
+    def __init__(
+        self, gateway: RequestGateway, max_attempts: int, clock: Callable[[], float], urgent_share: float = 0.0
+    ) -> None:
         self._gateway = gateway
         self._max_attempts = max_attempts
         self._clock = clock
+        self._urgent_share = urgent_share
 
     async def answer(self, job: JobRecord, number: int, line: BatchLine) -> LineResult:
         """The result line of line `number`; waits as long as the cluster is full."""
@@ -58,6 +64,8 @@ class LineAnswerer:
         operation = ENDPOINTS[job.endpoint][2]
         call = DoorCall(DOOR_NAME, job.endpoint, self._clock(), operation, target=job.endpoint, tenant=job.tenant)
         call.client, call.request_class, status = job.id, RequestClass.BATCH, 499
+        if self._urgent_share > 0:
+            call.rises_after_s = max(0.0, job.urgent_s(self._urgent_share) - self._clock())
         try:
             result = await self._generate(job, number, line, call)
             status = 200

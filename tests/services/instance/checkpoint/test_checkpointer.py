@@ -6,8 +6,8 @@ import pytest
 
 from dunlin.messages.engine import CancelTransfer, Step, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
-from dunlin.messages.types import Priority, TransferKind, TransferStatus
-from services.instance.checkpoint.checkpointer import BURST_S, REGION_OVERHEAD_S
+from dunlin.messages.types import Priority, RequestClass, TransferKind, TransferStatus
+from services.instance.checkpoint.copy_budget import BURST_S, REGION_OVERHEAD_S
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, STEP_S, Bench
 
@@ -76,7 +76,8 @@ def test_the_engine_spends_no_more_than_its_share_on_copies(share: float) -> Non
 
 @pytest.mark.parametrize("share", [0.01, 0.025])
 def test_copies_that_cost_nothing_do_not_make_a_region_of_every_few_tokens(share: float) -> None:
-    bench = make_bench(checkpoint__engine_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.0})
+    engine = {"slots": 4096, "move_s": 0.001, "move_busy_s": 0.0}
+    bench = make_bench(checkpoint__engine_share=share, checkpoint__pressure_share=0.0, engine=engine)
     for request in range(1, 9):
         bench.place(request, tokens=30, max_tokens=300)
     bench.run(2.0)
@@ -96,6 +97,29 @@ def test_after_a_rest_a_prompt_is_copied_as_soon_as_it_is_computed() -> None:
     bench.run(0.8)
     later = len(spans(bench)) - at_once
     assert 0.8 * share / (busy_s + REGION_OVERHEAD_S) - 1 <= later <= 0.9 * share / (busy_s + REGION_OVERHEAD_S) + 1
+
+
+def test_copies_of_victims_are_faster_the_fewer_slots_are_free_and_of_batch_work_first() -> None:
+    made: list[int] = []
+    for slots, others in ((4096, 0), (640, 0), (640, 2)):
+        engine = {"slots": slots, "move_s": 0.001, "move_busy_s": 0.004}
+        bench = make_bench(checkpoint__engine_share=0.01, checkpoint__pressure_share=0.2, engine=engine)
+        for request in range(1, 7):
+            request_class = RequestClass.BATCH if request > 6 - others else RequestClass.INTERACTIVE
+            bench.place(request, tokens=60, max_tokens=140, request_class=request_class)
+        bench.run(0.8)
+        made.append(len(spans(bench)))
+        batch = sum(each.kept_tokens for each in bench.core.sequences if each.is_batch)
+        assert others == 0 or batch > 0.9 * sum(each.valid for each in bench.core.sequences if each.is_batch)
+    assert made[0] <= (0.8 + BURST_S) * 0.01 / 0.005 + 1 < 8 < made[1]
+    assert made[2] < made[1], "chat has no part in it while batch work gives way"
+
+
+def test_no_copy_is_made_under_pressure_where_checkpoints_are_off() -> None:
+    bench = make_bench(checkpoint__engine_share=0.0, checkpoint__pressure_share=0.5, engine={"slots": 128})
+    bench.place(tokens=90, max_tokens=30)
+    bench.run(0.3)
+    assert spans(bench) == []
 
 
 def test_who_would_lose_most_is_first() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.instance.kv.residency import Extent, Residency, SlotUse, Span
+from services.instance.kv.residency import Extent, Residency, SlotUse, Span, cut_extents
 
 
 def make_residency(*runs: tuple[int, int, int]) -> Residency:
@@ -82,3 +82,16 @@ def test_the_positions_beyond_a_slot(slot: int, spans: list[Span]) -> None:
 @pytest.mark.parametrize(("span", "any_there"), [((0, 1), True), ((4, 5), False), ((4, 6), True), ((7, 9), False)])
 def test_whether_a_span_has_any_slot(span: Span, any_there: bool) -> None:
     assert make_residency((0, 10, 4), (5, 20, 2)).has_any(*span) is any_there
+
+
+@pytest.mark.parametrize(
+    ("extents", "pieces"),
+    [
+        ([], []),
+        ([(10, 8)], [[(10, 4)], [(14, 4)]]),
+        ([(10, 3), (40, 6)], [[(10, 3), (40, 1)], [(41, 4)], [(45, 1)]]),
+        ([(10, 1), (20, 1), (30, 2), (7, 4)], [[(10, 1), (20, 1), (30, 2)], [(7, 4)]]),
+    ],
+)
+def test_extents_are_cut_into_pieces_in_their_order(extents: list[Extent], pieces: list[list[Extent]]) -> None:
+    assert list(cut_extents(extents, 4)) == pieces

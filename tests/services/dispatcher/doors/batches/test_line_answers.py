@@ -86,6 +86,18 @@ def test_a_line_that_runs_again_says_the_same() -> None:
     with_answerer(test)
 
 
+@pytest.mark.parametrize(("share", "rises_after_s"), [(0.0, None), (0.1, 54.0), (1.0, 0.0)])
+def test_a_line_may_rise_in_the_last_share_of_its_window(share: float, rises_after_s: float | None) -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        urgent = LineAnswerer(at.gateway, 3, lambda: JOB.created_s, share)
+        await urgent.answer(JOB, 1, LINE)
+        asked = at.instance.placed[-1].rises_after_s
+        assert (asked is None) == (rises_after_s is None)
+        assert asked is None or rises_after_s is None or rises_after_s - 30 <= asked <= rises_after_s
+
+    with_answerer(test)
+
+
 def test_surrogates_in_names_stay_json(tmp_path: Path) -> None:
     async def test(at: Doors, answerer: LineAnswerer) -> None:
         line = BatchLine('quote " and \\ and \u2028', "/v1/completions", LINE.body)
