@@ -13,7 +13,6 @@ LEAST_CHUNK_TOKENS = 64
 """The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; and
 so does the oldest prompt of batch work that was starved, where interactive ones do."""
 
-
 SLACK_SHARE = 0.01
 """Share of the TTFT objective by which `harvest` lets batch rows lengthen a step that computes an interactive prompt: a
 prompt passes through several steps."""
@@ -66,8 +65,9 @@ def _fill(
     most_risen_tokens: int,
     batch_s: float = float("inf"),
 ) -> list[int]:
-    """A step of these rows; beside interactive ones `most_risen_tokens` bounds the chunks of starved prompts, and
-    `batch_s` the seconds that batch work which is not starved adds."""
+    """A step of these rows. In one with interactive rows chunks of starved prompts have `most_risen_tokens` at most,
+    and what batch work is added then makes it `batch_s` longer at most.
+    """
     if not kinds.decodes and not kinds.prompts:
         step = _Step(candidates, replace(budget, tokens=budget.most_tokens), float("inf"))
         step.add_all_decodes(kinds.risen_decodes)

@@ -113,15 +113,6 @@ def test_harvest_keeps_batch_prompts_out_of_steps_with_interactive_ones_and_lets
     assert harvest(alone, budget([0] * 3)) == slo_aware(alone, budget([0] * 3)) == [79, 1, 1]
 
 
-def test_harvest_lets_batch_rows_lengthen_a_step_with_an_interactive_prompt_by_a_share_of_its_objective() -> None:
-    rows = [prompt(30), decode(BATCH), decode(BATCH), decode(BATCH)]
-    assert harvest(rows, budget([0, 500, 1000, 0], ttft_s=1.6)) == [30, 1, 0, 0]
-    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=2.6)) == [30, 1, 1, 0]
-    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9)) == [30, 0, 0, 0]
-    assert slo_aware(rows, budget([0, 500, 1000, 0], ttft_s=0.9)) == [30, 1, 1, 1]
-    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9, times=None)) == [30, 1, 1, 1]
-
-
 def risen(tokens: int = 1) -> BatchCandidate:
     return BatchCandidate(tokens, tokens == 1, BATCH, is_risen=True)
 
@@ -142,6 +133,15 @@ def test_starved_rows_come_after_interactive_ones_and_before_other_batch_work() 
 def test_in_a_step_of_batch_work_alone_starved_prompts_are_first() -> None:
     rows = [prompt(3000, BATCH), decode(BATCH), risen(1500), risen()]
     assert slo_aware(rows, budget([0] * 4)) == [546, 1, 1500, 1]
+
+
+def test_harvest_lets_batch_rows_lengthen_a_step_with_an_interactive_prompt_by_a_share_of_its_objective() -> None:
+    rows = [prompt(30), decode(BATCH), decode(BATCH), decode(BATCH)]
+    assert harvest(rows, budget([0, 500, 1000, 0], ttft_s=1.6)) == [30, 1, 0, 0]
+    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=2.6)) == [30, 1, 1, 0]
+    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9)) == [30, 0, 0, 0]
+    assert slo_aware(rows, budget([0, 500, 1000, 0], ttft_s=0.9)) == [30, 1, 1, 1]
+    assert harvest(rows, budget([0, 500, 0, 0], ttft_s=0.9, times=None)) == [30, 1, 1, 1]
 
 
 def test_they_are_in_the_table() -> None:
