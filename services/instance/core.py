@@ -18,7 +18,7 @@ from dunlin.messages.types import TransferStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import ARRIVAL_POLICIES, INTERRUPT_POLICIES
-from dunlin.policies.preemption import PREEMPTION_MODES, swap
+from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
 from services.instance.admission import AttemptAdmission
 from services.instance.adoption import SequenceAdoption
@@ -247,7 +247,6 @@ class InstanceCore:
             ),
             VICTIM_POLICIES[config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
-            stalls=PREEMPTION_MODES[config.preemption.mode] is swap,
         )
 
     def _on_layers_changed(self, ready: EngineReady) -> None:

@@ -10,7 +10,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Continued, Ended, Failed, Preempted, Returned, Reused
 from dunlin.messages.engine import Close, Open, TransferDone
 from dunlin.messages.types import Figure, HostRegion, Priority, RejectedOption, TransferStatus, Why, i32, i64
-from dunlin.policies.preemption import PreemptionCandidate, PreemptionMode, spill
+from dunlin.policies.preemption import PreemptionCandidate, PreemptionMode, spill, swap
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.residency import SlotUse
@@ -23,7 +23,8 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 class SequenceLifecycle:
     """Carries the transitions out. `kv_cache` is replaced after each start of an engine without valid KV.
 
-    `keeps`: a sequence that was restored leaves its regions in the host tier, as checkpoints.
+    `keeps`: a sequence that was restored leaves its regions in the host tier, as checkpoints. `swaps`: no step starts
+    while KV of a preempted sequence is copied.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class SequenceLifecycle:
         self._host_cache = host_cache
         self._steps = steps
         self._preemption_mode = preemption_mode
+        self.swaps = preemption_mode is swap
         self._keeps_checkpoints = keeps
 
     @property

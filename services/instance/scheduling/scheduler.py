@@ -27,10 +27,7 @@ _SWAPPING = (SequenceState.SPILLING, SequenceState.RESTORING)
 
 
 class Scheduler:
-    """Admits, preempts and composes steps after every change.
-
-    `stalls`: no step starts while KV of a preempted sequence is copied.
-    """
+    """Admits, preempts and composes steps after every change."""
 
     def __init__(
         self,
@@ -43,10 +40,8 @@ class Scheduler:
         interrupts: RowInterrupts,
         victim_policy: VictimPolicy,
         not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
-        stalls: bool = False,
     ) -> None:
         self._engine = engine
-        self._stalls = stalls
         self._config = config
         self._sequences = sequences
         self._lifecycle = lifecycle
@@ -95,7 +90,7 @@ class Scheduler:
         return effects + self._interrupts.resume_if_idle()
 
     def _is_stalled(self) -> bool:
-        return self._stalls and any(each.state in _SWAPPING for each in self._sequences)
+        return self._lifecycle.swaps and any(each.state in _SWAPPING for each in self._sequences)
 
     def _repeat_last_step(self) -> Step | None:
         """The next step, if no sequence can start and all running ones only decode, as in the last step."""
