@@ -204,9 +204,11 @@ class FaultMatrixCampaign:
         return singing
 
     async def _order_drain(self, turn: int) -> None:
-        status = await self._status()
-        found = [member for member in instances(status) if member.instance is not None]
-        chosen = found[turn % len(found)]
+        """Of the instance of that turn; if no stream is there, of the next one that has some."""
+        found = [member for member in instances(await self._status()) if member.instance is not None]
+        in_turn = [found[(turn + step) % len(found)] for step in range(len(found))]
+        busy = [member for member in in_turn if member.instance is not None and member.instance.running]
+        chosen = (busy or in_turn)[0]
         assert chosen.instance is not None
         self._draining, self._moved = chosen.address.name, chosen.instance.migrations_total
         reply = await self._session.client.drain(self._draining)

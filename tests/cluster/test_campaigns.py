@@ -94,7 +94,7 @@ def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
 
 def test_faults_of_any_role_in_any_phase_are_only_a_pause() -> None:
     cells = [("dispatcher", "decode", "kill"), ("kvstore", "migration", "kill"), ("leader", "drain", "kill")]
-    plan = fault_matrix.FaultMatrixPlan(width=3, decode_tokens=960)  # they run still when a drain is ordered
+    plan = fault_matrix.FaultMatrixPlan(width=3, decode_tokens=320)  # they run still when a drain is ordered
     with ClusterProcess(*plan.flags()) as own:
         figures = held(asyncio.run(fault_matrix.run(plan, own, cells))).figures
     assert figures["faults done"] == len(cells)
