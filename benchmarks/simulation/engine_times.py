@@ -6,16 +6,15 @@ copy of KV to the host tier or back. Lengths are none of those that a profile is
 own CPU time, so that neighbours on its core do not count.
 """
 
-import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
-from statistics import median
 from typing import Any
 
 from cli.profiling.engine_probe import EngineProbe, ProbeHostTier
+from cli.profiling.interrupt_fit import interrupt_trials
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts
 from dunlin.effects import Address, After
@@ -41,10 +40,6 @@ PROMPTS = (300, 700, 1500)
 COPIES = (48, 200, 700, 1500)
 INTERRUPTS, MOVES = 60, 12
 """Of each length."""
-PARTS = (0.1, 0.85)
-"""Of a step's time, between which interrupts come."""
-STEPS = 3
-"""Undisturbed ones before each interrupt."""
 ME = Address("instance", "fidelity", 1)
 
 
@@ -69,16 +64,12 @@ def measured(
     probe: EngineProbe, timing: EngineTiming, interrupts: int = INTERRUPTS, moves: int = MOVES
 ) -> tuple[EngineTimes, list[TimedInterrupt]]:
     """What the live engine took, and the interrupts that came in time. Raises ProbeError."""
-    times, trials, draw = EngineTimes(), list[TimedInterrupt](), random.Random(1)
+    found = interrupt_trials(probe, PROMPTS, interrupts, seed=1)
+    times = EngineTimes([each.took_s for each in found])
+    trials = [
+        TimedInterrupt(each.tokens, each.after_s, each.step_s / timing.step_s(_prompt(each.tokens))) for each in found
+    ]
     limit = min(probe.ready.slots // 2, probe.ready.max_positions - 2)
-    for tokens in [each for each in PROMPTS if each <= limit]:
-        for _ in range(interrupts):
-            step_s = median(probe.prompt_time(tokens) for _ in range(STEPS))
-            after_s = step_s * draw.uniform(*PARTS)
-            took_s = probe.interrupt_time(tokens, after_s)
-            if took_s is not None:
-                times.interrupt_s.append(took_s)
-                trials.append(TimedInterrupt(tokens, after_s, step_s / timing.step_s(_prompt(tokens))))
     copies = [each for each in COPIES if each <= limit]
     with closing(ProbeHostTier(max(copies) * probe.ready.kv_bytes_per_token)) as tier:
         probe.map_host_tier(tier)

@@ -23,8 +23,12 @@ _LAYER_SAFEPOINTS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class InterruptTrial:
-    """An interrupt `after_s` after a step of `step_s` began was answered after `took_s`."""
+    """An interrupt, `after_s` after the step of a prompt of `tokens` began, was answered after `took_s`.
 
+    Undisturbed, such a step takes `step_s`. All are seconds of the engine's CPU.
+    """
+
+    tokens: int
     step_s: float
     after_s: float
     took_s: float
@@ -32,16 +36,24 @@ class InterruptTrial:
 
 def measure_interrupts(probe: EngineProbe, count: int = INTERRUPTS) -> InterruptTimes:
     """Interrupt steps of prompts, and fit. Without a step long enough: the default. Raises ProbeError."""
-    ready, draw, trials = probe.ready, random.Random(0), list[InterruptTrial]()
+    return fit_interrupts(interrupt_trials(probe, PROMPTS, count, seed=0), len(probe.ready.layers))
+
+
+def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, seed: int) -> list[InterruptTrial]:
+    """`count` interrupts of each prompt that the engine can hold, at random parts of its step; those that came in time.
+
+    Raises ProbeError.
+    """
+    ready, draw, trials = probe.ready, random.Random(seed), list[InterruptTrial]()
     limit = min(ready.slots // 2, ready.max_positions - 2)
-    for tokens in [each for each in PROMPTS if each <= limit]:
+    for tokens in [each for each in prompts if each <= limit]:
         for _ in range(count):
             step_s = median(probe.prompt_time(tokens) for _ in range(_STEPS))
             after_s = step_s * draw.uniform(*_PARTS)
             took_s = probe.interrupt_time(tokens, after_s)
             if took_s is not None:
-                trials.append(InterruptTrial(step_s, after_s, took_s))
-    return fit_interrupts(trials, len(ready.layers))
+                trials.append(InterruptTrial(tokens, step_s, after_s, took_s))
+    return trials
 
 
 def fit_interrupts(trials: Sequence[InterruptTrial], layers: int) -> InterruptTimes:

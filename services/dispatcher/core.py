@@ -28,10 +28,10 @@ from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.monitor_directory import MonitorDirectory
 from services.dispatcher.placement.placer import RequestPlacer
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
-from services.dispatcher.requests.batch_rise import BatchRise
 from services.dispatcher.requests.fences import AttemptFences
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.replay_cache import ReplayCache
+from services.dispatcher.requests.request_rise import RequestRise
 from services.dispatcher.requests.timers import AbandonTimeout, DeadlineDue, OutageTimeout
 
 
@@ -56,7 +56,7 @@ class DispatcherCore:
         self._affinity = PrefixAffinity()
         self._placement = RequestPlacer(self.journal, self.fleet, self._affinity, DISPATCH_POLICIES[placement.policy])
         self._events = LifecycleEvents()
-        self._batch_rise = BatchRise(self.journal, config.starvation)
+        self._request_rise = RequestRise(self.journal, config.starvation)
         replays = ReplayCache(keep.replay_s, keep.max_replays, keep.max_replay_tokens)
         self._completion = RequestCompletion(
             self.journal,
@@ -118,7 +118,7 @@ class DispatcherCore:
             stale_total=self.totals.stale + self.fleet.stale_total,
             adopted_total=self._adoption.adopted_total,
             joined_total=self._joining.joined_total,
-            risen_total=self._batch_rise.risen_total,
+            risen_total=self._request_rise.risen_total,
         )
 
     # --- clients ---
@@ -269,7 +269,7 @@ class DispatcherCore:
 
     def _dispatch_waiting(self, now_s: float) -> list[Effect]:
         effects = self._migrations.return_to_source(now_s)
-        for request, why in self._batch_rise.raise_starved(now_s):
+        for request, why in self._request_rise.raise_starved(now_s):
             effects.append(self._events.risen(request, why))
         dispatched, oversized = self._placement.dispatch_waiting(now_s)
         effects += dispatched

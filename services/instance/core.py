@@ -33,11 +33,11 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.slot_table import SlotTable
 from services.instance.migration.router import MigrationRouter
 from services.instance.reports import build_report
-from services.instance.scheduling.batch_rise import BatchRise
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
+from services.instance.scheduling.sequence_rise import SequenceRise
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer, step_budget
 from services.instance.sequence.finished_answers import FinishedAnswers
@@ -97,7 +97,7 @@ class InstanceCore:
         engine_parts = (engine_client, group_orders, layer_changes)
         admission = AttemptAdmission(config.scheduler, *parts[:3], self.migration, claims, *engine_parts)
         self._scheduler = self._make_scheduler(config)
-        self._batch_rise = BatchRise(
+        self._sequence_rise = SequenceRise(
             self.sequences, config.starvation, config.scheduler.max_running, lambda: self.slot_table.capacity
         )
         self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
@@ -148,7 +148,7 @@ class InstanceCore:
         effects += self.migration.advance()
         effects += self.layer_changes.advance()
         if self._engine_client.ready is not None:
-            effects += self._batch_rise.raise_starved(now_s)
+            effects += self._sequence_rise.raise_starved(now_s)
             effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
             if self.checkpointer.is_on:
                 effects += self.checkpointer.schedule_copy(now_s)
@@ -170,7 +170,7 @@ class InstanceCore:
                 **self.migration.report_fields(),
                 **self.checkpointer.report_fields(),
                 **self._scheduler.report_fields(),
-                **self._batch_rise.report_fields(),
+                **self._sequence_rise.report_fields(),
             },
         )
 

@@ -36,7 +36,7 @@ class FinishRate:
 
 
 class BatchProgress:
-    """Writes one line again and again where a person watches, else a line whenever the job has moved."""
+    """Writes one line again and again on a terminal, else a line whenever the job has moved."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out

@@ -167,7 +167,7 @@ class Scheduler:
 
     def _make_room_early(self) -> list[Effect]:
         """Preempt for the first of the waiting sequences before a step may hold it: its slots take a while to come."""
-        first = next((each for each in self._sequences.waiting() if not each.is_claiming), None)
+        first = self._sequences.first_to_start()
         return [] if first is None or first.is_batch else self._make_room(first, self._initial_slots(first))
 
     def _initial_slots(self, sequence: Sequence) -> int:

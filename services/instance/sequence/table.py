@@ -283,6 +283,10 @@ class SequenceTable:
         """
         return sorted(self._waiting, key=_waiting_turn)
 
+    def first_to_start(self) -> Sequence | None:
+        """The first of `waiting` that does not wait for the kvstore; None if there is none."""
+        return min((each for each in self._waiting if not each.is_claiming), key=_waiting_turn, default=None)
+
     def waiting_or_running(self) -> Iterator[Sequence]:
         """The sequences that wait for slots or may have rows, in no order."""
         yield from self._waiting

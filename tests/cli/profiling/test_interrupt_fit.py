@@ -11,7 +11,7 @@ from dunlin.cost.interrupts import InterruptTimes
 def trials(times: InterruptTimes, layers: int, count: int = 60) -> list[InterruptTrial]:
     draw = random.Random(5)
     steps = [(step_s, step_s * draw.uniform(0.1, 0.85)) for step_s in (0.02, 0.03, 0.06) for _ in range(count)]
-    return [InterruptTrial(step_s, at_s, times.response_at(at_s, step_s, layers)) for step_s, at_s in steps]
+    return [InterruptTrial(100, step_s, at_s, times.response_at(at_s, step_s, layers)) for step_s, at_s in steps]
 
 
 @pytest.mark.parametrize("truth", [InterruptTimes(0.0008, 4), InterruptTimes(0.002, 1), InterruptTimes(0.0, 2)])

@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import i32
+from dunlin.messages.types import RequestClass, i32
 from services.instance.sequence.table import TRANSITIONS, IllegalTransition, Sequence, SequenceState, SequenceTable
 
 DISPATCHER = Address("dispatcher", "d", 1)
@@ -33,6 +33,18 @@ def test_only_the_table_allows_a_transition(old: SequenceState, new: SequenceSta
         with pytest.raises(IllegalTransition, match=f"{old.value} to {new.value}"):
             sequence.transition(new)
         assert sequence.state is old
+
+
+def test_the_first_to_start_is_the_first_waiting_one_that_does_not_wait_for_the_kvstore() -> None:
+    book = SequenceTable()
+    assert book.first_to_start() is None
+    batch, claiming, first, _ = (
+        book.add(DISPATCHER, make_place(number, request_class=request_class))
+        for number, request_class in enumerate([RequestClass.BATCH] + 3 * [RequestClass.INTERACTIVE], start=1)
+    )
+    claiming.is_claiming = True
+    assert book.first_to_start() is first
+    assert book.waiting()[-1] is batch
 
 
 def test_every_state_can_be_reached_and_left_but_the_last() -> None:

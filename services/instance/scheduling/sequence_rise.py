@@ -17,7 +17,7 @@ _GOING = (SequenceState.ENDING, SequenceState.LEAVING)
 """The states of sequences that are not scheduled here any more."""
 
 
-class BatchRise:
+class SequenceRise:
     """Owns the time of the next look. `risen_total` counts the sequences that rose.
 
     `capacity` is the number of token slots: those that rose may need a share of them, too, for a long text takes the

@@ -10,7 +10,7 @@ from services.dispatcher.config import DispatcherStarvationConfig
 from services.dispatcher.requests.journal import Journal, Request
 
 
-class BatchRise:
+class RequestRise:
     """Owns the time of the next look. `risen_total` counts the requests that rose."""
 
     def __init__(self, journal: Journal, config: DispatcherStarvationConfig) -> None:
