@@ -443,13 +443,15 @@ class EngineExited:
     """How the engine's process ended: by its own exit `code`, or by `signal` (0: by none). `Gone` follows.
 
     `ended_by_us`: its host killed it, because it was told to or because the stream was lost. `back_in_s` is when it
-    expects the next engine to be ready. Never crosses a wire.
+    expects the next engine to be ready. `incarnation` is the engine's, which may have said nothing yet. Never crosses
+    a wire.
     """
 
     code: int
     signal: int = 0
     ended_by_us: bool = False
     back_in_s: float = 0.0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ class InstanceCore:
         self._heartbeat.gone(sender)
         effects = self.migration.on_peer_gone(sender)
         if sender.role == "engine":
-            self._engine_client.on_process_ended()
+            self._engine_client.on_stream_ended()
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
         if sender.role == "kvstore":
             return [*effects, *self._host_cache_events.on_kvstore_lost(now_s, sender)]

@@ -41,6 +41,7 @@ class EngineProcess(asyncio.Protocol):
         host: CoreHost,
         engine: Address,
         process: "subprocess.Popen[bytes]",
+        incarnation: int,
         page: ProgressPage,
         rooms: PeerRoomTable,
         helper: HelperOptions | None = None,
@@ -54,6 +55,7 @@ class EngineProcess(asyncio.Protocol):
         self._host = host
         self._engine = engine
         self._process = process
+        self._incarnation = incarnation
         self._page = page
         self._header = Header(host.address)
         self._sender = engine
@@ -138,7 +140,7 @@ class EngineProcess(asyncio.Protocol):
             code = await wait_for_exit(self._process)
         if self._sent_garbage:
             return None
-        return EngineExited(max(code, 0), max(-code, 0), self._was_stopped, back_in_s)
+        return EngineExited(max(code, 0), max(-code, 0), self._was_stopped, back_in_s, self._incarnation)
 
     def _on_message(self, header: Header, message: Message) -> None:
         """The core hears events from the engine's incarnation, and what this host says of it from incarnation 0."""

@@ -170,7 +170,9 @@ class EngineProcessSupervisor:
         with theirs:
             process = self._spawn(theirs, standby)
         self._processes.append(process)
-        child = EngineProcess(self._host, self._engine, process, self._page, self._rooms, self._settings.helper)
+        child = EngineProcess(
+            self._host, self._engine, process, self._incarnation, self._page, self._rooms, self._settings.helper
+        )
         await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
         return child
 

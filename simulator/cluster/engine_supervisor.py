@@ -103,7 +103,7 @@ class SimulatedEngineSupervisor:
         if self._network is not None:
             self._network.ends.pop(self.engine.address, None)
         self.is_trusted = signal not in UNTRUSTED_SIGNALS
-        exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s)
+        exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s, self.incarnation)
         self._world.post(self.engine.address, self._instance, exited, 0.0)
         self.ended.append(self.engine)
         self._world.add(self.engine.address, _Restart(self))

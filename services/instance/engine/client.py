@@ -6,6 +6,7 @@ Knows no dispatcher's queue, no batch and no stream; the transitions of a sequen
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import (
+    EngineExited,
     EngineFailed,
     EngineProgress,
     EngineReady,
@@ -33,7 +34,7 @@ from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceSta
 class EngineClient:
     """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers.
 
-    `incarnation`: the first engine that may be heard; earlier ones are over.
+    `incarnation`: the newest engine heard; earlier ones are over.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class EngineClient:
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
-        self.incarnation = 1
+        self.incarnation = 0
         self.restarts_total = 0
         self.stale_total = 0
+        self._ended = 0
         self._engine = engine
         self._sequences = sequences
         self._lifecycle = lifecycle
@@ -81,15 +83,22 @@ class EngineClient:
 
         Incarnation 0 stands for the engine's host, whose words (its start, its end, its stream) come in order.
         """
-        if not engine.incarnation or engine.incarnation >= self.incarnation:
+        if not engine.incarnation or (engine.incarnation > self._ended and engine.incarnation >= self.incarnation):
             self.incarnation = max(self.incarnation, engine.incarnation)
             return False
         self.stale_total += 1
         return True
 
-    def on_process_ended(self) -> None:
+    @handles
+    def on_engine_exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
         """The engine's process ended. What it said may yet come, before the next one's first word: it is over."""
-        self.incarnation += 1
+        self._ended = max(self._ended, message.incarnation)
+        self._recovery.on_engine_exited(message)
+        return []
+
+    def on_stream_ended(self) -> None:
+        """The engine's stream ended, perhaps without a word how its process did: it is over."""
+        self._ended = max(self._ended, self.incarnation)
 
     @handles
     def on_engine_started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:

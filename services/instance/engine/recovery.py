@@ -86,13 +86,11 @@ class EngineRecovery:
         self._is_waiting = False
         self._reason = ""
 
-    @handles
-    def on_engine_exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
+    def on_engine_exited(self, message: EngineExited) -> None:
         """Record how the engine ended; its loss is reported next."""
         self._exited = message
         if not is_kv_trusted(message):
             self._trusted_engine = None  # also where it was never ready: it had the arena mapped all the same
-        return []
 
     def on_engine_lost(self, reason: str) -> list[Effect]:
         """The engine was ready and is gone: hold what can go on, stop poison, and wait for the next one if it pays."""

@@ -127,11 +127,7 @@ class Evacuations:
         return ended
 
     def _chosen(self, slots: int) -> list[Sequence]:
-        able = [
-            one
-            for one in self._sequences.by_arrival()
-            if one.state in MOVABLE_STATES and not self._migrate_out.is_migrating(one)
-        ]
+        able = [one for one in self._sequences.by_arrival() if self._is_movable(one)]
         chosen: list[Sequence] = []
         for index in cheapest_first([MovableSequence(len(one.tokens), rank) for rank, one in enumerate(able)]):
             tokens = len(able[index].tokens)
@@ -140,6 +136,11 @@ class Evacuations:
             chosen.append(able[index])
             slots -= tokens
         return chosen
+
+    def _is_movable(self, sequence: Sequence) -> bool:
+        """Whether it may be chosen. A drained instance takes no sequence back, so that it gives every one away."""
+        is_free = sequence.state in MOVABLE_STATES and not self._migrate_out.is_migrating(sequence)
+        return is_free and (self.draining or sequence.may_move_on)
 
     def _finish(self, name: OrderId, job: Evacuation) -> Effect:
         del self._evacuations[name]

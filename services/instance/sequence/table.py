@@ -201,6 +201,13 @@ class Sequence:
         """Whether its last token was or is being sampled here: a row of one position is then a decode row."""
         return len(self.tokens) + self.pending > len(self.place.tokens)
 
+    @property
+    def may_move_on(self) -> bool:
+        """Whether it came otherwise than by a migration, or got a token here since: two policies that disagree would
+        move it to and fro for ever without one.
+        """
+        return not self.place.handle or len(self.tokens) > len(self.place.tokens)
+
     def transition(self, state: SequenceState) -> None:
         """Change the state.
 

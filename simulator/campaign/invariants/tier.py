@@ -96,8 +96,9 @@ class RegionWatcher(InvariantWatcher):
             name = (instance, keeper, move.host.handle, move.host.generation)
             if self.cluster.world.now_s > self._dead.get(name, inf) + GIVEN_S:
                 raise self.fail(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
-            # The message is in flight; a checksum guards the bytes.
-            self._unheard.setdefault(name, self.cluster.world.now_s)
+            # Message or order is in flight; a checksum guards the bytes.
+            if name not in self._dead:
+                self._unheard.setdefault(name, self.cluster.world.now_s)
 
     def _ended(self, instance: Address, done: TransferDone) -> None:
         move = self._moves.get(instance, {}).pop(done.ticket, None)

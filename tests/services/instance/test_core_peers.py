@@ -164,16 +164,19 @@ def test_events_of_an_older_engine_change_nothing_and_are_counted() -> None:
     assert direct.core.report().tokens_total == 1
 
 
-@pytest.mark.parametrize("has_spoken", [True, False])
-def test_an_engine_that_ended_is_not_heard_though_the_next_one_has_said_nothing(has_spoken: bool) -> None:
+@pytest.mark.parametrize(("has_spoken", "stream_ended"), [(True, True), (False, True), (False, False)])
+def test_an_engine_that_ended_is_not_heard_though_the_next_one_has_said_nothing(
+    has_spoken: bool, stream_ended: bool
+) -> None:
     """Its `EngineReady` would have the host tier mapped by an engine that is not there."""
     direct = Direct()
     first, second = (Address(ENGINE.role, ENGINE.name, life) for life in (1, 2))
     direct.give(Address("kvstore", "k", 3), TierReady("/tier", 1 << 20))
     if has_spoken:
         direct.give(first, make_engine_ready())
-    direct.give(ENGINE, EngineExited(0, 9))
-    direct.give(ENGINE, Gone("killed"))
+    direct.give(ENGINE, EngineExited(0, 9, incarnation=1))
+    if stream_ended:
+        direct.give(ENGINE, Gone("killed"))
     assert direct.give(first, make_engine_ready()) == []
     assert (direct.core.report().stale_total, direct.core.report().ready) == (1, False)
     assert only(MapHost, direct.give(second, make_engine_ready())).size_bytes == 1 << 20

@@ -94,7 +94,7 @@ class Engine:
         host, child, pipe = (cast_any(one) for one in (self.host, self.child, self.pipe))
         self.page_fd = os.memfd_create("progress")
         self.page, self.rooms = ProgressPage(self.page_fd), PeerRoomTable(self.page_fd)
-        self.process = EngineProcess(host, ENGINE, child, self.page, self.rooms)
+        self.process = EngineProcess(host, ENGINE, child, 3, self.page, self.rooms)
         self.process.connection_made(pipe)
 
     def say(self, message: Message, incarnation: int = 3) -> None:
@@ -200,7 +200,7 @@ def test_what_cannot_be_sent_is_said_at_once(fault: str) -> None:
         engine = Engine(queued_bytes=1 << 40 if fault == "full" else 0)
         engine.pipe.is_aborted = fault == "closing"
         if fault == "unconnected":
-            process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child), engine.page, engine.rooms)
+            process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child), 3, engine.page, engine.rooms)
             assert not process.send(CancelTransfer(7))
             return
         assert not engine.process.send(CancelTransfer(7))
@@ -221,9 +221,9 @@ def test_a_stop_kills_the_process_even_if_it_reads_nothing() -> None:
 @pytest.mark.parametrize(
     ("code", "exited"),
     [
-        (0, EngineExited(0, 0, False, 1.5)),
-        (3, EngineExited(3, 0, False, 1.5)),
-        (-11, EngineExited(0, 11, False, 1.5)),
+        (0, EngineExited(0, 0, False, 1.5, 3)),
+        (3, EngineExited(3, 0, False, 1.5, 3)),
+        (-11, EngineExited(0, 11, False, 1.5, 3)),
     ],
 )
 def test_how_it_ended_is_an_exit_status_or_a_signal(code: int, exited: EngineExited) -> None:
@@ -239,7 +239,7 @@ def test_a_process_that_was_killed_here_was_stopped() -> None:
     async def check() -> None:
         engine = Engine()
         engine.process.stop()
-        assert await engine.process.exited(0.0) == EngineExited(0, 9, True, 0.0)
+        assert await engine.process.exited(0.0) == EngineExited(0, 9, True, 0.0, 3)
 
     asyncio.run(check())
 

@@ -25,7 +25,7 @@ def test_an_order_to_stop_ends_the_engine_and_starts_the_next_one() -> None:
     first = bench.engine
     bench.tell(StopEngine(Why("test")), at_s=1.0)
     bench.world.run_to(2.4)
-    assert heard(bench) == [(1.0, EngineExited(0, 9, True, 0.5))]
+    assert heard(bench) == [(1.0, EngineExited(0, 9, True, 0.5, 1))]
     assert (bench.supervisor.ended, bench.engine is first) == ([first], True)
     bench.run()
     assert heard(bench)[1:] == [(1.0 + 0.5 + 0.25, bench.engine.ready)]

@@ -39,11 +39,13 @@ class Leaving:
         ended(type("D", (), {"sequence": sequence})(), stays)
 
 
-def make_evacuations(*tokens: int, most: int = 4, orders: GroupOrders | None = None) -> tuple[Evacuations, Leaving]:
-    """Waiting sequences of so many tokens, numbered from 1."""
+def make_evacuations(
+    *tokens: int, most: int = 4, orders: GroupOrders | None = None, handle: int = 0
+) -> tuple[Evacuations, Leaving]:
+    """Waiting sequences of so many tokens, numbered from 1; with a `handle` they came by a migration."""
     sequences, leaving = SequenceTable(), Leaving()
     for request, count in enumerate(tokens, start=1):
-        sequences.add(D, make_place(request, tokens=count))
+        sequences.add(D, make_place(request, tokens=count, handle=handle))
     return Evacuations(sequences, leaving, orders or GroupOrders(ME), most), leaving  # type: ignore[arg-type]
 
 
@@ -63,6 +65,23 @@ def test_the_cheapest_leave_until_about_so_many_slots_are_free(slots: int, gone:
     evacuations, leaving = make_evacuations(40, 10, 20, 400)
     evacuations.evacuate(0.0, MANAGER, order(slots))
     assert list(leaving.going) == gone
+
+
+def test_what_came_by_a_migration_gets_a_token_before_it_leaves_again() -> None:
+    """Otherwise two policies that disagree, as a hand-off and a rebalance, move it to and fro for ever."""
+    evacuations, leaving = make_evacuations(10, 20, handle=7)
+    (answer,) = told(evacuations.evacuate(0.0, MANAGER, order(100)))
+    assert (answer.moved, len(leaving)) == (0, 0)
+    evacuations._sequences.by_arrival()[1].tokens.append(5)
+    evacuations.evacuate(0.0, MANAGER, order(100, ticket=2))
+    assert list(leaving.going) == [2]
+
+
+def test_a_drained_instance_gives_away_what_has_just_come() -> None:
+    evacuations, leaving = make_evacuations(10, handle=7)
+    evacuations.drain(0.0, MANAGER, Drain(5, 1))
+    evacuations.evacuate(0.0, MANAGER, order(100, ticket=2))
+    assert list(leaving.going) == [1]
 
 
 def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> None:

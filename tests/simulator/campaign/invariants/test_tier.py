@@ -84,6 +84,17 @@ def test_a_read_under_a_name_that_was_revoked_breaks_i7() -> None:
         tier.begin(host)
 
 
+def test_an_order_that_was_given_before_the_name_was_revoked_may_reach_the_engine_after_it() -> None:
+    """Seed 5218808: an instance that slept orders the copy and hears of the name in the same instant."""
+    tier = Tier(RegionWatcher)
+    host = tier.reserve().host
+    tier.release(host)
+    tier.before(tier.kvstore, tier.instance, RegionsRevoked(i64([host.handle]), i64([host.generation])))
+    tier.begin(host)
+    tier.campaign.run(TAKEN_S + 0.1)
+    tier.watcher.audit()
+
+
 def test_an_instance_that_is_not_told_of_its_old_name_breaks_i7() -> None:
     tier = Tier(RegionWatcher)
     host = tier.reserve().host
