@@ -23,6 +23,7 @@ MOST_TENANTS = 10_000
 MOST_KEYS = 100
 MOST_FILE_BYTES = 16 << 20
 LIMITS = ("requests_per_minute", "tokens_per_minute", "running", "max_tokens")
+MOST_WEIGHT = 1000
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST = (1 << 31) - 1
@@ -144,7 +145,7 @@ def _tenant(name: str, value: Any) -> Tenant:
             raise _InvalidValue((*path, field_name), f"is not known; a tenant has {', '.join(FIELDS)}")
     read = {field_name: FIELDS[field_name]((*path, field_name), one) for field_name, one in given.items()}
     limits = {limit: read.get(limit) for limit in LIMITS}
-    quota = Quota(name, **limits)
+    quota = Quota(name, **limits, weight=read.get("weight", 1))
     return Tenant(name, read.get("keys", ()), quota, read.get("disabled", False), read.get("request_class"))
 
 
@@ -157,6 +158,12 @@ def _mapping(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:
 def _limit(path: tuple[str, ...], value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
         raise _InvalidValue(path, f"must be a whole number from 1 to {_MOST}; leave it out for no limit")
+    return value
+
+
+def _weight(path: tuple[str, ...], value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WEIGHT:
+        raise _InvalidValue(path, f"must be a whole number from 1 to {MOST_WEIGHT}; leave it out for 1")
     return value
 
 
@@ -186,6 +193,7 @@ def _class(path: tuple[str, ...], value: Any) -> RequestClass:
 FIELDS: dict[str, Callable[[tuple[str, ...], Any], Any]] = {
     "keys": _keys,
     **dict.fromkeys(LIMITS, _limit),
+    "weight": _weight,
     "disabled": _flag,
     "request_class": _class,
 }
@@ -194,6 +202,8 @@ FIELDS: dict[str, Callable[[tuple[str, ...], Any], Any]] = {
 def _values(tenant: Tenant) -> dict[str, Any]:
     limits = {limit: getattr(tenant.quota, limit) for limit in LIMITS}
     values: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    if tenant.quota.weight != 1:
+        values["weight"] = tenant.quota.weight
     if tenant.disabled:
         values["disabled"] = True
     if tenant.request_class is not None:

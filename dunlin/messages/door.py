@@ -93,7 +93,8 @@ class Quota:
     """The limits of one tenant at this dispatcher; None: no limit.
 
     `tokens_per_minute` counts prompt and generated tokens; `running` counts requests that are queued or running at the
-    same time; `max_tokens` bounds the generated tokens of one request.
+    same time; `max_tokens` bounds the generated tokens of one request. `weight` is its share, beside other tenants', of
+    the capacity that batch work gets.
     """
 
     tenant: str
@@ -101,6 +102,7 @@ class Quota:
     tokens_per_minute: int | None = None
     running: int | None = None
     max_tokens: int | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

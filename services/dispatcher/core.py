@@ -137,7 +137,7 @@ class DispatcherCore:
                 return effects
             limit = self.fleet.fleet_max_length([])
             submit = self._admission.cap_max_tokens(submit, limit)
-            queued, waiting = (each(submit.request_class) for each in (self.journal.queued_of, self.fleet.waiting_of))
+            queued, waiting = self.journal.queued_against(submit), self.fleet.waiting_of(submit.request_class)
             refusal = self._admission.refusal(submit, queued, limit, now_s, waiting)
         if refusal is not None:
             return [*effects, *self._completion.reject(now_s, sender, submit, refusal)]
@@ -192,6 +192,7 @@ class DispatcherCore:
     @handles
     def _on_quotas(self, now_s: float, sender: Address, message: Quotas) -> list[Effect]:
         self._admission.quotas.replace(message, now_s)
+        self.journal.shares.set_weights({quota.tenant: quota.weight for quota in message.tenants})
         return []
 
     @handles

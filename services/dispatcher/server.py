@@ -35,7 +35,7 @@ from services.dispatcher.doors.http.app import HttpConfig, HttpDoor, bind
 from services.dispatcher.doors.http.batches import BatchRoutes
 from services.dispatcher.doors.http.call_middleware import DOOR_NAME as HTTP
 from services.dispatcher.doors.http.open_files import raise_open_file_limit
-from services.dispatcher.doors.metrics import AccessLogCollector, DoorMetrics
+from services.dispatcher.doors.metrics import AccessLogCollector, DoorMetrics, TenantWeightCollector
 from services.dispatcher.doors.tenants_file import TenantsFile
 from services.dispatcher.process_config import DispatcherProcessConfig
 
@@ -157,6 +157,7 @@ class Dispatcher:
 
     def _make_doors(self, host: CoreHost, model: ServedModel) -> Methods:
         metrics = DoorMetrics(self.authenticator.knows)
+        metrics.registry.register(TenantWeightCollector(metrics.labelled_tenants, self.authenticator.weight_of))
         log = self._log
         if log is not None:
             metrics.registry.register(AccessLogCollector(lambda: (log.lines_total, log.dropped_total)))

@@ -32,7 +32,7 @@ def test_what_is_written_is_what_is_read() -> None:
     tenants = (
         Tenant("a ü", (ONE, TWO), Quota("a ü", 1, 2, 3, 4)),
         Tenant("b", (), Quota("b"), disabled=True),
-        Tenant("c", (), Quota("c"), request_class=RequestClass.BATCH),
+        Tenant("c", (), Quota("c", weight=3), request_class=RequestClass.BATCH),
     )
     assert parse_tenants(format_tenants(tenants).encode(), is_toml=False) == tenants
 
@@ -44,6 +44,8 @@ WRONG = [
     ({"acme": {}, "b": {"max_tokens": True}}, 5, "tenants.b.max_tokens: must be a whole number"),
     ({"acme": {}, "b": {"max_tokens": 1.5}}, 5, "must be a whole number"),
     ({"acme": {"keys": [], "runing": 3}}, 5, "tenants.acme.runing: is not known; a tenant has keys"),
+    ({"acme": {}, "b": {"weight": 0}}, 5, "tenants.b.weight: must be a whole number from 1 to 1000"),
+    ({"acme": {"weight": 1001}}, 4, "tenants.acme.weight: must be a whole number from 1 to 1000"),
     ({"acme": {"disabled": 1}}, 4, "tenants.acme.disabled: must be true or false"),
     ({"acme": {"request_class": "urgent"}}, 4, "must be one of interactive, batch"),
     ({"acme": 3}, 3, "tenants.acme: must be a table"),

@@ -14,6 +14,7 @@ from dunlin.auth.tenants import (
     KEY_PREFIX,
     LIMITS,
     MOST_KEYS,
+    MOST_WEIGHT,
     Tenant,
     TenantsError,
     format_tenants,
@@ -29,6 +30,7 @@ Dispatchers started with --keys FILE take the change within a second. A limit th
 examples:
   dunlin keys add --keys keys.json --tenant acme
   dunlin keys add --keys keys.json --tenant acme --requests-per-minute 600 --tokens-per-minute 100000 --running 8
+  dunlin keys add --keys keys.json --tenant night --request-class batch --weight 3
 """
 _SHOWN = 12
 _LIMITS = {
@@ -53,6 +55,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         new.add_argument(
             flag, type=whole_number(1), metavar="N", help=f"{_LIMITS[limit]} (default: as it was, at first no limit)"
         )
+    new.add_argument(
+        "--weight",
+        type=whole_number(1, MOST_WEIGHT),
+        metavar="N",
+        help="its share, beside other tenants', of what batch work gets (default: as it was, at first 1)",
+    )
     new.add_argument(
         "--request-class",
         choices=[one.name.lower() for one in RequestClass],
@@ -82,7 +90,8 @@ def run_add(arguments: argparse.Namespace) -> int:
         return 0
     tenants = {tenant.name: tenant for tenant in (_read(path) if path.exists() else ())}
     tenant = tenants.get(arguments.tenant) or Tenant(arguments.tenant)
-    limits = {limit: getattr(arguments, limit) for limit in LIMITS if getattr(arguments, limit) is not None}
+    given = (*LIMITS, "weight")
+    limits = {limit: getattr(arguments, limit) for limit in given if getattr(arguments, limit) is not None}
     quota = replace(tenant.quota, tenant=tenant.name, **limits)
     if arguments.request_class is not None:
         tenant = replace(tenant, request_class=RequestClass[arguments.request_class.upper()])
@@ -97,10 +106,10 @@ def run_add(arguments: argparse.Namespace) -> int:
 def run_list(arguments: argparse.Namespace) -> int:
     """Print the tenants and their keys."""
     rows = [
-        (tenant.name, *(str(getattr(tenant.quota, limit) or "") for limit in LIMITS), _keys(tenant))
+        (tenant.name, *(str(getattr(tenant.quota, limit) or "") for limit in (*LIMITS, "weight")), _keys(tenant))
         for tenant in _read(arguments.keys)
     ]
-    print(table(("tenant", *(limit.replace("_", " ") for limit in LIMITS), "keys"), rows))
+    print(table(("tenant", *(limit.replace("_", " ") for limit in LIMITS), "weight", "keys"), rows))
     return 0
 
 

@@ -39,7 +39,7 @@ class AdmissionController:
 
         Args:
             submit: the request, its `max_tokens` capped by `cap_max_tokens`.
-            queued: requests of its class that wait in this dispatcher.
+            queued: requests that wait in this dispatcher and count against the bound of its queue.
             limit: tokens of the longest sequence that any instance can hold; None while no instance is known.
             now_s: the core's time.
             waiting: requests of its class that wait at the instances for slots.

@@ -1,5 +1,7 @@
 """Which jobs are open, claimed or cancelled, as far as the watch of etcd has told. Pure."""
 
+from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 
 from dunlin.membership.values import KeyValue
@@ -13,7 +15,8 @@ class JobDirectory:
     """The keys below `JOBS`, as of the last event. What it says is a hint: a claim is decided by etcd."""
 
     def __init__(self) -> None:
-        self._open: dict[str, float] = {}
+        self._open: dict[str, tuple[str, float]] = {}
+        """(tenant, created) of each open job."""
         self._claimed: set[str] = set()
         self._cancelled: set[str] = set()
 
@@ -29,9 +32,19 @@ class JobDirectory:
                 for item in event.items:
                     self._put(item)
 
-    def unclaimed(self) -> list[str]:
-        """The open jobs that no dispatcher works on, oldest first."""
-        return sorted(self._open.keys() - self._claimed, key=lambda job: (self._open[job], job))
+    def next_unclaimed(self, working_on: Collection[str], most_of_tenant: int) -> str | None:
+        """The open job to begin next, of those that no dispatcher works on; None: there is none.
+
+        It is the oldest of the tenant with the fewest jobs in `working_on`, so that a tenant with many leaves room for
+        others; a tenant with `most_of_tenant` there has its turn later.
+        """
+        busy = Counter(self._open[job][0] for job in working_on if job in self._open)
+        waiting = [
+            (busy[tenant], created_s, job)
+            for job, (tenant, created_s) in self._open.items()
+            if job not in self._claimed and job not in working_on and busy[tenant] < most_of_tenant
+        ]
+        return min(waiting)[2] if waiting else None
 
     def is_cancelled(self, job: str) -> bool:
         """Whether the job's cancellation was asked for."""
@@ -51,7 +64,7 @@ class JobDirectory:
         with suppress(UnreadableRecord):
             record = decode_record(value, JobRecord)
             if record.is_open:
-                self._open[job] = record.created_s
+                self._open[job] = (record.tenant, record.created_s)
 
     def _delete(self, key: str) -> None:
         job, part = _split(key)

@@ -17,19 +17,23 @@ class Authenticator:
 
     def __init__(self) -> None:
         self._tenants: dict[str, Tenant] | None = None
-        self._names: frozenset[str] = frozenset()
+        self._weights: dict[str, int] = {}
         self._classes: dict[str, RequestClass] = {}
 
     def set_tenants(self, tenants: tuple[Tenant, ...]) -> Quotas:
         """Replace all tenants; their quotas, for the core."""
         self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}
-        self._names = frozenset(tenant.name for tenant in tenants)
+        self._weights = {tenant.name: tenant.quota.weight for tenant in tenants}
         self._classes = {one.name: one.request_class for one in tenants if one.request_class is not None}
         return Quotas(tuple(tenant.quota for tenant in tenants))
 
     def knows(self, tenant: str) -> bool:
         """Whether the file of tenants has a tenant of this name."""
-        return tenant in self._names
+        return tenant in self._weights
+
+    def weight_of(self, tenant: str) -> int:
+        """The weight of a tenant; 1 if the file has none of this name."""
+        return self._weights.get(tenant, 1)
 
     def authenticate(self, authorization: str | None) -> str | None:
         """The tenant whose key the call presents; None: no keys are required.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dunlin.messages.types import FinishReason, RequestClass
@@ -149,10 +149,17 @@ ACCESS_LOG_COUNTERS = (
     ),
 )
 
+TENANT_WEIGHT = DocumentedMetric(
+    "dunlin_tenant_weight",
+    "gauge",
+    ("tenant",),
+    "the tenant's weight when tenants share what batch work gets, of tenants that have a label of their own",
+)
+
 
 def documented_metrics() -> list[DocumentedMetric]:
     """Every metric of this page except `process_*`; the table in `docs/metrics.md` is checked against it."""
-    return [*COUNTERS, *(found for found, _ in HISTOGRAMS.values()), *ACCESS_LOG_COUNTERS]
+    return [*COUNTERS, *(found for found, _ in HISTOGRAMS.values()), *ACCESS_LOG_COUNTERS, TENANT_WEIGHT]
 
 
 class DoorMetrics:
@@ -184,6 +191,10 @@ class DoorMetrics:
             return OTHER_TENANTS
         self._tenants.add(tenant)
         return tenant
+
+    def labelled_tenants(self) -> list[str]:
+        """The tenants that have a label of their own."""
+        return sorted(self._tenants)
 
     def count_refusal(self, door: str, code: str, tenant: str) -> None:
         """Count a call that was refused with an error of kind `code`."""
@@ -227,6 +238,20 @@ class AccessLogCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         for one, value in zip(ACCESS_LOG_COUNTERS, self._counts(), strict=True):
             yield CounterMetricFamily(one.name, one.text, value=value)
+
+
+class TenantWeightCollector(Collector):
+    """Collects the weights; `tenants` returns those to name, `weight_of` a tenant's weight."""
+
+    def __init__(self, tenants: Callable[[], Iterable[str]], weight_of: Callable[[str], int]) -> None:
+        self._tenants = tenants
+        self._weight_of = weight_of
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(TENANT_WEIGHT.name, TENANT_WEIGHT.text, labels=TENANT_WEIGHT.labels)
+        for tenant in self._tenants():
+            family.add_metric([tenant], self._weight_of(tenant))
+        yield family
 
 
 class _Page(Collector):

@@ -4,6 +4,7 @@ The authority on which tokens and which attempt of a request are valid. `TRANSIT
 state. Knows no instance's load and no policy.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -14,7 +15,8 @@ from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.door import Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
 from dunlin.policies.starvation import Progress
-from services.dispatcher.requests.queue import RequestQueue
+from services.dispatcher.requests.queue import ArrivalOrder, RequestQueue, TenantOrder
+from services.dispatcher.requests.tenant_shares import TenantShares
 
 
 class RequestState(IntEnum):
@@ -70,6 +72,9 @@ class Request:
     Starvation: `progress` says since when it has had no new token, as far as it was looked at; `is_risen`: it is of the
     batch class and dispatched as an interactive one.
 
+    Tenants' shares: `charged_tokens` were charged to its tenant when it was first dispatched (0: it is of the
+    interactive class, or was not dispatched here).
+
     Prefix cache: the first instance had KV of `cached_tokens` of the prompt; the current one was expected to have
     `expected_cached_tokens`. `generated_logprobs` is None unless the request asks for log-probabilities.
     """
@@ -98,6 +103,7 @@ class Request:
     generated_logprobs: GeneratedLogprobs | None = None
     first_dispatch_s: float | None = None
     is_risen: bool = False
+    charged_tokens: int = 0
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +143,10 @@ class Request:
 
 
 class Journal:
-    """Owns the requests, by number, key, idempotency key, reader and instance, and a queue of each class."""
+    """Owns the requests, by number, key, idempotency key, reader and instance, and a queue of each class.
+
+    `shares` has the tenants' weights, and what each has had of the batch work that was dispatched.
+    """
 
     def __init__(self, incarnation: int = 0) -> None:
         self._incarnation = incarnation
@@ -146,7 +155,12 @@ class Journal:
         self._by_idempotency: dict[tuple[str, str], Request] = {}
         self._by_reader: dict[Address, Request] = {}
         self._by_instance: dict[Address, dict[int, Request]] = {}
-        self._queues = {request_class: RequestQueue() for request_class in RequestClass}
+        self.shares = TenantShares()
+        self._batch_order = TenantOrder(self.shares)
+        self._queues = {
+            RequestClass.INTERACTIVE: RequestQueue(ArrivalOrder()),
+            RequestClass.BATCH: RequestQueue(self._batch_order),
+        }
         self._numbers = 0
 
     def __iter__(self) -> Iterator[Request]:
@@ -163,6 +177,18 @@ class Journal:
     def queued_of(self, request_class: RequestClass) -> int:
         """How many of that class wait for an instance."""
         return len(self._queues[request_class])
+
+    def queued_against(self, submit: Submit) -> int:
+        """How many queued requests count against the bound of the queue, for a new request.
+
+        A tenant's batch requests may fill the queue, but they keep no other tenant out: one that has less than its part
+        of it, a part like any other, finds room beyond the bound. What was dispatched before counts against all.
+        """
+        queued = self.queued_of(submit.request_class)
+        if submit.request_class is not RequestClass.BATCH:
+            return queued
+        own, tenants = self._batch_order.tenant_part(submit.tenant)
+        return min(queued, own * tenants + queued - len(self._batch_order))
 
     def add(self, client: Address, submit: Submit, now_s: float, may_be_held: bool = False) -> Request:
         """Add a new request: QUEUED, or (`may_be_held`: an instance may run it already) ADOPTING as attempt 1."""
@@ -279,6 +305,7 @@ class Journal:
     def dispatch(self, request: Request, instance: Address) -> None:
         """Begin a new attempt of a queued request at `instance`."""
         self._transition(request, RequestState.DISPATCHED)
+        self._charge(request)
         self._queue_of(request).remove(request)
         request.attempt += 1
         request.awaits_first_token = True
@@ -306,6 +333,9 @@ class Journal:
             self._queue_of(request).remove(request)
         instance = self._release(request)
         self._transition(request, RequestState.ENDED)
+        if request.charged_tokens:
+            generated = request.generated_tokens
+            self.shares.settle(request.submit.tenant, request.charged_tokens, request.prompt_tokens, generated)
         del self._requests[request.number]
         del self._by_key[request.key]
         name = (request.submit.tenant, request.submit.idempotency)
@@ -324,6 +354,8 @@ class Journal:
             numbers = [request.number for request in queue.requeued]
             assert numbers == sorted(numbers)
             assert all(request.dispatched_as is request_class for request in queue)
+        charged = Counter(one.submit.tenant for one in self._requests.values() if one.charged_tokens)
+        self.shares.check_integrity(self._batch_order.counts(), charged)
         adopting = {number for number, request in self._requests.items() if request.state is RequestState.ADOPTING}
         readers = [reader for request in self._requests.values() for reader in request.readers]
         assert sorted(readers) == sorted(self._by_reader)
@@ -342,6 +374,14 @@ class Journal:
         while (key := f"req-{self._incarnation:x}-{self._numbers:x}") in self._by_key:
             self._numbers += 1
         return key
+
+    def _charge(self, request: Request) -> None:
+        """Charge a batch request to its tenant, when it is dispatched for the first time."""
+        submit = request.submit
+        if submit.request_class is RequestClass.BATCH and not request.charged_tokens:
+            prompt = request.prompt_tokens
+            request.charged_tokens = self.shares.expected_tokens(submit.tenant, prompt, submit.max_tokens)
+            self.shares.charge(submit.tenant, request.charged_tokens)
 
     def _transition(self, request: Request, state: RequestState) -> None:
         assert state in TRANSITIONS[request.state], f"request {request.number}: {request.state.name} to {state.name}"

@@ -4,7 +4,8 @@ from typing import Any
 
 from dunlin.effects import Address, Gone
 from dunlin.messages.door import Abort, Submit
-from dunlin.messages.types import FinishReason
+from dunlin.messages.types import FinishReason, RequestClass
+from services.dispatcher.requests.journal import Journal, RequestState
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
@@ -35,7 +36,19 @@ class QuotaWatcher(InvariantWatcher):
         self._full = None
         if isinstance(message, Submit) and not message.key and not message.idempotency:
             journal = self.cluster.core(event.to).journal
-            self._full = len(journal) if journal.queued_of(message.request_class) >= self._most_queued else None
+            self._full = len(journal) if self._is_full(journal, message) else None
+
+    def _is_full(self, journal: Journal, submit: Submit) -> bool:
+        """Whether the queue has no room for it: a tenant with less than its part of the batch queue finds some."""
+        queued = journal.queued_of(submit.request_class)
+        if queued < self._most_queued:
+            return False
+        if submit.request_class is not RequestClass.BATCH:
+            return True
+        new = [one for one in journal if one.state is RequestState.QUEUED and not one.attempt and not one.is_risen]
+        tenants = [one.submit.tenant for one in new if one.submit.request_class is RequestClass.BATCH]
+        part = tenants.count(submit.tenant) * len({*tenants, submit.tenant})
+        return part + queued - len(tenants) >= self._most_queued
 
     def after(self, event: Delivery) -> None:
         if self._full is not None:

@@ -13,7 +13,17 @@ from dunlin.messages.dispatch import (
     Place,
     Tokens,
 )
-from dunlin.messages.door import Abort, Admitted, CancelById, CancelResult, Delta, RejectionCode, SubmitRejected
+from dunlin.messages.door import (
+    Abort,
+    Admitted,
+    CancelById,
+    CancelResult,
+    Delta,
+    Quota,
+    Quotas,
+    RejectionCode,
+    SubmitRejected,
+)
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import Member, MemberDown, MembersReset
 from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, f32, i8, i32, i64
@@ -160,6 +170,40 @@ def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
     assert bench.core.report() == DispatcherReport(queued=2, refused_total=1)
     bench.give(client(0), Abort())
     assert messages(bench.give(client("late"), submit()), Admitted)[0].request == "req-2a-3"
+
+
+def batch_of(bench: Bench, tenant: str, number: int) -> int:
+    """Submit so many batch requests of a tenant; how many are admitted."""
+    sent = [
+        bench.give(client(f"{tenant} {bench.now_s} {index}"), submit(tenant=tenant, request_class=RequestClass.BATCH))
+        for index in range(number)
+    ]
+    return sum(bool(messages(each, Admitted)) for each in sent)
+
+
+def test_a_tenant_that_fills_the_queue_keeps_no_other_tenant_out() -> None:
+    bench = Bench(admission__max_queued=12)
+    assert batch_of(bench, "first", 20) == 12
+    assert batch_of(bench, "second", 20) == 6
+    assert batch_of(bench, "third", 20) == 4
+    bench.now_s = 1.0
+    assert batch_of(bench, "first", 20) == batch_of(bench, "second", 1) == batch_of(bench, "third", 1) == 0
+
+
+def test_interactive_requests_share_one_bound() -> None:
+    bench = Bench(admission__max_queued=2)
+    sent = [bench.give(client(name), submit(tenant=name)) for name in ("a", "b", "c")]
+    assert [len(messages(each, Admitted)) for each in sent] == [1, 1, 0]
+
+
+def test_weights_come_with_the_quotas() -> None:
+    bench = Bench(placement__max_waiting_per_instance=8)
+    bench.give(client("keys"), Quotas((Quota("one"), Quota("three", weight=3))))
+    batch_of(bench, "one", 4)
+    batch_of(bench, "three", 12)
+    bench.give(A, Joined())
+    sent = bench.view(member(A, free_slots=0))
+    assert [place.tenant for place in messages(sent, Place)] == ["one", "three", "three", "three"] * 2
 
 
 def test_the_time_to_come_back_follows_the_pace() -> None:

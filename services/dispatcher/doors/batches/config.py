@@ -16,14 +16,21 @@ class BatchesConfig:
         why="one node needs no object store",
     )
     jobs_at_once: int = setting(
-        4, "Jobs that one dispatcher works on; others wait, or go to another.", unit="jobs", least=1, why="memory"
+        16, "Jobs that one dispatcher works on; others wait, or go to another.", unit="jobs", least=1, why="memory"
+    )
+    tenant_jobs_at_once: int = setting(
+        4,
+        "Of them, jobs of one tenant.",
+        unit="jobs",
+        least=1,
+        why="one that has many jobs leaves room for others",
     )
     lines_in_flight: int = setting(
-        64,
+        192,
         "Lines of one job that run, or wait for an instance, at one time.",
         unit="lines",
         least=1,
-        why="fills some instances",
+        why="more than an instance runs and queues: tenants share by weight what waits at the dispatcher",
     )
     uncommitted_lines: int = setting(
         2048,

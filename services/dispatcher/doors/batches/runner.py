@@ -75,12 +75,12 @@ class BatchRunner:
             self._start_jobs()
 
     def _start_jobs(self) -> None:
-        for job in self._directory.unclaimed():
-            if len(self._tasks) >= self._config.jobs_at_once:
+        while len(self._tasks) < self._config.jobs_at_once:
+            job = self._directory.next_unclaimed(self._tasks, self._config.tenant_jobs_at_once)
+            if job is None:
                 return
-            if job not in self._tasks:
-                task = self._tasks[job] = asyncio.create_task(self._work_on(job), name=f"batch {job}")
-                task.add_done_callback(partial(self._on_done, job))
+            task = self._tasks[job] = asyncio.create_task(self._work_on(job), name=f"batch {job}")
+            task.add_done_callback(partial(self._on_done, job))
 
     def _on_done(self, job: str, task: "asyncio.Task[None]") -> None:
         del self._tasks[job]

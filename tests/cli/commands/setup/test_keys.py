@@ -27,6 +27,15 @@ def test_a_key_is_printed_once_and_its_hash_kept(tmp_path: Path, capsys: pytest.
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_weight_stays_until_another_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = ("--keys", str(tmp_path / "keys.json"))
+    for weight in (("--weight", "3"), ()):
+        run(capsys, "add", *file, "--tenant", "acme", *weight)
+        (tenant,) = parse_tenants((tmp_path / "keys.json").read_bytes(), is_toml=False)
+        assert tenant.quota.weight == 3
+    assert run(capsys, "list", *file).splitlines()[1].split()[:2] == ["acme", "3"]
+
+
 def test_keys_and_tenants_are_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = ("--keys", str(tmp_path / "keys.json"))
     first = hash_key(run(capsys, "add", *file, "--tenant", "acme").strip())[:12]

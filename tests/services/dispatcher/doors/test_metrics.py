@@ -11,6 +11,7 @@ from services.dispatcher.doors.metrics import (
     OTHER_TENANTS,
     AccessLogCollector,
     DoorMetrics,
+    TenantWeightCollector,
     documented_metrics,
 )
 
@@ -85,6 +86,16 @@ def test_ten_thousand_tenants_are_not_ten_thousand_labels() -> None:
     assert metrics.tenant_label("tenant-0") == "tenant-0"
 
 
+def test_the_weights_of_tenants_with_a_label() -> None:
+    weights = {"acme": 3, "other": 1, "unseen": 5}
+    metrics = DoorMetrics(weights.__contains__)
+    metrics.registry.register(TenantWeightCollector(metrics.labelled_tenants, weights.__getitem__))
+    for tenant in ("acme", "other", "made-up"):
+        metrics.tenant_label(tenant)
+    found = [line for line in lines(metrics) if line.startswith("dunlin_tenant_weight")]
+    assert found == ['dunlin_tenant_weight{tenant="acme"} 3.0', 'dunlin_tenant_weight{tenant="other"} 1.0']
+
+
 def test_long_prompts_and_long_waits_have_buckets() -> None:
     buckets = {name: found for name, (_, found) in HISTOGRAMS.items()}
     assert max(buckets["prompt"]) == max(buckets["generated"]) == 1 << 20
@@ -103,6 +114,7 @@ def test_the_page_of_documentation_lists_every_family(root: Path) -> None:
     assert [line for line in text.splitlines() if line.startswith("| `dunlin_")] == expected
     metrics = DoorMetrics()
     metrics.registry.register(AccessLogCollector(lambda: (3, 4)))
+    metrics.registry.register(TenantWeightCollector(metrics.labelled_tenants, lambda tenant: 1))
     metrics.count_refused_connection("header_timeout")
     page = lines(metrics)
     kinds = {words[2]: words[3] for words in (line.split() for line in page) if words[:2] == ["#", "TYPE"]}

@@ -1,5 +1,6 @@
 """Planted states that break I11 and I12 are found: quotas exceeded, and work for clients or processes that are gone."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,28 @@ def test_a_request_that_a_full_queue_admits_breaks_i11() -> None:
     let_in(submit(), queued=1)
     with broken("I11", "lets .*Submit.* in, and its queue was full"):
         let_in(submit(), queued=2)
+
+
+def let_in_batch(tenants: str) -> None:
+    """A dispatcher with room for four takes a batch request of tenant `a` in while those of others wait."""
+    campaign, watcher = quota_watcher(dispatcher={"admission.max_queued": 4})
+    journal = campaign.cluster.dispatcher.journal
+    message = submit(request_class=RequestClass.BATCH, tenant="a")
+    for number, tenant in enumerate(tenants):
+        journal.add(Address("client", f"other-{number}"), replace(message, tenant=tenant), 0.0)
+    event = campaign.event(Address("client", "c"), campaign.address("dispatcher"), message)
+    watcher.before(event)
+    journal.add(Address("client", "c"), message, 0.0)
+    watcher.after(event)
+
+
+def test_a_tenant_that_has_its_part_of_a_full_queue_breaks_i11_with_one_more() -> None:
+    let_in_batch("aaa")
+    let_in_batch("abbbb")
+    with broken("I11", "lets .*Submit.* in, and its queue was full"):
+        let_in_batch("aabb")
+    with broken("I11", "lets .*Submit.* in, and its queue was full"):
+        let_in_batch("aaaa")
 
 
 @pytest.mark.parametrize("message", [submit(key="req-1-1"), submit(idempotency="name", digest=b"d")])
