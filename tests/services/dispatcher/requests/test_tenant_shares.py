@@ -103,6 +103,16 @@ def test_one_that_leaves_ahead_is_ahead_when_it_comes_back() -> None:
     assert dispatch(journal, 11) == "ssssssssssa"
 
 
+def test_one_that_is_ahead_is_remembered_when_all_its_requests_have_ended() -> None:
+    journal = Journal()
+    (long,) = queue(journal, "ahead", 1, prompt=96)
+    queue(journal, "steady", 50)
+    assert dispatch(journal, 1) == "a"
+    generate(journal, long, 4)
+    queue(journal, "ahead", 1)
+    assert dispatch(journal, 12) == "sssssssssssa"
+
+
 def test_a_request_that_ends_early_is_charged_for_what_it_had() -> None:
     journal = Journal()
     first = queue(journal, "a", 9, prompt=10, max_tokens=90)[0]
