@@ -144,8 +144,10 @@ class AttemptEvents:
 
     @handles
     def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
-        """The attempt waits at its instance, preempted."""
-        self._advance(sender, message.request, message.attempt, RequestState.PREEMPTED)
+        """The attempt waits at its instance, preempted; perhaps again, before it could continue."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None or request.state is not RequestState.PREEMPTED:
+            self._advance(sender, message.request, message.attempt, RequestState.PREEMPTED)
         return []
 
     @handles

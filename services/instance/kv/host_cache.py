@@ -287,6 +287,12 @@ class HostCacheClient:
         tickets += [ticket for ticket, copy in self.tickets.of(PeerCopy) if copy.sequence is sequence]
         return [Send(self.engine, CancelTransfer(ticket)) for ticket in tickets]
 
+    def cancel_restores(self, sequence: Sequence) -> list[Effect]:
+        """Stop copying the sequence's regions into its slots; the engine still answers, and writes none after that."""
+        moves = [(ticket, move) for ticket, move in self.tickets.of(PendingTransfer) if move.sequence is sequence]
+        restores = [ticket for ticket, move in moves if move.purpose is TransferPurpose.RESTORE]
+        return [Send(self.engine, CancelTransfer(ticket)) for ticket in restores]
+
     def resolve_move(self, ticket: int) -> PendingTransfer | ArrivalTransfer | PeerCopy | ArrivalCheck | None:
         """The engine answered: the copy or check that ended, if it is known."""
         host = self.tickets.take(ticket, PendingTransfer) or self.tickets.take(ticket, ArrivalTransfer)

@@ -100,6 +100,15 @@ class SequenceLifecycle:
         said = Send(sequence.dispatcher, Preempted(place.request, place.attempt, why))
         return [*discarded, said, *self.complete_deferred(sequence)]
 
+    def cancel_restore(self, sequence: Sequence, why: Why) -> list[Effect]:
+        """Take the slots of a sequence that is being restored, as soon as the engine writes none; it waits again.
+
+        What is kept of it in the host tier stays.
+        """
+        sequence.is_restore_cancelled = True
+        said = Send(sequence.dispatcher, Preempted(sequence.place.request, sequence.place.attempt, why))
+        return [said, *self._host_cache.cancel_restores(sequence)]
+
     def on_rows_left(self, sequence: Sequence) -> list[Effect]:
         """An interrupt that named the sequence was answered: it is parked if its row is, or goes on.
 
@@ -152,9 +161,11 @@ class SequenceLifecycle:
         effects = self._region_restored(move, done)
         if sequence.in_moves:
             return effects
-        return effects + (
-            self.end(sequence) if sequence.state is SequenceState.ENDING else self._restore_done(sequence)
-        )
+        if sequence.state is SequenceState.ENDING:
+            return effects + self.end(sequence)
+        if sequence.is_restore_cancelled:
+            return effects + self._close_and_requeue(sequence)
+        return effects + self._restore_done(sequence)
 
     def on_host_cache_lost(self, kvstore: Address | None) -> list[Effect]:
         """The kvstore is gone: the regions kept there are lost."""
@@ -280,6 +291,7 @@ class SequenceLifecycle:
         self.kv_cache.release(sequence)
         sequence.issued = sequence.valid = 0
         sequence.preempted = True
+        sequence.is_restore_cancelled = False
         self._sequences.renumber(sequence)
 
     def _report_prefix_hit(self, sequence: Sequence) -> list[Effect]:
@@ -322,6 +334,8 @@ class SequenceLifecycle:
                 sequence.valid = region.stop
             return []
         sequence.restore_failed = True
+        if done.status is TransferStatus.CANCELLED:
+            return []
         corrupt = done.status is TransferStatus.CORRUPT and sequence.state is not SequenceState.ENDING
         return self._host_cache.truncate(sequence, region.start, corrupt)
 

@@ -9,7 +9,7 @@ from typing import Any
 from dunlin.effects import Address, Effect, Send
 from dunlin.kv.prefix_hash import BLOCK_TOKENS
 from dunlin.messages.engine import Step
-from dunlin.messages.types import RequestClass
+from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
 from dunlin.policies.victim import SlotNeed, VictimCandidate, VictimPolicy
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
@@ -150,20 +150,36 @@ class Scheduler:
 
     def _missing_slots(self, sequence: Sequence, wanted: int) -> int:
         """Slots that must be freed before a waiting sequence may start; 0 or less: it may start now."""
-        if self._sequences.running_count + self._sequences.parked_count >= self._config.max_running:
+        if self._has_no_row():
             return max(1, wanted)
         needed = self._kv_cache.slots_needed(sequence, wanted) + self._headroom(sequence)
         return needed - self._kv_cache.available_slots
+
+    def _has_no_row(self) -> bool:
+        """Whether as many sequences run as may."""
+        return self._sequences.running_count + self._sequences.parked_count >= self._config.max_running
 
     def _make_room(self, sequence: Sequence, wanted: int) -> list[Effect]:
         """Preempt running sequences for a waiting one, as far as the victim policy allows it for its class."""
         effects: list[Effect] = []
         while self._missing_slots(sequence, wanted) > self._slots_coming():
-            preempted = self._preempt_one(sequence, is_waiting=True)
+            preempted = self._cancel_restore(sequence) or self._preempt_one(sequence, is_waiting=True)
             if preempted is None:
                 break
             effects += preempted
         return effects
+
+    def _cancel_restore(self, sequence: Sequence) -> list[Effect]:
+        """Cancel the restore of the youngest batch sequence, if an interactive one waits for slots."""
+        if not self._preempts_batch or not sequence.place.may_preempt or self._has_no_row():
+            return []
+        restoring = [one for one in self._sequences if _is_restoring(one) and one.gives_way]
+        if not restoring:
+            return []
+        youngest = max(restoring, key=lambda one: one.turn)
+        rejected = RejectedOption("finish it", f"{sequence.name} waits for slots, and what is kept stays kept")
+        held = Figure("held_slots", self._kv_cache.slots_gained_without(youngest))
+        return self._lifecycle.cancel_restore(youngest, Why("cancel the restore", youngest.name, (held,), (rejected,)))
 
     def _make_room_early(self) -> list[Effect]:
         """Preempt for the first of the waiting sequences before a step may hold it: its slots take a while to come."""
@@ -247,7 +263,8 @@ class Scheduler:
 
     def _slots_coming(self) -> int:
         """Slots that preempted and ended sequences are about to free."""
-        return sum(self._kv_cache.slots_gained_without(other) for other in self._sequences if other.state in _FREEING)
+        freeing = (other for other in self._sequences if other.state in _FREEING or other.is_restore_cancelled)
+        return sum(self._kv_cache.slots_gained_without(other) for other in freeing)
 
     def _slots_are_coming(self, sequence: Sequence) -> bool:
         """Whether slots are about to be freed, or a younger sequence that could free some is being restored."""
@@ -257,6 +274,10 @@ class Scheduler:
             if other.state is SequenceState.RESTORING and other.turn > sequence.turn:
                 return True
         return False
+
+
+def _is_restoring(sequence: Sequence) -> bool:
+    return sequence.state is SequenceState.RESTORING and not sequence.is_restore_cancelled
 
 
 def _scheduled_as(sequence: Sequence) -> RequestClass:

@@ -103,9 +103,10 @@ class Sequence:
     positions exists; the first `issued` have it or are named by outstanding or parked rows. `in_steps` outstanding
     steps name it, and `in_moves` region copies that it waits for. `notify_ended`: the dispatcher waits for `Ended`.
     `kept` are regions in the host tier that together cover its first tokens in all layers, in order of their start;
-    `restore_failed`: a region was not restored, so none behind it counts; `is_claiming` while the claim for regions of
-    earlier attempts has no answer, `is_claimed` until it started from them. `spills_kv`: its KV is copied to the host
-    tier when it is preempted. `kv_tokens` had KV when it was last preempted.
+    `restore_failed`: a region was not restored, so none behind it counts; `is_restore_cancelled`: its slots are wanted,
+    and it waits again once the engine has answered. `is_claiming` while the claim for regions of earlier attempts has
+    no answer, `is_claimed` until it started from them. `spills_kv`: its KV is copied to the host tier when it is
+    preempted. `kv_tokens` had KV when it was last preempted.
     `suspicion` is as in `Returned`; until its valid tokens reach `trial_stop` (0: at once) it runs alone.
     `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
     the KV cache, as long as it has slots at all: the next ones are nearly always found there. `arrived_s` is the core's
@@ -130,6 +131,7 @@ class Sequence:
     is_claimed: bool = False
     kv_tokens: int = 0
     restore_failed: bool = False
+    is_restore_cancelled: bool = False
     suspicion: int = 0
     trial_stop: int = 0
     engines_lost: int = 0
