@@ -32,6 +32,7 @@ from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.slot_table import SlotTable
 from services.instance.migration.router import MigrationRouter
+from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.reports import build_report
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.interrupts import RowInterrupts
@@ -70,6 +71,7 @@ class InstanceCore:
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = RegionClaims(self.host_cache)
+        self._objectives = EffectiveObjectives(config.objectives)
         self._composer = self._make_composer(config)
         self.stale_total = 0
         self._model = config.model
@@ -229,10 +231,10 @@ class InstanceCore:
         )
 
     def _make_composer(self, config: InstanceConfig) -> BatchComposer:
-        budget = step_budget(config.scheduler, config.objectives, self.steps.forecast)
+        budget = step_budget(config.scheduler, self.steps.forecast)
         preempts_steps = INTERRUPT_POLICIES[config.interrupts.policy] in ARRIVAL_POLICIES
         policy = config.scheduler.policy
-        return BatchComposer(BATCH_POLICIES[policy], policy, budget, self.steps, preempts_steps)
+        return BatchComposer(BATCH_POLICIES[policy], policy, budget, self.steps, self._objectives, preempts_steps)
 
     def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
         return Scheduler(
@@ -242,9 +244,7 @@ class InstanceCore:
             self.lifecycle,
             self.steps,
             self._composer,
-            RowInterrupts(
-                INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps, config.objectives.ttft_s
-            ),
+            RowInterrupts(INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps, self._objectives),
             VICTIM_POLICIES[config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
         )

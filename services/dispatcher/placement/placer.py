@@ -103,6 +103,8 @@ class RequestPlacer:
             trace=submit.trace,
             suspicion=request.suspicion,
             rises_after_s=request.rises_after_s(now_s),
+            ttft_objective_s=submit.ttft_objective_s or 0.0,
+            tpot_objective_s=submit.tpot_objective_s or 0.0,
         )
         return Send(instance, place)
 
