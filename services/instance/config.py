@@ -71,7 +71,7 @@ class SchedulerConfig:
 @dataclass(frozen=True, slots=True)
 class ObjectivesConfig:
     """What interactive requests are to get that say nothing of their own (`dispatcher.objectives`); the policies
-    `slo_aware`, `harvest`, `on_arrival` and `on_arrival_rows` aim at it."""
+    `slo_aware`, `harvest`, `on_arrival` and `on_arrival_rows` aim at it, and what comes later is counted."""
 
     ttft_s: float = setting(
         1.5,

@@ -5,7 +5,8 @@ Knows which sequences run and which slots they have; not how they were admitted 
 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import Figure, RequestClass, Why, i8, i64
-from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
+from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
@@ -32,15 +33,14 @@ class BatchComposer:
 
     def __init__(
         self,
-        policy: BatchPolicy,
-        policy_name: str,
+        policy: str,
         budget: StepBudget,
         ledger: StepLedger,
         objectives: EffectiveObjectives,
         preempts_steps: bool = False,
     ) -> None:
-        self._policy = policy
-        self._policy_name = policy_name
+        self._policy = BATCH_POLICIES[policy]
+        self._policy_name = policy
         self._budget = budget
         self._ledger = ledger
         self._objectives = objectives

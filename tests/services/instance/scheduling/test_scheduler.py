@@ -9,7 +9,6 @@ from dunlin.effects import Address
 from dunlin.messages.dispatch import Cancel, Place
 from dunlin.messages.engine import Step
 from dunlin.messages.types import RequestClass, SamplingParams, i32
-from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.interrupt import never
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES, SlotNeed, VictimCandidate, VictimChoice, youngest
@@ -38,7 +37,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache, steps)
     lifecycle.kv_cache = KvCache(96)
     objectives = EffectiveObjectives(ObjectivesConfig())
-    composer = BatchComposer(BATCH_POLICIES["chunked"], "chunked", StepBudget(512), steps, objectives)
+    composer = BatchComposer("chunked", StepBudget(512), steps, objectives)
     interrupts = RowInterrupts(never, sequences, steps, objectives)
     config = SchedulerConfig(allocate_ahead_tokens=4)
     scheduler = Scheduler(
