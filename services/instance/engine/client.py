@@ -143,7 +143,8 @@ class EngineClient:
         timing = self._steps.forecast.on_done(now_s, done)
         answer = self._steps.complete(done)
         if answer.is_plain_decode(self._sequences.running):  # no sequence changes its state
-            return [*steady_token_messages(answer), *self.misses.on_repeated(timing, self._sequences.running)]
+            missed = self.misses.on_repeated(timing, self._sequences.running)
+            return [*steady_token_messages(answer), *missed] if missed else steady_token_messages(answer)
         effects = token_messages(answer) + self.misses.on_step(timing, answer.rows, answer.sampled, answer.left)
         for sequence in answer.rows:
             is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed

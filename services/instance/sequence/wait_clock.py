@@ -27,7 +27,7 @@ class StepTiming:
 
 @dataclass(slots=True)
 class LastTokens:
-    """When the sequences of an unchanged decode batch got their last tokens: one time for all of them."""
+    """When the sequences of a step got their tokens: one time for all, which moves on while the step repeats."""
 
     at_s: float
 
@@ -36,8 +36,9 @@ class LastTokens:
 class WaitClock:
     """Divides the time since `began_s` (the last token; before the first one the request's arrival) among causes.
 
-    `parts` are seconds by cause up to `since_s`; from then on it waits for `cause`. `batch`: while the sequence is in
-    an unchanged decode batch, both times are the batch's. `step` is the longest of its own steps since its last token,
+    `parts` are seconds by cause up to `since_s`; from then on it waits for `cause`. `batch`: it has run
+    since it got its last token with others, and both times are theirs. `least_s`: a token that comes within so long is
+    no miss; 0 before its first one. `step` is the longest of its own steps since its last token,
     `step_before` the one that was answered before the first of these. `recorded`: misses that have a record, in bits.
     """
 
@@ -48,12 +49,13 @@ class WaitClock:
     batch: LastTokens | None = None
     step: StepTiming | None = None
     step_before: StepTiming | None = None
+    least_s: float = 0.0
     recorded: int = 0
 
     @property
     def waits_since_s(self) -> float:
         """The time of the last token, or of the arrival."""
-        return self.began_s if self.batch is None else max(self.began_s, self.batch.at_s)
+        return self.began_s if self.batch is None else self.batch.at_s
 
     def switch(self, now_s: float, cause: MissCause) -> None:
         """From now on it waits for `cause`."""
