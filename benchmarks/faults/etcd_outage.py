@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +33,9 @@ from cli.launch.readiness import http_answers, placeable
 from dunlin.membership.embedded import EmbeddedConfig, command
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.runtime.parent_death import die_with_parent_command
+
+SERVES_WITHIN_S = 120.0
+"""Seconds for which etcd stays away at most until a request has finished meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,7 @@ async def run(plan: EtcdOutagePlan, cluster: ClusterProcess, etcd: EtcdUnderTest
             for name, away in (("stopped", _stopped), ("killed", _killed)):
                 say(f"etcd is {name} for {plan.away_s:g} s")
                 before, victim = chorus.finished, await etcd.victim()
-                healed_s = await away(plan, session, victim)
+                healed_s = await away(plan, session, victim, partial(_finished_beyond, chorus, before))
                 if plan.members > 1:
                     outcome.figures[f"instance placeable again while etcd was {name} (s)"] = healed_s
                 outcome.figures[f"requests finished while etcd was {name}"] = chorus.finished - before
@@ -160,21 +165,27 @@ async def run(plan: EtcdOutagePlan, cluster: ClusterProcess, etcd: EtcdUnderTest
     return outcome
 
 
-async def _stopped(plan: EtcdOutagePlan, session: CampaignSession, victim: EtcdVictim) -> float:
+async def _stopped(
+    plan: EtcdOutagePlan, session: CampaignSession, victim: EtcdVictim, serves: Callable[[], bool]
+) -> float:
     with stopped(victim.pid):
-        return await _away(plan, session)
+        return await _away(plan, session, serves)
 
 
-async def _killed(plan: EtcdOutagePlan, session: CampaignSession, victim: EtcdVictim) -> float:
+async def _killed(
+    plan: EtcdOutagePlan, session: CampaignSession, victim: EtcdVictim, serves: Callable[[], bool]
+) -> float:
     victim.kill()
     try:
-        return await _away(plan, session)
+        return await _away(plan, session, serves)
     finally:
         victim.start()  # blocks for a moment, but a thread of its own would take etcd along when it ends
 
 
-async def _away(plan: EtcdOutagePlan, session: CampaignSession) -> float:
-    """Let the time pass. Where most of etcd is left, an instance dies meanwhile: after how many seconds it is back."""
+async def _away(plan: EtcdOutagePlan, session: CampaignSession, serves: Callable[[], bool]) -> float:
+    """Let the time pass, on a slow machine until a request finished. Where most of etcd is left, an instance dies
+    meanwhile: after how many seconds it is back.
+    """
     began_s, healed_s = time.monotonic(), 0.0
     if plan.members > 1:
         member = next(one for one in instances(await session.status()) if placeable(one))
@@ -182,7 +193,13 @@ async def _away(plan: EtcdOutagePlan, session: CampaignSession) -> float:
         await wait_until(session.status, lambda status: _replaced(status, member), f"another {member.address.name}", 60)
         healed_s = time.monotonic() - began_s
     await asyncio.sleep(max(0.0, plan.away_s - (time.monotonic() - began_s)))
+    while not serves() and time.monotonic() < began_s + SERVES_WITHIN_S:  # noqa: ASYNC110 (it has no event)
+        await asyncio.sleep(0.1)
     return healed_s
+
+
+def _finished_beyond(chorus: VerifiedLoad, before: int) -> bool:
+    return chorus.finished > before
 
 
 def _replaced(status: FleetStatus, dead: MemberStatus) -> bool:

@@ -1,17 +1,20 @@
 """Measures how an engine answers interrupts, and fits `InterruptTimes`: the spread of the answers says how far
-safepoints are apart, their middle what an answer takes.
+safepoints are apart and how evenly, their middle what an answer takes.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+from math import fsum
+from operator import itemgetter
 from statistics import median, quantiles
 
 from cli.profiling.engine_probe import EngineProbe
 from dunlin.cost.interrupts import InterruptTimes
 
 PROMPTS = (200, 500, 1100)
-INTERRUPTS = 24
+INTERRUPTS = 40
 """Of each length."""
 QUICK_INTERRUPTS = 6
 _PARTS = (0.1, 0.85)
@@ -19,6 +22,10 @@ _PARTS = (0.1, 0.85)
 _STEPS = 3
 """Undisturbed steps before each."""
 _LAYER_SAFEPOINTS = (1, 2, 4, 8)
+_RESPONSES_S = (0.0025, 0.0035, 0.005, 0.007, 0.01)
+_GROWTHS = (1.0, 1.5, 2.0, 3.0, 5.0)
+_QUANTILES = 10
+"""The last tenth shows the longest pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +64,21 @@ def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, see
 
 
 def fit_interrupts(trials: Sequence[InterruptTrial], layers: int) -> InterruptTimes:
-    """The number of safepoints whose answers are spread as those of the trials; fewer than eight say nothing."""
+    """The times whose answers are spread as those of the trials; fewer than eight say nothing."""
     if len(trials) < 8:
         return InterruptTimes()
-    spread_s, middle_s = _shape([trial.took_s for trial in trials])
+    taken_s = quantiles([trial.took_s for trial in trials], n=_QUANTILES)
 
-    def missed_s(times: InterruptTimes) -> float:
-        return abs(_shape(_answers(times, trials, layers))[0] - spread_s)
+    def fitted(times: InterruptTimes) -> tuple[float, InterruptTimes]:
+        """(how far it is from the trials, the times with their answer)."""
+        modelled_s = quantiles(_answers(times, trials, layers), n=_QUANTILES)
+        answer_s = max(0.0, median(taken - answer for taken, answer in zip(taken_s, modelled_s, strict=True)))
+        missed = [abs(answer + answer_s - taken) / taken for taken, answer in zip(taken_s, modelled_s, strict=True)]
+        return fsum(missed), replace(times, answer_s=answer_s)
 
-    times = min((InterruptTimes(layer_safepoints=count) for count in _LAYER_SAFEPOINTS), key=missed_s)
-    answer_s = max(0.0, middle_s - _shape(_answers(times, trials, layers))[1])
-    return InterruptTimes(answer_s, times.layer_safepoints)
+    candidates = [InterruptTimes(0.0, *values) for values in product(_LAYER_SAFEPOINTS, _RESPONSES_S, _GROWTHS)]
+    return min(map(fitted, candidates), key=itemgetter(0))[1]
 
 
 def _answers(times: InterruptTimes, trials: Sequence[InterruptTrial], layers: int) -> list[float]:
     return [times.response_at(trial.after_s, trial.step_s, layers) for trial in trials]
-
-
-def _shape(seconds: Sequence[float]) -> tuple[float, float]:
-    """(from the lower to the upper quartile, the median)."""
-    lower, middle, upper = quantiles(seconds, n=4)
-    return upper - lower, middle

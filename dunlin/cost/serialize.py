@@ -59,7 +59,7 @@ def parse_timing(plain: Mapping[str, Any]) -> EngineTiming:
 def parse_interrupts(plain: Mapping[str, Any]) -> InterruptTimes:
     """The times out of plain values. Raises TypeError or ValueError on a wrong one."""
     times = InterruptTimes(**plain)
-    if times.answer_s < 0 or times.layer_safepoints < 1 or not times.response_s > 0:
+    if times.answer_s < 0 or times.layer_safepoints < 1 or not (times.response_s > 0 and times.growth > 0):
         raise ValueError(f"no engine answers interrupts so: {times}")
     return times
 

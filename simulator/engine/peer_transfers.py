@@ -70,7 +70,7 @@ class PeerNetwork:
     def admit(
         self, engine: Address, ports: EnginePorts, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
     ) -> PeerEnd:
-        """An engine can be met from now on; who met it before at that address cannot write there any more."""
+        """An engine can be met from now on; an engine that met its predecessor cannot write there any more."""
         self._lives += 1
         end = self.ends[engine] = PeerEnd(ports, layers, audit, rooms, self._lives)
         return end

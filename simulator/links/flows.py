@@ -18,7 +18,7 @@ _THROUGH_BYTES = 1e-3
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class SimulatedLink:
     """One direction of a path for bytes, `bytes_per_s` in all (infinite: without limit). `carried_bytes` so far."""
 
     name: str
@@ -59,7 +59,7 @@ class Flow:
     """
 
     number: int
-    path: tuple[Link, ...]
+    path: tuple[SimulatedLink, ...]
     whole_bytes: float
     most_bytes_per_s: float
     priority: int
@@ -102,7 +102,7 @@ class Flows:
     def start(
         self,
         now_s: float,
-        path: Iterable[Link],
+        path: Iterable[SimulatedLink],
         byte_count: float,
         priority: int,
         arrived: Callable[[float], None],
@@ -209,10 +209,10 @@ def _connected(flows: list[Flow]) -> list[Flow]:
     return [found[number] for number in sorted(found)]
 
 
-def _fill(flows: list[Flow], free: dict[Link, float]) -> None:
+def _fill(flows: list[Flow], free: dict[SimulatedLink, float]) -> None:
     """Max-min fair rates for flows of one priority out of what is `free`, which shrinks."""
     while flows:
-        counts: dict[Link, int] = {}
+        counts: dict[SimulatedLink, int] = {}
         for flow in flows:
             for link in flow.path:
                 if link in free:

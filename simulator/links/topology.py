@@ -8,13 +8,15 @@ links count: a switched network without a bottleneck of its own.
 from math import inf
 
 from dunlin.cost.models import EngineLinks, NodeLinks
-from simulator.links.flows import Link
+from simulator.links.flows import SimulatedLink
 
 
 class _EngineEnd:
     """The links of one engine: pairs of out and in."""
 
-    def __init__(self, name: str, node: str, links: EngineLinks, switches: list[tuple[Link, Link]]) -> None:
+    def __init__(
+        self, name: str, node: str, links: EngineLinks, switches: list[tuple[SimulatedLink, SimulatedLink]]
+    ) -> None:
         self.node = node
         self.rates = links
         # GPUs of several whole switches move no more than these carry.
@@ -31,9 +33,9 @@ class Topology:
 
     def __init__(self, nodes: NodeLinks | None = None) -> None:
         self._rates = nodes or NodeLinks()
-        self._memory: dict[str, Link] = {}
-        self._nics: dict[str, tuple[Link, Link]] = {}
-        self._switches: dict[tuple[str, int], tuple[Link, Link]] = {}
+        self._memory: dict[str, SimulatedLink] = {}
+        self._nics: dict[str, tuple[SimulatedLink, SimulatedLink]] = {}
+        self._switches: dict[tuple[str, int], tuple[SimulatedLink, SimulatedLink]] = {}
         self._gpus: dict[str, int] = {}
         self._ends: dict[str, _EngineEnd] = {}
 
@@ -48,15 +50,15 @@ class Topology:
         switches = [self._switch(node, number, links.switch) for number in numbers]
         self._ends[name] = _EngineEnd(name, node, links, switches)
 
-    def to_host(self, name: str) -> tuple[Link, ...]:
+    def to_host(self, name: str) -> tuple[SimulatedLink, ...]:
         """From an engine's device memory to its node's."""
         return self._host_path(name, 0)
 
-    def from_host(self, name: str) -> tuple[Link, ...]:
+    def from_host(self, name: str) -> tuple[SimulatedLink, ...]:
         """From a node's memory to an engine's device memory."""
         return self._host_path(name, 1)
 
-    def between(self, sender: str, receiver: str) -> tuple[Link, ...]:
+    def between(self, sender: str, receiver: str) -> tuple[SimulatedLink, ...]:
         """From one engine's device memory to another's: within a node by NVLink, else over the network."""
         here, there = self._ends[sender], self._ends[receiver]
         if here.node == there.node:
@@ -67,40 +69,40 @@ class Topology:
         """Bytes per second at which an engine reads what a peer wrote into its memory."""
         return self._ends[name].rates.look or inf
 
-    def between_hosts(self, here: str, there: str) -> tuple[Link, ...]:
+    def between_hosts(self, here: str, there: str) -> tuple[SimulatedLink, ...]:
         """From one node's memory to another's, by the nodes' own network cards."""
         if here == there:
             return (self._node_memory(here),)
         return self._node_memory(here), self._nic(here)[0], self._nic(there)[1], self._node_memory(there)
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[SimulatedLink]:
         """All links that were named so far."""
         ends = [pair for end in self._ends.values() for pair in (end.pcie, end.nvlink, end.nic)]
         pairs = [*ends, *self._switches.values(), *self._nics.values()]
         return [*(link for pair in pairs for link in pair), *self._memory.values()]
 
-    def _host_path(self, name: str, direction: int) -> tuple[Link, ...]:
+    def _host_path(self, name: str, direction: int) -> tuple[SimulatedLink, ...]:
         end = self._ends[name]
         # An engine of several switches has them alone, and its own link is as wide as they are.
         shared = [end.switches[0][direction]] if len(end.switches) == 1 else []
         return (end.pcie[direction], *shared, self._node_memory(end.node))
 
-    def _switch(self, node: str, number: int, bytes_per_s: float) -> tuple[Link, Link]:
+    def _switch(self, node: str, number: int, bytes_per_s: float) -> tuple[SimulatedLink, SimulatedLink]:
         key = node, number
         if key not in self._switches:
             self._switches[key] = _pair(f"switch {node}/{number}", bytes_per_s)
         return self._switches[key]
 
-    def _nic(self, node: str) -> tuple[Link, Link]:
+    def _nic(self, node: str) -> tuple[SimulatedLink, SimulatedLink]:
         if node not in self._nics:
             self._nics[node] = _pair(f"nic {node}", self._rates.nic)
         return self._nics[node]
 
-    def _node_memory(self, node: str) -> Link:
+    def _node_memory(self, node: str) -> SimulatedLink:
         if node not in self._memory:
-            self._memory[node] = Link(f"memory {node}", self._rates.memory or inf)
+            self._memory[node] = SimulatedLink(f"memory {node}", self._rates.memory or inf)
         return self._memory[node]
 
 
-def _pair(name: str, bytes_per_s: float) -> tuple[Link, Link]:
-    return Link(f"{name} out", bytes_per_s or inf), Link(f"{name} in", bytes_per_s or inf)
+def _pair(name: str, bytes_per_s: float) -> tuple[SimulatedLink, SimulatedLink]:
+    return SimulatedLink(f"{name} out", bytes_per_s or inf), SimulatedLink(f"{name} in", bytes_per_s or inf)

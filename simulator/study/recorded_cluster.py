@@ -87,7 +87,7 @@ def _by_number(member: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _same(members: Sequence[Mapping[str, Any]], report: str, figure: str) -> int:
-    """The figure that the reports of all members share. Raises RunError naming who differs."""
+    """The figure that the reports of all members share. Raises RunError naming those that differ."""
     values = {member["address"]["name"]: (member.get(report) or {}).get(figure, 0) for member in members}
     if len(set(values.values())) > 1 or not all(values.values()):
         told = ", ".join(f"{name} {value}" for name, value in values.items())

@@ -16,8 +16,7 @@ pytestmark = pytest.mark.cluster
 ONE = checkpoint_recovery.CheckpointRecoveryPlan(kills=1, output_tokens=384)
 PLANS = {
     "same node": ONE,
-    "other node, on TLS": replace(ONE, nodes=2, flags=("--tls",)),
-    "lost node": replace(ONE, nodes=2, lose_nodes=True),
+    "lost node, on TLS": replace(ONE, nodes=2, lose_nodes=True, flags=("--tls",)),
 }
 
 

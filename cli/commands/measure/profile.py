@@ -249,7 +249,8 @@ def render(found: "MeasuredProfile", key: "ProfileKey", path: Path, points: bool
         "a step takes (from one's end to the next one's, the next one queued)",
         table(("step", "ms"), [(name, f"{timing.step_s(batch) * 1e3:.2f}") for name, batch in typical_steps()]),
         f"an interrupt is answered {timing.interrupts.answer_s * 1e3:.2f} ms after a safepoint; a layer has at least "
-        f"{timing.interrupts.layer_safepoints} of them",
+        f"{timing.interrupts.layer_safepoints} of them, {timing.interrupts.response_s * 1e3:g} ms apart on average at "
+        "most",
     ]
     if points:
         lines += ["", _points(found)]

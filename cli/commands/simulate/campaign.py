@@ -59,7 +59,9 @@ def run_campaign(arguments: argparse.Namespace) -> int:
 
 
 class CampaignProgress:
-    """How far the campaign is, on stderr: one line that changes on a terminal, a line a minute elsewhere."""
+    """How far the campaign is, on stderr: one line that changes on a terminal, a line a minute elsewhere; and each
+    violation when it is found, for the whole report comes at the end.
+    """
 
     def __init__(self, seeds: int, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._seeds = seeds
@@ -71,7 +73,9 @@ class CampaignProgress:
 
     def __call__(self, outcome: "TrialOutcome") -> None:
         self._done += 1
-        self._violations += outcome.violation is not None
+        if outcome.violation is not None:
+            self._violations += 1
+            print(f"{self._begin}seed {outcome.seed}: {outcome.violation}", file=self._out, flush=True)
         if self._clock() - self._shown_s >= self._every_s:
             self._shown_s = self._clock()
             print(f"{self._begin}{self._text()}", end=self._end, file=self._out, flush=True)

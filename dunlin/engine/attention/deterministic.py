@@ -1,5 +1,5 @@
-"""Attention whose bits depend on a sequence's tokens alone: not on batch, chunk borders, extents, pieces, or who holds
-which keys. fp32.
+"""Attention whose bits depend on a sequence's tokens alone: not on batch, chunk borders, extents, pieces, or where its
+keys lie. fp32.
 
 Queries go in tiles of `tile` folded rows, keys in leaves of `LEAF` tokens at absolute positions, so that every product
 has one fixed shape. Leaves make blocks of `BLOCK` tokens: within a block the maximum is exact in any order, and sums
@@ -65,7 +65,7 @@ class DeterministicCutter:
         self._rows = rows
 
     def check(self, row: int, part: PartialResult) -> None:
-        """:raises ValueError: the part is not one block: its bits would depend on who holds which keys."""
+        """:raises ValueError: the part is not one block: its bits would depend on where its keys lie."""
         block = part.positions.start // BLOCK
         whole = range(block * BLOCK, (block + 1) * BLOCK)
         seen = whole[: max(self._rows[row].length - whole.start, 0)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from dunlin.engine.attention.base import AttentionPass, BatchRow, PartialResult
 from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.execution.peer_spans import KeptRegion, ServedPart, part_of, parts_of
+from dunlin.engine.execution.peer_spans import RetainedSpan, ServedPart, part_of, parts_of
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_link import PeerLink, PeerPart
@@ -32,7 +32,7 @@ class SplitRow:
     queries: range
     spans: tuple[range, ...]
     stripe: SlotSpan | None = None
-    kept: tuple[KeptRegion, ...] = ()
+    kept: tuple[RetainedSpan, ...] = ()
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ class PeerSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRegion:
+class RetainedSpan:
     """Tokens `[start, stop)` that this engine retains in its slots from `slot` on."""
 
     start: int
@@ -107,13 +107,13 @@ def spans_by_row(step: Step) -> dict[int, tuple[PeerSpan, ...]]:
     return {row: tuple(spans) for row, spans in found.items()}
 
 
-def kept_by_row(step: Step) -> dict[int, list[KeptRegion]]:
+def kept_by_row(step: Step) -> dict[int, list[RetainedSpan]]:
     """The regions that the step retains, by row, in order of position."""
-    found: dict[int, list[KeptRegion]] = {}
+    found: dict[int, list[RetainedSpan]] = {}
     if step.keep is not None:
         columns = zip(step.keep.start, step.keep.stop, step.keep.slot, step.keep.row, strict=True)
         for start, stop, slot, row in sorted(columns):
-            found.setdefault(row, []).append(KeptRegion(start, stop, slot))
+            found.setdefault(row, []).append(RetainedSpan(start, stop, slot))
     return found
 
 

@@ -29,7 +29,7 @@ class RemapError(Exception):
 _Work = Generator[RemapDone | None, None, None]
 
 
-class SlotUse(Protocol):
+class LayoutFollower(Protocol):
     """What depends on which layers are held, and where their slots lie."""
 
     def withdraw(self) -> None:
@@ -49,7 +49,7 @@ class LayerRemapper:
     """
 
     def __init__(
-        self, arena: LayerArena, weights: Weights, checkpoint: WeightSource, use: SlotUse | None = None
+        self, arena: LayerArena, weights: Weights, checkpoint: WeightSource, use: LayoutFollower | None = None
     ) -> None:
         self.waiting = False
         self.needs_rest = False

@@ -7,7 +7,7 @@ from itertools import chain
 from dunlin.engine.attention.base import Attention, BatchRow
 from dunlin.engine.attention.spans import KeySpan, SlotSpan, slot_span
 from dunlin.engine.execution.exchange import SplitRow
-from dunlin.engine.execution.peer_spans import KeptRegion, PeerSpan, kept_by_row, parts_of, spans_by_row
+from dunlin.engine.execution.peer_spans import PeerSpan, RetainedSpan, kept_by_row, parts_of, spans_by_row
 from dunlin.engine.execution.sequence import ELSEWHERE, SlotMap
 from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind
@@ -23,7 +23,7 @@ class RowSplit:
 
     spans: tuple[PeerSpan, ...]
     stripe: SlotSpan | None = None
-    kept: tuple[KeptRegion, ...] = ()
+    kept: tuple[RetainedSpan, ...] = ()
 
     @property
     def covered(self) -> range:

@@ -40,7 +40,7 @@ class UnwelcomeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PeerCalls:
-    """What a sender needs of its process: connections, the own memory, the time, and who is told what.
+    """What a sender needs of its process: connections, the own memory, the time, and where its answers go.
 
     `met` is called once, with why the peer cannot be reached, or nothing; `ended` once for each transfer.
     """

@@ -1,6 +1,6 @@
 """The content of files and segments, as whole objects below one URL of fsspec: a folder, or a bucket.
 
-Objects are never changed, and what no record in etcd names does not exist: a half-written object harms nobody. Owns the
+Objects are never changed, and what no record in etcd names does not exist: a half-written object does no harm. Owns the
 threads in which fsspec works.
 """
 

@@ -90,6 +90,7 @@ class SequenceRise:
 
 
 def _stalled_s(sequence: Sequence, now_s: float) -> float:
+    """Seconds without progress. What it had before it was preempted counts: coming back there is none."""
     if sequence.progress is None:
         sequence.progress = Progress(len(sequence.place.tokens), sequence.arrived_s)
-    return sequence.progress.stalled_s(len(sequence.tokens) + sequence.valid, now_s)
+    return sequence.progress.stalled_s(len(sequence.tokens) + max(sequence.valid, sequence.kv_tokens), now_s)

@@ -1,4 +1,4 @@
-"""I8: slots that a peer's engine writes are free for nobody."""
+"""I8: slots that a peer's engine writes are never free."""
 
 from dataclasses import dataclass
 

@@ -100,7 +100,7 @@ class StarvationWatcher(InvariantWatcher):
         self._accounts: dict[Address, ProcessAccount] = {}
         self._waited: set[Key] = set()
         self._had_slots: set[Key] = set()
-        """Of the receiver, before the event: the sequences that waited, and the others."""
+        """Of the receiver, before the event: the sequences that waited, and those that have or had slots."""
         self._dispatched = 0
 
     def before(self, event: Delivery) -> None:
@@ -108,8 +108,9 @@ class StarvationWatcher(InvariantWatcher):
         if not self._bounds[event.to.role].wait_s:
             return
         if isinstance(core, InstanceCore):
-            self._waited = {_key(one) for one in core.sequences if one.state is SequenceState.WAITING}
-            self._had_slots = {_key(one) for one in core.sequences} - self._waited
+            waited = [one for one in core.sequences if one.state is SequenceState.WAITING]
+            self._waited = {_key(one) for one in waited}
+            self._had_slots = {_key(one) for one in core.sequences} - {_key(one) for one in waited if not one.preempted}
         elif isinstance(core, DispatcherCore):
             self._dispatched = len(core.journal) - core.journal.queued
 
@@ -173,7 +174,7 @@ class StarvationWatcher(InvariantWatcher):
         if started is None or started.is_batch or started.preempted or started.place.handle:
             return
         if _key(started) in self._had_slots:
-            return  # it goes on in another engine
+            return  # it goes on, perhaps in another engine
         for other in sequences.waiting():
             if other.is_risen and other.turn < started.turn and not other.is_claiming and _key(other) in self._waited:
                 raise self.fail(f"{instance} starts {started.name} before {other.name}, which has risen")

@@ -1,13 +1,13 @@
 """The running step of a modelled engine as segments of time: layers, and in long layers pieces of their attention.
 
 Its work is counted in units, `LAYER_UNITS` per layer, so that a place in it is one integer, whichever rows share the
-step: (layer, block) = divmod(units, LAYER_UNITS). A safepoint is every layer's start, and pieces of a layer that are at
-most as long as `InterruptTimes` says; their number is a power of two, so that the places of one step are places of
-another, too.
+step: (layer, block) = divmod(units, LAYER_UNITS). A safepoint is every layer's start, and the start of each piece of a
+layer, as `InterruptTimes` says; their number is a power of two.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from math import ceil
+from functools import lru_cache
 
 from dunlin.cost.interrupts import InterruptTimes
 from dunlin.messages.engine import Step
@@ -64,9 +64,11 @@ class SimulatedRunningStep:
         """The units of the first safepoint that is not passed; None: the step ends first."""
         if self.whole_s <= 0.0:
             return None
-        spacing = self._spacing
+        run, starts = self._run
         worked = self.queued.units + max(0.0, self._worked_s(now_s)) / self._unit_s
-        units = spacing * ceil(worked / spacing * (1.0 - _SLACK))
+        runs, rest = divmod(worked * (1.0 - _SLACK), run)
+        number = bisect_left(starts, rest)
+        units = int(runs) * run + (starts[number] if number < len(starts) else run)
         return units if units < self.layers * LAYER_UNITS else None
 
     def passed(self, now_s: float) -> int:
@@ -74,12 +76,14 @@ class SimulatedRunningStep:
         if self.whole_s <= 0.0:
             return 0
         worked = self.queued.units + max(0.0, self._worked_s(now_s)) / self._unit_s
-        return int(min(worked / self._spacing, self.safepoints - 1))
+        run, starts = self._run
+        runs, rest = divmod(worked, run)
+        return min(int(runs) * len(starts) + bisect_right(starts, rest), self.safepoints) - 1
 
     @property
     def safepoints(self) -> int:
         """All safepoints of the step, its end included."""
-        return self.layers * LAYER_UNITS // self._spacing
+        return self.layers * self._pieces
 
     def wait_s(self, now_s: float, units: int) -> float:
         """Seconds until the step reaches `units`."""
@@ -99,10 +103,21 @@ class SimulatedRunningStep:
         return self.whole_s / (self.layers * LAYER_UNITS)
 
     @property
-    def _spacing(self) -> int:
-        """Units between two safepoints."""
-        return LAYER_UNITS // self.interrupts.pieces(self.whole_s / self.layers, LAYER_UNITS)
+    def _pieces(self) -> int:
+        return self.interrupts.pieces(self.whole_s / self.layers, LAYER_UNITS)
+
+    @property
+    def _run(self) -> tuple[int, tuple[int, ...]]:
+        """Units of a run of pieces, and where in it each of them begins."""
+        return _run_units(self.interrupts, self._pieces)
 
     def _worked_s(self, now_s: float) -> float:
         """Seconds of its work since `since_s`; below 0 while a delay is longer."""
         return now_s - self.since_s - self.lost_s
+
+
+@lru_cache(maxsize=256)
+def _run_units(interrupts: InterruptTimes, pieces: int) -> tuple[int, tuple[int, ...]]:
+    starts = interrupts.starts(pieces)
+    run = LAYER_UNITS * len(starts) // pieces
+    return run, tuple(round(start * run) for start in starts)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cluster.world import World
-from simulator.links.flows import Flow, Flows, Link, Meter
+from simulator.links.flows import Flow, Flows, Meter, SimulatedLink
 
 
 class Bench:
@@ -22,7 +22,7 @@ class Bench:
         self,
         name: str,
         byte_count: float,
-        *path: Link,
+        *path: SimulatedLink,
         at_s: float = 0.0,
         priority: int = 1,
         most: float = inf,
@@ -39,7 +39,7 @@ class Bench:
 
 
 def test_two_flows_share_a_link_and_the_rest_goes_faster_when_one_is_through() -> None:
-    bench, link = Bench(), Link("l", 10.0)
+    bench, link = Bench(), SimulatedLink("l", 10.0)
     bench.start("long", 40, link)
     bench.start("short", 10, link, at_s=1.0)
     assert bench.run() == {"short": 3.0, "long": 5.0}
@@ -47,7 +47,7 @@ def test_two_flows_share_a_link_and_the_rest_goes_faster_when_one_is_through() -
 
 
 def test_an_urgent_flow_waits_for_the_rest_of_one_chunk_and_never_for_a_payload() -> None:
-    bench, link = Bench(chunk_bytes=10), Link("l", 10.0)
+    bench, link = Bench(chunk_bytes=10), SimulatedLink("l", 10.0)
     bench.start("kv", 2000, link, priority=1)
     bench.start("activation", 5, link, at_s=100.3, priority=0)
     # At 100.3 s the 101st chunk has 7 bytes left: 0.7 s. Then the activation has the link alone for 0.5 s.
@@ -55,42 +55,47 @@ def test_an_urgent_flow_waits_for_the_rest_of_one_chunk_and_never_for_a_payload(
 
 
 def test_an_urgent_flow_does_not_wait_where_the_link_has_room() -> None:
-    bench, link = Bench(), Link("l", 10.0)
+    bench, link = Bench(), SimulatedLink("l", 10.0)
     bench.start("kv", 20, link, priority=1, most=5.0)
     bench.start("activation", 5, link, at_s=1.0, priority=0, most=5.0)
     assert bench.run() == {"activation": 2.0, "kv": 4.0}
 
 
 def test_a_less_urgent_flow_has_what_the_others_leave() -> None:
-    bench, link = Bench(), Link("l", 10.0)
+    bench, link = Bench(), SimulatedLink("l", 10.0)
     bench.start("urgent", 20, link, priority=0, most=8.0)
     bench.start("later", 20, link, priority=2)
     assert bench.run() == {"urgent": 2.5, "later": 4.0}
 
 
 def test_what_a_slow_flow_cannot_use_is_the_others_share() -> None:
-    bench, link = Bench(), Link("l", 10.0)
+    bench, link = Bench(), SimulatedLink("l", 10.0)
     bench.start("slow", 20, link, most=2.0)
     bench.start("fast", 80, link)
     assert bench.run() == {"slow": 10.0, "fast": 10.0}
 
 
 def test_directions_do_not_share() -> None:
-    bench, out, into = Bench(), Link("out", 10.0), Link("in", 10.0)
+    bench, out, into = Bench(), SimulatedLink("out", 10.0), SimulatedLink("in", 10.0)
     bench.start("there", 20, out)
     bench.start("back", 20, into)
     assert bench.run() == {"there": 2.0, "back": 2.0}
 
 
 def test_the_narrowest_link_decides_and_what_it_leaves_elsewhere_is_the_others() -> None:
-    bench, mine, common, theirs = Bench(), Link("mine", 2.0), Link("common", 10.0), Link("theirs", 100.0)
+    bench, mine, common, theirs = (
+        Bench(),
+        SimulatedLink("mine", 2.0),
+        SimulatedLink("common", 10.0),
+        SimulatedLink("theirs", 100.0),
+    )
     bench.start("narrow", 20, mine, common)
     bench.start("wide", 80, common, theirs)
     assert bench.run() == {"narrow": 10.0, "wide": 10.0}
 
 
 def test_a_flow_that_is_stopped_never_arrives_and_leaves_its_share() -> None:
-    bench, link = Bench(), Link("l", 10.0)
+    bench, link = Bench(), SimulatedLink("l", 10.0)
     bench.start("kept", 20, link)
     stopped = bench.start("stopped", 20, link)
     bench.world.run_to(2.0)
@@ -101,7 +106,7 @@ def test_a_flow_that_is_stopped_never_arrives_and_leaves_its_share() -> None:
 
 
 def test_a_flow_that_is_stopped_before_it_had_its_turn_takes_nothing() -> None:
-    bench, link = Bench(chunk_bytes=100), Link("l", 10.0)
+    bench, link = Bench(chunk_bytes=100), SimulatedLink("l", 10.0)
     bench.start("kv", 100, link)
     waiting = bench.start("activation", 50, link, at_s=1.0, priority=0)
     assert bench.flows.stop(1.0, waiting) == 50.0
@@ -110,14 +115,14 @@ def test_a_flow_that_is_stopped_before_it_had_its_turn_takes_nothing() -> None:
 
 def test_links_without_limit_carry_at_once() -> None:
     bench = Bench()
-    bench.start("a", 1 << 40, Link("l"))
+    bench.start("a", 1 << 40, SimulatedLink("l"))
     bench.start("b", 1 << 40)
-    bench.start("c", 0, Link("narrow", 1.0))
+    bench.start("c", 0, SimulatedLink("narrow", 1.0))
     assert bench.run() == {"a": 0.0, "b": 0.0, "c": 0.0}
 
 
 def test_a_meter_counts_what_flows_take_while_they_go_on() -> None:
-    bench, link, meter = Bench(), Link("l", 10.0), Meter()
+    bench, link, meter = Bench(), SimulatedLink("l", 10.0), Meter()
     bench.start("x", 20, link, meters=((meter, 0.01),))
     bench.start("y", 20, link)
     bench.world.run_to(2.0)
@@ -144,7 +149,7 @@ def test_bytes_are_conserved_and_no_link_carries_more_than_its_bandwidth(
     capacities: list[float], parcels: list[tuple[float, list[int], float, int, float, bool]]
 ) -> None:
     bench = Bench(chunk_bytes=7)
-    links = [Link(str(number), capacity) for number, capacity in enumerate(capacities)]
+    links = [SimulatedLink(str(number), capacity) for number, capacity in enumerate(capacities)]
     carried = [0.0] * len(links)
     for number, (size, path, at_s, priority, most, is_stopped) in enumerate(sorted(parcels, key=lambda one: one[2])):
         bench.world.run_to(at_s)
@@ -166,7 +171,7 @@ def test_bytes_are_conserved_and_no_link_carries_more_than_its_bandwidth(
 
 @given(st.lists(st.tuples(st.floats(1, 100, width=16), st.integers(0, 2)), min_size=1, max_size=6))
 def test_no_link_rests_while_bytes_wait_for_it(parcels: list[tuple[float, int]]) -> None:
-    bench, link = Bench(), Link("l", 10.0)
+    bench, link = Bench(), SimulatedLink("l", 10.0)
     total = 0.0
     for number, (size, priority) in enumerate(parcels):
         bench.start(str(number), size, link, priority=priority)

@@ -1,4 +1,4 @@
-"""Works on batch jobs: follows them in etcd, claims those that nobody works on, and forgets the old ones.
+"""Works on batch jobs: follows them in etcd, claims those that no dispatcher works on, and forgets the old ones.
 
 A claim stands under a lease. When its dispatcher dies, etcd removes it, the others see that, and one of them goes on
 behind the last committed segment.

@@ -5,7 +5,9 @@ from typing import Any
 from dunlin.messages.dispatch import Cancel, Place, Risen
 from dunlin.messages.engine import Step
 from dunlin.messages.types import RequestClass
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.config import InstanceStarvationConfig
+from services.instance.scheduling.sequence_rise import SequenceRise
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 from tests.services.instance.bench import ENGINE, D, Direct, done, figures, make_place, of, only, ready_core
 
 WAITING, RUNNING, DRAINING = SequenceState.WAITING, SequenceState.RUNNING, SequenceState.DRAINING
@@ -63,6 +65,20 @@ def test_one_that_waits_too_long_rises_goes_before_younger_chat_and_says_so() ->
     direct.give(ENGINE, done(1, (1, 5)), 8.2)
     direct.give(ENGINE, done(2, (1, 5)), 8.3)
     assert [sequence_of(direct, request).state for request in (2, 3)] == [RUNNING, WAITING]
+
+
+def test_coming_back_to_where_it_was_is_no_progress() -> None:
+    """Though nothing looked while it was there: it was preempted at once (restless seed 5603344)."""
+    sequences = SequenceTable()
+    sequence = sequences.add(D, batch(1, 10))
+    rise = SequenceRise(sequences, InstanceStarvationConfig(batch_wait_s=8.0), 10, lambda: 64)
+    sequence.valid = 6
+    assert rise.raise_starved(0.0) == []
+    sequence.valid, sequence.kv_tokens = 0, 9
+    assert rise.raise_starved(1.0) == []
+    sequence.valid = 9
+    assert rise.raise_starved(8.0) == []
+    assert only(Risen, rise.raise_starved(9.0)).request == 1
 
 
 def test_nothing_rises_without_a_bound_and_no_chat_request_does() -> None:

@@ -140,4 +140,6 @@ def test_younger_chat_that_starts_before_a_risen_sequence_breaks_i12() -> None:
     watched.sent(engine, opened)
     waiting.is_claiming = False
     chat.preempted = True
+    watched.look()
+    chat.preempted = False  # it starts
     watched.sent(engine, opened)
