@@ -124,11 +124,14 @@ class CancelResult:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRejected:
-    """The request was refused, before any work on it. `retry_after_s` 0: no advice."""
+    """The request was refused, before any work on it. `retry_after_s` 0: no advice. `field` names the field at fault,
+    if it is one alone.
+    """
 
     code: RejectionCode
     detail: str
     retry_after_s: float = 0.0
+    field: str = ""
 
 
 @record

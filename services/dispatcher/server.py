@@ -182,7 +182,7 @@ class Dispatcher:
         )
 
     def _tenant_error(self, tenant: Tenant) -> str:
-        return objectives_error(tenant.objectives.ttft_s, tenant.objectives.tpot_s, self._config.objectives)
+        return str(objectives_error(tenant.objectives.ttft_s, tenant.objectives.tpot_s, self._config.objectives) or "")
 
     def _set_tenants(self, tenants: tuple[Tenant, ...]) -> None:
         self._quotas = self.authenticator.set_tenants(tenants)

@@ -113,7 +113,7 @@ class AdmissionController:
         if submit.key:
             return None  # another dispatcher has let it in
         error = objectives_error(submit.ttft_objective_s, submit.tpot_objective_s, self._objectives)
-        return SubmitRejected(RejectionCode.INVALID, error) if error else None
+        return None if error is None else SubmitRejected(RejectionCode.INVALID, str(error), field=error.name)
 
     def _class_not_admitted(self, submit: Submit) -> SubmitRejected | None:
         if submit.key:

@@ -33,7 +33,10 @@ def counted(direct: Direct) -> dict[str, int]:
     report = direct.core.report()
     columns = (("T-", report.ttft_misses_total), ("", report.tpot_misses_total))
     return {
-        f"{kind}{cause.name}": count for kind, column in columns for cause, count in zip(MissCause, column, strict=True) if count
+        f"{kind}{cause.name}": count
+        for kind, column in columns
+        for cause, count in zip(MissCause, column, strict=True)
+        if count
     }
 
 

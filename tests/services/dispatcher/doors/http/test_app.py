@@ -217,8 +217,11 @@ def test_objectives_of_a_request_and_of_its_tenant() -> None:
             messages: Any = [{"role": "user", "content": "hi"}]
             for body in ({}, {"ttft_objective_s": 3, "tpot_objective_s": 0.5}):
                 await ai.chat.completions.create(model=MODEL, messages=messages, max_tokens=1, extra_body=body)
-            with pytest.raises(openai.BadRequestError, match=r"tpot_objective_s is 0\.01: at least 0\.05 seconds"):
+            with pytest.raises(
+                openai.BadRequestError, match=r"tpot_objective_s: must be at least 0\.05 here"
+            ) as caught:
                 await ai.completions.create(model=MODEL, prompt="x", extra_body={"tpot_objective_s": 0.01})
+            assert caught.value.param == "tpot_objective_s"
             with pytest.raises(openai.BadRequestError, match="ttft_objective_s: must be above 0") as caught:
                 await ai.completions.create(model=MODEL, prompt="x", extra_body={"ttft_objective_s": 0})
             assert caught.value.param == "ttft_objective_s"
