@@ -1,6 +1,7 @@
 """Late tokens of one instance, at exact times: counted by cause, and recorded once for each cause."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,14 +127,16 @@ def test_an_engine_that_is_lost() -> None:
     direct = core()
     direct.give(D, asked(1), 0.0)
     direct.give(ENGINE, done(1, (1, 5)), 0.1)
+    direct.give(D, asked(2), 0.11)
     direct.give(ENGINE, Gone("killed"), 0.12)
     direct.give(ENGINE, Joined(), 0.9)
     step = of(Step, direct.give(ENGINE, make_engine_ready(slots=1024), 1.0))[0]
-    number = step.sequence[0]
-    missed = only(Missed, direct.give(ENGINE, done(step.step, (number, 6)), 1.05))
-    assert missed.cause is MissCause.ENGINE_LOST
+    ran, waited = step.sequence
+    missed, first = of(Missed, direct.give(ENGINE, done(step.step, (ran, 6), (waited, 5)), 1.04))
+    assert (missed.cause, missed.is_first, first.is_first) == (MissCause.ENGINE_LOST, False, True)
     assert figures(missed.why)["engine_lost_s"] == pytest.approx(0.9)
-    assert counted(direct) == {"ENGINE_LOST": 1}
+    assert figures(first.why)["engine_lost_s"] == pytest.approx(0.88), "it had waited 0.01 s for the steps before"
+    assert counted(direct) == {"ENGINE_LOST": 1, "T-ENGINE_LOST": 1}
 
 
 def test_a_row_that_left_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +167,14 @@ def test_batch_work_misses_nothing() -> None:
     for step in range(1, 9):
         sends += direct.give(ENGINE, done(step, (1, 5)), 3.0 * step)
     assert (counted(direct), of(Missed, sends)) == ({}, [])
+
+
+def test_a_row_that_left_by_itself() -> None:
+    direct = core(objectives__ttft_s=0.2, scheduler__budget_tokens=8)
+    direct.give(D, asked(1, tokens=16), 0.0)
+    for step in (1, 2):
+        direct.give(ENGINE, replace(done(step), left=i64([1])), 0.15)
+    direct.give(ENGINE, done(3), 0.2)
+    missed = only(Missed, direct.give(ENGINE, done(4, (1, 5)), 0.22))
+    assert missed.cause is MissCause.INTERRUPTED
+    assert figures(missed.why)["interrupted_s"] == pytest.approx(0.15)
