@@ -209,7 +209,8 @@ class DispatcherCore:
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "instance":
             self.fleet.add_instance(sender)
-            return [*self._adoption.on_instance_joined(sender), *self._watch_outage(now_s)]
+            cancels = self._fences.on_instance_joined(sender)
+            return [*cancels, *self._adoption.on_instance_joined(sender), *self._watch_outage(now_s)]
         if sender.role == "monitor":
             self.fleet.add_monitor(sender)
             return self._heartbeat.joined(now_s, sender)
@@ -223,7 +224,6 @@ class DispatcherCore:
         self._heartbeat.gone(sender)
         self.fleet.forget_monitor(sender)
         self.fleet.remove_instance(sender)
-        self._fences.forget_instance(sender)
         self._affinity.forget_instance(sender)
         effects: list[Effect] = []
         for request in self.journal.ordered_requests_at(sender):

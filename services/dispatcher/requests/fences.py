@@ -30,8 +30,7 @@ class AttemptFences:
         self._sent[instance, number] = attempt
         if len(self._sent) > self._most:
             self._sent.popitem(last=False)
-        why = Why("dispatcher", f"cancel: {cause}", (Figure("attempt", attempt),))
-        return [Send(instance, Cancel(number, attempt, why))]
+        return [_cancel(instance, number, attempt, cause)]
 
     def on_ended(self, instance: Address, number: int, attempt: int) -> None:
         """The instance answered with `Ended`: a later message of this attempt would be cancelled anew."""
@@ -39,7 +38,12 @@ class AttemptFences:
         if newest is not None and newest <= attempt:
             del self._sent[instance, number]
 
-    def forget_instance(self, instance: Address) -> None:
-        """The stream to `instance` ended, and with it every `Cancel` that was sent on it."""
-        for key in [key for key in self._sent if key[0] == instance]:
-            del self._sent[key]
+    def on_instance_joined(self, instance: Address) -> list[Effect]:
+        """There is a new stream to `instance`: what was sent on the last one may be lost, though it seemed open."""
+        unanswered = [(number, attempt) for (to, number), attempt in self._sent.items() if to == instance]
+        return [_cancel(instance, number, attempt, "no answer before") for number, attempt in unanswered]
+
+
+def _cancel(instance: Address, number: int, attempt: int, cause: str) -> Effect:
+    why = Why("dispatcher", f"cancel: {cause}", (Figure("attempt", attempt),))
+    return Send(instance, Cancel(number, attempt, why))

@@ -337,12 +337,13 @@ class SequenceLifecycle:
     def _report_continued(self, sequence: Sequence, restored: int) -> list[Effect]:
         if not sequence.preempted and not sequence.is_claimed:
             return []
-        if sequence.is_claimed:
-            sequence.kv_tokens = len(sequence.tokens) - 1
+        had = sequence.kv_tokens
+        if sequence.is_claimed:  # an attempt before it had KV, at another instance
+            had = len(sequence.tokens) - 1
             self.claimed_tokens_total += restored
         sequence.preempted = sequence.is_claimed = False
         reused = sequence.valid - restored
-        recomputed = max(0, sequence.kv_tokens - sequence.valid)
+        recomputed = max(0, had - sequence.valid)
         self.restored_tokens_total += restored
         self.recomputed_tokens_total += recomputed
         place = sequence.place

@@ -29,14 +29,17 @@ def test_an_answer_clears_the_attempts_it_covers() -> None:
     assert len(fences) == 0
 
 
-def test_a_lost_stream_clears_its_own() -> None:
+def test_what_was_not_answered_is_sent_again_on_the_next_stream() -> None:
+    """A stream whose other end is gone takes messages for a while."""
     fences = AttemptFences()
-    fences.cancel(A, 1, 1, "x")
+    for number in (1, 2, 3):
+        fences.cancel(A, number, number, "x")
     fences.cancel(B, 1, 1, "x")
-    fences.forget_instance(A)
-    assert len(fences) == 1
-    assert len(fences.cancel(A, 1, 1, "x")) == 1
-    assert fences.cancel(B, 1, 1, "x") == []
+    fences.on_ended(A, 2, 2)
+    sent = [(one.to, one.message) for one in fences.on_instance_joined(A) if isinstance(one, Send)]
+    cancels = [(to, message.request, message.attempt) for to, message in sent if isinstance(message, Cancel)]
+    assert cancels == [(A, 1, 1), (A, 3, 3)]
+    assert len(fences) == 3
 
 
 def test_fences_are_bounded_and_the_oldest_goes() -> None:
