@@ -201,7 +201,8 @@ def _samples(member: MemberStatus, field: str, value: Any) -> list[MetricSample]
     if field not in CAUSES:
         return [MetricSample(_labels(member), float(value))]
     label, kinds = CAUSES[field]
-    named = zip(kinds, value, strict=False)  # a report of another version may know fewer
+    counts = [*value, *[0] * len(kinds)]  # a report of another version may know fewer
+    named = zip(kinds, counts, strict=False)
     return [MetricSample((*_labels(member), (label, kind.name.lower())), float(count)) for kind, count in named]
 
 
