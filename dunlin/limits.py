@@ -104,6 +104,7 @@ TOKEN = WholeNumber(0, I32_MOST)
 BIAS = RealNumber(-100.0, 100.0)
 SEED = WholeNumber(I64_LEAST, I64_MOST)
 MAX_TOKENS = WholeNumber(1, I32_MOST)
+OBJECTIVE_S = RealNumber(0.0, 86_400.0, above=True)
 SAMPLING: dict[str, WholeNumber | RealNumber] = {
     "temperature": TEMPERATURE,
     "top_k": TOP_K,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dunlin.limits import MOST_TENANT_CHARACTERS
+from dunlin.limits import MOST_TENANT_CHARACTERS, OBJECTIVE_S, InvalidField
 from dunlin.messages.door import Quota
 from dunlin.messages.types import RequestClass
 
@@ -22,6 +22,7 @@ KEY_PREFIX = "dk-"
 MOST_TENANTS = 10_000
 MOST_KEYS = 100
 MOST_FILE_BYTES = 16 << 20
+OBJECTIVES = ("ttft_objective_s", "tpot_objective_s")
 LIMITS = ("requests_per_minute", "tokens_per_minute", "running", "max_tokens")
 MOST_WEIGHT = 1000
 
@@ -34,10 +35,22 @@ class TenantsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestObjectives:
+    """Seconds within which the first token, and each further one, should come; None: the cluster's objective."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+NO_OBJECTIVES = RequestObjectives()
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """One tenant. `keys` are hashes of its API keys; calls of a `disabled` tenant are refused.
 
-    `request_class`: all its requests are of this class, whatever they say; None: each says its own.
+    `request_class`: all its requests are of this class, whatever they say; None: each says its own. `objectives` are
+    those of its requests that have none of their own.
     """
 
     name: str
@@ -45,6 +58,7 @@ class Tenant:
     quota: Quota = field(default_factory=lambda: Quota(""))
     disabled: bool = False
     request_class: RequestClass | None = None
+    objectives: RequestObjectives = NO_OBJECTIVES
 
 
 def hash_key(key: str) -> str:
@@ -146,7 +160,8 @@ def _tenant(name: str, value: Any) -> Tenant:
     read = {field_name: FIELDS[field_name]((*path, field_name), one) for field_name, one in given.items()}
     limits = {limit: read.get(limit) for limit in LIMITS}
     quota = Quota(name, **limits, weight=read.get("weight", 1))
-    return Tenant(name, read.get("keys", ()), quota, read.get("disabled", False), read.get("request_class"))
+    objectives = RequestObjectives(*map(read.get, OBJECTIVES))
+    return Tenant(name, read.get("keys", ()), quota, read.get("disabled", False), read.get("request_class"), objectives)
 
 
 def _mapping(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:
@@ -165,6 +180,13 @@ def _weight(path: tuple[str, ...], value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_WEIGHT:
         raise _InvalidValue(path, f"must be a whole number from 1 to {MOST_WEIGHT}; leave it out for 1")
     return value
+
+
+def _objective(path: tuple[str, ...], value: Any) -> float:
+    try:
+        return OBJECTIVE_S(path[-1], value)
+    except InvalidField as error:
+        raise _InvalidValue(path, f"{error.text}; leave it out for the cluster's") from None
 
 
 def _keys(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
@@ -194,6 +216,7 @@ FIELDS: dict[str, Callable[[tuple[str, ...], Any], Any]] = {
     "keys": _keys,
     **dict.fromkeys(LIMITS, _limit),
     "weight": _weight,
+    **dict.fromkeys(OBJECTIVES, _objective),
     "disabled": _flag,
     "request_class": _class,
 }
@@ -204,6 +227,8 @@ def _values(tenant: Tenant) -> dict[str, Any]:
     values: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     if tenant.quota.weight != 1:
         values["weight"] = tenant.quota.weight
+    objectives = zip(OBJECTIVES, (tenant.objectives.ttft_s, tenant.objectives.tpot_s), strict=True)
+    values |= {name: value for name, value in objectives if value is not None}
     if tenant.disabled:
         values["disabled"] = True
     if tenant.request_class is not None:

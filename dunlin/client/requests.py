@@ -19,7 +19,9 @@ class Options(TypedDict, total=False):
 
     `max_tokens`: by default what the context leaves. `temperature` 0 is greedy. `seed`: the same one draws the same
     tokens. `logprobs`: 0 for the chosen token's, n for the n best besides. `timeout_s`: the server gives up then.
-    `idempotency_key`: the tenant's own name for the request; sent again with the same one, it gets the same answer.
+    `ttft_objective_s` and `tpot_objective_s`: seconds within which the first token, and each further one, should come;
+    the server refuses those below its least. `idempotency_key`: the tenant's own name for the request; sent again with
+    the same one, it gets the same answer.
     """
 
     max_tokens: int | None
@@ -39,11 +41,14 @@ class Options(TypedDict, total=False):
     request_class: RequestClass
     tenant: str
     idempotency_key: str
+    ttft_objective_s: float | None
+    tpot_objective_s: float | None
 
 
 INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs")
 NUMBER_OPTIONS = (
     "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "timeout_s",
+    "ttft_objective_s", "tpot_objective_s",
 )  # fmt: skip
 
 

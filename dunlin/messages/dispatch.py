@@ -38,7 +38,11 @@ class Place:
     key, unique within the tenant ("" for none), and `digest` a hash of the request sent with that key. `suspicion` is
     that of the last `Returned`. A batch request with `rises_after_s` is scheduled like an interactive one after so many
     seconds at the instance, if the share of those allows it: it rose at the dispatcher (0), or its batch job's
-    completion window is about to end.
+    completion window is about to end. `ttft_objective_s` and `tpot_objective_s` are the request's own objectives; 0:
+    the cluster's.
+
+    The client had waited for its next token when this was sent: `queued_s` for the first dispatch, and since then, or
+    since the last token, `lost_s` in attempts before.
     """
 
     request: int = number(1)
@@ -59,6 +63,10 @@ class Place:
     digest: bytes = number(16, default=b"")
     suspicion: int = number(20, default=0)
     rises_after_s: float | None = number(21, default=None)
+    ttft_objective_s: float = number(22, default=0.0)
+    tpot_objective_s: float = number(23, default=0.0)
+    queued_s: float = number(24, default=0.0)
+    lost_s: float = number(25, default=0.0)
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST, hold=Hold.ENDS)

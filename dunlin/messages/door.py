@@ -42,6 +42,8 @@ class Submit:
     It is number `call_index` of the `call_requests` that one call of the client makes, one right after the other, with
     `call_tokens` prompt tokens in all: the tenant's quota must suffice for all of them, or the first is refused. (The
     requests of a call with an `idempotency` may wait for adoption queries in between: each is then checked by itself.)
+
+    `ttft_objective_s` and `tpot_objective_s` are the client's or its tenant's; None: the cluster's.
     """
 
     tokens: I32
@@ -61,6 +63,8 @@ class Submit:
     call_tokens: int = 0
     origin: CallOrigin | None = None
     rises_after_s: float | None = None
+    ttft_objective_s: float | None = None
+    tpot_objective_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,14 @@ class CancelResult:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRejected:
-    """The request was refused, before any work on it. `retry_after_s` 0: no advice."""
+    """The request was refused, before any work on it. `retry_after_s` 0: no advice. `field` names the field at fault,
+    if it is one alone.
+    """
 
     code: RejectionCode
     detail: str
     retry_after_s: float = 0.0
+    field: str = ""
 
 
 @record

@@ -5,7 +5,7 @@ A report is also a heartbeat: it says how far the sender is, and the monitor jud
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Method, Parties, Subject, message, number
-from dunlin.messages.types import GroupKind, GroupRole, Why
+from dunlin.messages.types import I64, GroupKind, GroupRole, Why, i64
 
 PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
 
@@ -23,6 +23,7 @@ class InstanceReport:
     its slots to interactive requests that wait; `preemptible_running` sequences with `preemptible_slots` would. Of
     those waiting `batch_waiting` are of the batch class. `risen` sequences of that class are scheduled as interactive
     ones, because they were starved; the counts of batch work before are without them. Counters (`…_total`) only grow.
+    `ttft_misses_total` and `tpot_misses_total` are counters of late tokens by `MissCause`.
     """
 
     ready: bool = number(1, default=False)
@@ -87,6 +88,8 @@ class InstanceReport:
     batch_waiting_tokens: int = number(81, default=0)
     risen: int = number(82, default=0)
     risen_total: int = number(83, default=0)
+    ttft_misses_total: I64 = number(90, default_factory=i64)
+    tpot_misses_total: I64 = number(91, default_factory=i64)
 
 
 @message(command=3)

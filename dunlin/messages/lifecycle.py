@@ -1,8 +1,10 @@
-"""The lifecycle events of a request, which a dispatcher's core sends to the client's address, with their reasons.
+"""The lifecycle events of a request, which a core sends to the client's address, with their reasons.
 
 One event per phase of a request, never one per token. They cross a wire only as recorded reasons, which the monitor
-keeps.
+keeps. `Missed` is an instance's, the others are a dispatcher's.
 """
+
+from enum import IntEnum
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Subject, message, number
@@ -60,6 +62,41 @@ class FirstToken:
     instance: Address = number(3)
     why: Why | None = number(4, default=None)
     queued_s: float | None = number(5, default=None)
+
+
+class MissCause(IntEnum):
+    """What a token that came later than its objective waited for, in order of a request's course.
+
+    `QUEUE`: for an instance, at its dispatcher. `EARLIER_ATTEMPT`: attempts before, that were lost or refused.
+    `STEP_BEFORE`: for the steps sent before its own. `LEFT_OUT`: in steps without a row of it. `SLOW_STEP`: for what
+    its steps took beyond their prediction; `STEP`: for the rest of them. `INTERRUPTED`: its row left a step.
+    """
+
+    QUEUE = 0
+    EARLIER_ATTEMPT = 1
+    SLOTS = 2
+    STEP_BEFORE = 3
+    LEFT_OUT = 4
+    SLOW_STEP = 5
+    STEP = 6
+    PREEMPTED = 7
+    INTERRUPTED = 8
+    ENGINE_LOST = 9
+    MIGRATION = 10
+
+
+@message(about=Subject.REQUEST_ID)
+class Missed:
+    """A token of an attempt (`is_first`: the request's first one) came later than its objective.
+
+    Sent once per attempt, kind of objective and cause; `InstanceReport` counts every miss.
+    """
+
+    request: str = number(1)
+    attempt: int = number(2)
+    cause: MissCause = number(3)
+    is_first: bool = number(4)
+    why: Why | None = number(5, default=None)
 
 
 @message(about=Subject.REQUEST_ID)

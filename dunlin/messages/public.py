@@ -22,7 +22,8 @@ class GenerateRequest:
 
     `resume_request` (its id) and `resume_tokens` (the generated tokens received) resume a request whose dispatcher was
     lost. All else must be as in the first request, and `seed` that of its first event. `idempotency_key`: a second
-    request of the tenant with the same key joins the first.
+    request of the tenant with the same key joins the first. `ttft_objective_s` and `tpot_objective_s`: seconds within
+    which its first token, and each further one, should come; None: the tenant's or the cluster's objective.
     """
 
     prompt: str | None = None
@@ -47,6 +48,8 @@ class GenerateRequest:
     idempotency_key: str = ""
     resume_request: str = ""
     resume_tokens: I32 = field(default_factory=i32)
+    ttft_objective_s: float | None = None
+    tpot_objective_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, RisenInQueue
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, Missed, RisenInQueue
 from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, RemapLayers, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.subjects import RequestKey, parse_request, references_of
@@ -247,6 +247,12 @@ def _preempted(message: Preempted, record: DecisionRecord) -> str:
 @words.register
 def _risen(message: Risen, record: DecisionRecord) -> str:
     return f"{record.sender.name} let attempt {message.attempt} rise, though it is batch work"
+
+
+@words.register
+def _missed(message: Missed, record: DecisionRecord) -> str:
+    token = "the first token" if message.is_first else "a token"
+    return f"{token} of attempt {message.attempt} came late from {record.sender.name}"
 
 
 @words.register

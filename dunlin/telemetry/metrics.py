@@ -6,8 +6,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
 from dunlin.messages.fleet import FleetStatus, MemberStatus
+from dunlin.messages.lifecycle import MissCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ FIELDS: dict[str, dict[str, str]] = {
         "batch_waiting_tokens": "tokens of waiting sequences of the batch class",
         "risen": "sequences of the batch class that are scheduled as interactive, because they were starved",
         "risen_total": "starved sequences of the batch class that rose",
+        "ttft_misses_total": "interactive requests whose first token came later than its objective, by cause",
+        "tpot_misses_total": "further tokens of interactive requests that came later than their objective, by cause",
         "waiting": "sequences that wait for slots or their turn",
         "waiting_tokens": "tokens of the waiting sequences",
         "outstanding_steps": "steps sent to the engine and not answered",
@@ -115,6 +120,12 @@ FIELDS: dict[str, dict[str, str]] = {
 }
 
 
+CAUSES: dict[str, tuple[str, type[IntEnum]]] = {
+    "ttft_misses_total": ("cause", MissCause),
+    "tpot_misses_total": ("cause", MissCause),
+}
+"""The label of each field that is a column, and what its entries count."""
+
 FLEET = {
     "dunlin_fleet_view_version": "newest FleetView",
     "dunlin_suspicions_total": "suspicions raised",
@@ -177,9 +188,22 @@ def _members(members: Iterable[MemberStatus]) -> list[MetricFamily]:
 def _reported(role: str, field: str, text: str, members: Iterable[MemberStatus]) -> MetricFamily:
     reports = [(one, getattr(one, role)) for one in members]
     samples = tuple(
-        MetricSample(_labels(one), float(getattr(report, field))) for one, report in reports if report is not None
+        sample
+        for one, report in reports
+        if report is not None
+        for sample in _samples(one, field, getattr(report, field))
     )
     return MetricFamily(_name(role, field), text, _kind(field), samples)
+
+
+def _samples(member: MemberStatus, field: str, value: Any) -> list[MetricSample]:
+    """One sample, or of a column one for each cause."""
+    if field not in CAUSES:
+        return [MetricSample(_labels(member), float(value))]
+    label, kinds = CAUSES[field]
+    counts = [*value, *[0] * len(kinds)]  # a report of another version may know fewer
+    named = zip(kinds, counts, strict=False)
+    return [MetricSample((*_labels(member), (label, kind.name.lower())), float(count)) for kind, count in named]
 
 
 def _name(role: str, field: str) -> str:

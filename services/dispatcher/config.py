@@ -89,6 +89,30 @@ class AdmissionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectiveBoundsConfig:
+    """The strictest objectives that a request, or a tenant for its requests, may have instead of the cluster's
+    (`instance.objectives`). What asks for less is refused."""
+
+    least_ttft_s: float = setting(
+        0.5,
+        "A request may ask for its first token within so long, and not for less.",
+        unit="seconds",
+        above=0,
+        why="a third of the cluster's objective: batch work leaves steps for it, and comes back a step later",
+    )
+    least_tpot_s: float = setting(
+        0.05,
+        "A request may ask for each further token within so long, and not for less.",
+        unit="seconds",
+        above=0,
+        why="about half of the cluster's objective: one stream takes half of a step from others at most",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
 class OutageConfig:
     """What becomes of accepted requests while no instance can serve."""
 
@@ -191,6 +215,7 @@ class DispatcherConfig:
     max_positions: int = 0
     placement: PlacementConfig = section(PlacementConfig)
     admission: AdmissionConfig = section(AdmissionConfig)
+    objectives: ObjectiveBoundsConfig = section(ObjectiveBoundsConfig)
     outage: OutageConfig = section(OutageConfig)
     adoption: DispatcherAdoptionConfig = section(DispatcherAdoptionConfig)
     starvation: DispatcherStarvationConfig = section(DispatcherStarvationConfig)

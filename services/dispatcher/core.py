@@ -52,7 +52,7 @@ class DispatcherCore:
         self.totals = RequestTotals()
         self._outage, self._idempotency = config.outage, keep
         self._fences = AttemptFences()
-        self._admission = AdmissionController(config.admission, config.max_positions)
+        self._admission = AdmissionController(config.admission, config.max_positions, config.objectives)
         self._affinity = PrefixAffinity()
         self._placement = RequestPlacer(self.journal, self.fleet, self._affinity, DISPATCH_POLICIES[placement.policy])
         self._events = LifecycleEvents()

@@ -19,6 +19,7 @@ from dunlin.wire.errors import StartError
 from dunlin.wire.rpc.methods import DISPATCHER_SERVICE, Methods
 from dunlin.wire.service.options import ServiceOptions
 from dunlin.wire.service.service import ServiceProcess
+from services.dispatcher.admission.objectives import objectives_error
 from services.dispatcher.admission.quotas import QuotaUsage
 from services.dispatcher.batches.job_store import JobStore
 from services.dispatcher.core import DispatcherCore
@@ -69,7 +70,7 @@ class Dispatcher:
         self.service = ServiceProcess(options)
         self.authenticator = Authenticator()
         self.http_port = 0
-        self._keys = TenantsFile(Path(keys), self._set_tenants) if keys else None
+        self._keys = TenantsFile(Path(keys), self._set_tenants, self._tenant_error) if keys else None
         self._quotas: Quotas | None = None
         self._host: CoreHost | None = None
         self._follow_tenants: asyncio.Task[None] | None = None
@@ -180,6 +181,9 @@ class Dispatcher:
             config,
             host.clock,
         )
+
+    def _tenant_error(self, tenant: Tenant) -> str:
+        return str(objectives_error(tenant.objectives.ttft_s, tenant.objectives.tpot_s, self._config.objectives) or "")
 
     def _set_tenants(self, tenants: tuple[Tenant, ...]) -> None:
         self._quotas = self.authenticator.set_tenants(tenants)

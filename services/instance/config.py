@@ -70,8 +70,8 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ObjectivesConfig:
-    """What interactive requests are to get; the policies `slo_aware`, `harvest`, `on_arrival` and
-    `on_arrival_rows` aim at it."""
+    """What interactive requests are to get that say nothing of their own (`dispatcher.objectives`); the policies
+    `slo_aware`, `harvest`, `on_arrival` and `on_arrival_rows` aim at it, and what comes later is counted."""
 
     ttft_s: float = setting(
         1.5,

@@ -15,7 +15,6 @@ from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import TierReady
 from dunlin.messages.types import TransferStatus
-from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import ARRIVAL_POLICIES, INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
@@ -32,6 +31,7 @@ from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.slot_table import SlotTable
 from services.instance.migration.router import MigrationRouter
+from services.instance.objectives.misses import ObjectiveMisses
 from services.instance.reports import build_report
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.interrupts import RowInterrupts
@@ -70,6 +70,7 @@ class InstanceCore:
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = RegionClaims(self.host_cache)
+        self._misses = ObjectiveMisses(config.objectives)
         self._composer = self._make_composer(config)
         self.stale_total = 0
         self._model = config.model
@@ -80,7 +81,7 @@ class InstanceCore:
         self._group_orders = group_orders = GroupOrders(address)
         self.layer_changes = layer_changes = self._make_layer_changes(config)
         self._engine_client = engine_client = EngineClient(
-            self.engine, config.engine_watch, *parts, finished_answers, recovery, layer_changes
+            self.engine, config.engine_watch, *parts, finished_answers, recovery, layer_changes, self._misses
         )
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
         moving = (config.migration, config.kv_handoff, config.scheduler)
@@ -142,6 +143,7 @@ class InstanceCore:
         handler = self._handlers.get(type(message))
         if handler is None or (sender.role == "engine" and self._engine_client.is_stale(sender)):
             return []
+        self.sequences.now_s = now_s
         effects = handler(now_s, sender, message)
         if isinstance(message, self._unchanging):
             return effects
@@ -229,12 +231,12 @@ class InstanceCore:
         )
 
     def _make_composer(self, config: InstanceConfig) -> BatchComposer:
-        budget = step_budget(config.scheduler, config.objectives, self.steps.forecast)
+        budget = step_budget(config.scheduler, self.steps.forecast)
         preempts_steps = INTERRUPT_POLICIES[config.interrupts.policy] in ARRIVAL_POLICIES
-        policy = config.scheduler.policy
-        return BatchComposer(BATCH_POLICIES[policy], policy, budget, self.steps, preempts_steps)
+        return BatchComposer(config.scheduler.policy, budget, self.steps, self._misses.objectives, preempts_steps)
 
     def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
+        interrupts = INTERRUPT_POLICIES[config.interrupts.policy]
         return Scheduler(
             self.engine,
             config.scheduler,
@@ -242,9 +244,7 @@ class InstanceCore:
             self.lifecycle,
             self.steps,
             self._composer,
-            RowInterrupts(
-                INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps, config.objectives.ttft_s
-            ),
+            RowInterrupts(interrupts, self.sequences, self.steps, self._misses.objectives),
             VICTIM_POLICIES[config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
         )

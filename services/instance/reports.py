@@ -69,5 +69,6 @@ def build_report(
         layout=ready.layout if ready else 0,
         layers_held=len(ready.layers) if ready else 0,
         model_layers=len(layers),
+        **engine.misses.report_fields(),
         **more,
     )

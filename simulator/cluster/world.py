@@ -33,9 +33,9 @@ class World:
 
     `latency_s`: seconds of delay of every stream, or a function of a stream's two ends. `keep_sent`: record every
     message in `sent`. `before` is called before each delivery, `on_delivered` after it, `on_sent` with each message
-    that a core sends on an open stream, `on_decided` with those of them that have a reason. `extra_s(sender, to)`:
-    seconds that one message takes beyond the latency of its stream. `dropped` counts messages that had no stream or no
-    receiver.
+    that a core sends on an open stream, `on_decided` with those of them that have a reason, and with those to clients
+    that left. `extra_s(sender, to)`: seconds that one message takes beyond the latency of its stream. `dropped` counts
+    messages that had no stream or no receiver.
     """
 
     def __init__(self, latency_s: float | Callable[[Address, Address], float] = LATENCY_S) -> None:
@@ -293,6 +293,7 @@ class World:
             stream = streams.get(effect.to)
             if stream is None or not stream.may_speak:
                 self.dropped[type(effect.message).__name__] += 1
+                self._note_decided(now_s, process.address, effect)
                 continue
             if is_watched or stream.held is not None:
                 self._numbers = number
@@ -329,6 +330,11 @@ class World:
         if self.on_decided is not None and getattr(message, "why", None) is not None:
             self.on_decided(now_s, stream.speaker, to, message)
         self._send_on(stream, message, now_s)
+
+    def _note_decided(self, now_s: float, sender: Address, effect: Send) -> None:
+        """A decision about a client that has left is one all the same, as at `CoreHost`."""
+        if self.on_decided is not None and effect.to.role == "client" and getattr(effect.message, "why", None):
+            self.on_decided(now_s, sender, effect.to, effect.message)
 
     def _end(self, stream: SimulatedStream, reason: str | None, tell: SimulatedStream) -> None:
         """Close one direction; its sender receives `Gone` if it knew of the stream by the other direction (`tell`)."""

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dunlin.auth.tenants import Tenant, TenantsError, format_tenants, hash_key, parse_tenants
+from dunlin.auth.tenants import RequestObjectives, Tenant, TenantsError, format_tenants, hash_key, parse_tenants
 from dunlin.messages.door import Quota
 from dunlin.messages.types import RequestClass
 
@@ -33,6 +33,8 @@ def test_what_is_written_is_what_is_read() -> None:
         Tenant("a ü", (ONE, TWO), Quota("a ü", 1, 2, 3, 4)),
         Tenant("b", (), Quota("b"), disabled=True),
         Tenant("c", (), Quota("c", weight=3), request_class=RequestClass.BATCH),
+        Tenant("d", (), Quota("d"), objectives=RequestObjectives(0.5, 0.05)),
+        Tenant("e", (), Quota("e"), objectives=RequestObjectives(None, 0.05)),
     )
     assert parse_tenants(format_tenants(tenants).encode(), is_toml=False) == tenants
 
@@ -48,6 +50,8 @@ WRONG = [
     ({"acme": {"weight": 1001}}, 4, "tenants.acme.weight: must be a whole number from 1 to 1000"),
     ({"acme": {"disabled": 1}}, 4, "tenants.acme.disabled: must be true or false"),
     ({"acme": {"request_class": "urgent"}}, 4, "must be one of interactive, batch"),
+    ({"acme": {"ttft_objective_s": 0}}, 4, "tenants.acme.ttft_objective_s: must be above 0"),
+    ({"acme": {"tpot_objective_s": "fast"}}, 4, "must be a number, not 'fast'; leave it out for the cluster's"),
     ({"acme": 3}, 3, "tenants.acme: must be a table"),
     ([], 2, "tenants: must be a table"),
     ({"": {}}, 2, "a tenant's name has 1 to 256"),

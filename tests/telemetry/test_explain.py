@@ -25,7 +25,7 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.group import Reserve
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, RisenInQueue
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, MissCause, Missed, RisenInQueue
 from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, HandoffTarget, RemapLayers, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.types import (
@@ -85,6 +85,8 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (D, CLIENT, RisenInQueue("req-c-1", WHY), "it rose in the queue of d0, though it is batch work"),
     (I0, D, Risen(1, 1, WHY), "i0 let attempt 1 rise, though it is batch work"),
     (D, CLIENT, FirstToken("req-c-1", 2, I1, WHY), "the first token of attempt 2 came from i1"),
+    (I0, CLIENT, Missed("req-c-1", 2, MissCause.SLOTS, True, WHY), "the first token of attempt 2 came late from i0"),
+    (I0, CLIENT, Missed("req-c-1", 2, MissCause.STEP, False, WHY), "a token of attempt 2 came late from i0"),
     (D, CLIENT, Closed("req-c-1", FinishReason.DEADLINE, why=WHY), "d0 ended it (deadline) after 0 tokens"),
     (D, CLIENT, Closed("req-c-1", FinishReason.STOP, 1, why=WHY), "d0 ended it (stop) after 1 token"),
     (D, I0, place(), "d0 handed it to i0 as attempt 1, with 8 prompt tokens"),

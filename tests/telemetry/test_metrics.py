@@ -15,6 +15,8 @@ from dunlin.messages.fleet import (
     ManagerReport,
     MemberStatus,
 )
+from dunlin.messages.lifecycle import MissCause
+from dunlin.messages.types import i64
 from dunlin.telemetry.metrics import FIELDS, MetricFamily, documented_metrics, metric_families
 from dunlin.telemetry.prometheus import render_metrics
 
@@ -26,6 +28,8 @@ REPORTS = {
 }
 NOT_METRICS = {"max_positions", "engine_pid", "group", "kind", "part", "model", "weights_digest", "kv_dtype"}
 
+MISSES = i64([cause == MissCause.SLOTS for cause in MissCause])
+
 
 def status() -> FleetStatus:
     i0 = MemberStatus(
@@ -34,7 +38,7 @@ def status() -> FleetStatus:
         connected=True,
         suspect=True,
         silent_s=1.5,
-        instance=InstanceReport(ready=True, free_slots=7, tokens_total=9),
+        instance=InstanceReport(ready=True, free_slots=7, tokens_total=9, ttft_misses_total=MISSES),
     )
     i1 = MemberStatus(Address("instance", 'i"1\n', 4), instance=InstanceReport(free_slots=8))
     kv = MemberStatus(Address("kvstore", "kv", 5), connected=True, kvstore=KvstoreReport(used_bytes=1 << 40))
@@ -79,18 +83,27 @@ def test_the_fleet_itself() -> None:
     assert suspect == {"i0": 1.0, 'i"1\n': 0.0, "kv": 0.0}
 
 
+def test_misses_are_labelled_by_their_cause() -> None:
+    family = found()["dunlin_instance_ttft_misses_total"]
+    labels = [{**dict(sample.labels), "value": sample.value} for sample in family.samples]
+    assert {each["cause"]: each["value"] for each in labels if each["name"] == "i0"} == {
+        cause.name.lower(): float(cause is MissCause.SLOTS) for cause in MissCause
+    }
+    assert [each["value"] for each in labels if each["name"] != "i0"] == [0.0] * len(MissCause), "it counted none"
+
+
 def test_the_page_says_the_same_to_a_parser() -> None:
     page = render_metrics(metric_families(status())).decode()
     read = {
-        (sample.name, sample.labels.get("name", "")): sample.value
+        (sample.name, sample.labels.get("name", ""), sample.labels.get("cause", "")): sample.value
         for family in text_string_to_metric_families(page)
         for sample in family.samples
         if not family.name.startswith("process_")
     }
     expected = {
-        (family.name, dict(sample.labels).get("name", "")): sample.value
+        (family.name, dict(sample.labels).get("name", ""), dict(sample.labels).get("cause", "")): sample.value
         for family in metric_families(status())
         for sample in family.samples
     }
     assert read == expected
-    assert read["dunlin_kvstore_used_bytes", "kv"] == float(1 << 40)
+    assert read["dunlin_kvstore_used_bytes", "kv", ""] == float(1 << 40)

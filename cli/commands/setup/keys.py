@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.common.errors import USAGE, CliError
-from cli.common.options import Subparsers, whole_number
+from cli.common.options import Subparsers, number, whole_number
 from cli.common.output import table
 from dunlin.auth.tenants import (
     KEY_PREFIX,
     LIMITS,
     MOST_KEYS,
     MOST_WEIGHT,
+    OBJECTIVES,
+    RequestObjectives,
     Tenant,
     TenantsError,
     format_tenants,
@@ -39,6 +41,10 @@ _LIMITS = {
     "running": "requests that it may have at once, running or waiting",
     "max_tokens": "tokens that one request may generate",
 }
+_OBJECTIVES = {
+    "ttft_objective_s": "seconds within which the first token should come",
+    "tpot_objective_s": "seconds within which each further token should come",
+}
 
 
 def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -55,6 +61,9 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         new.add_argument(
             flag, type=whole_number(1), metavar="N", help=f"{_LIMITS[limit]} (default: as it was, at first no limit)"
         )
+    for objective in OBJECTIVES:
+        text = f"of its requests that do not say: {_OBJECTIVES[objective]} (default: as it was, at first the cluster's)"
+        new.add_argument(f"--{objective.replace('_', '-')}", type=number(0, above=True), metavar="S", help=text)
     new.add_argument(
         "--weight",
         type=whole_number(1, MOST_WEIGHT),
@@ -93,6 +102,9 @@ def run_add(arguments: argparse.Namespace) -> int:
     given = (*LIMITS, "weight")
     limits = {limit: getattr(arguments, limit) for limit in given if getattr(arguments, limit) is not None}
     quota = replace(tenant.quota, tenant=tenant.name, **limits)
+    asked, known = (arguments.ttft_objective_s, arguments.tpot_objective_s), tenant.objectives
+    objectives = RequestObjectives(asked[0] or known.ttft_s, asked[1] or known.tpot_s)
+    tenant = replace(tenant, objectives=objectives)
     if arguments.request_class is not None:
         tenant = replace(tenant, request_class=RequestClass[arguments.request_class.upper()])
     tenants[tenant.name] = replace(tenant, keys=(*tenant.keys, hash_key(key)), quota=quota)

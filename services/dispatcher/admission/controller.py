@@ -8,10 +8,11 @@ from collections import deque
 from dunlin.messages.door import RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import RequestClass
 from dunlin.policies.admit import ADMIT_POLICIES
+from services.dispatcher.admission.objectives import objectives_error
 from services.dispatcher.admission.quotas import TenantQuotas
 from services.dispatcher.admission.refusals import too_long_text
 from services.dispatcher.admission.wait_estimate import SAMPLES_KEPT, WaitEstimator
-from services.dispatcher.config import AdmissionConfig
+from services.dispatcher.config import AdmissionConfig, ObjectiveBoundsConfig
 
 MIN_RETRY_S = 0.5
 MAX_RETRY_S = 30.0
@@ -23,11 +24,14 @@ class AdmissionController:
     `outages` counts the outages so far, so that a timer of an earlier one is recognised.
     """
 
-    def __init__(self, config: AdmissionConfig, max_positions: int = 0) -> None:
+    def __init__(
+        self, config: AdmissionConfig, max_positions: int = 0, objectives: ObjectiveBoundsConfig | None = None
+    ) -> None:
         self.quotas = TenantQuotas()
         self.wait_estimate = WaitEstimator()
         self._config = config
         self._max_positions = max_positions
+        self._objectives = objectives or ObjectiveBoundsConfig()
         self._ends_s: deque[float] = deque(maxlen=SAMPLES_KEPT)
         self._outage_since_s: float | None = None
         self.outages = 0
@@ -46,6 +50,7 @@ class AdmissionController:
         """
         return (
             self._invalid(submit)
+            or self._too_strict(submit)
             or self._class_not_admitted(submit)
             or self._too_long(submit, limit)
             or self._unavailable(now_s)
@@ -103,6 +108,12 @@ class AdmissionController:
                 RejectionCode.INVALID, f"timeout_s is {submit.timeout_s}: a positive number is needed"
             )
         return None
+
+    def _too_strict(self, submit: Submit) -> SubmitRejected | None:
+        if submit.key:
+            return None  # another dispatcher has let it in
+        error = objectives_error(submit.ttft_objective_s, submit.tpot_objective_s, self._objectives)
+        return None if error is None else SubmitRejected(RejectionCode.INVALID, str(error), field=error.name)
 
     def _class_not_admitted(self, submit: Submit) -> SubmitRejected | None:
         if submit.key:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dunlin.auth.tenants import KEY_PREFIX, Tenant, hash_key
+from dunlin.auth.tenants import KEY_PREFIX, NO_OBJECTIVES, RequestObjectives, Tenant, hash_key
 from dunlin.messages.door import Quotas, RejectionCode
 from dunlin.messages.types import RequestClass
 from services.dispatcher.admission.refusals import DoorError
@@ -19,12 +19,14 @@ class Authenticator:
         self._tenants: dict[str, Tenant] | None = None
         self._weights: dict[str, int] = {}
         self._classes: dict[str, RequestClass] = {}
+        self._objectives: dict[str, RequestObjectives] = {}
 
     def set_tenants(self, tenants: tuple[Tenant, ...]) -> Quotas:
         """Replace all tenants; their quotas, for the core."""
         self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}
         self._weights = {tenant.name: tenant.quota.weight for tenant in tenants}
         self._classes = {one.name: one.request_class for one in tenants if one.request_class is not None}
+        self._objectives = {one.name: one.objectives for one in tenants if one.objectives != NO_OBJECTIVES}
         return Quotas(tuple(tenant.quota for tenant in tenants))
 
     def knows(self, tenant: str) -> bool:
@@ -52,7 +54,8 @@ class Authenticator:
         return tenant.name
 
     def settings_of(self, settings: RequestSettings, tenant: str | None) -> RequestSettings:
-        """The settings with `tenant` and its class; unchanged if it is None (no keys are required).
+        """The settings with `tenant`, its class, and its objectives where the request has none of its own; unchanged if
+        it is None (no keys are required).
 
         Raises:
             DoorError: the request names another tenant.
@@ -62,7 +65,18 @@ class Authenticator:
         if settings.tenant not in ("", tenant):
             raise DoorError(RejectionCode.FORBIDDEN, f"the API key is of tenant {tenant!r}, not of {settings.tenant!r}")
         request_class = self._classes.get(tenant, settings.request_class)
-        return replace(settings, tenant=tenant, request_class=request_class)
+        objectives = self._objectives.get(tenant, NO_OBJECTIVES)
+        return replace(
+            settings,
+            tenant=tenant,
+            request_class=request_class,
+            ttft_objective_s=_own_or(settings.ttft_objective_s, objectives.ttft_s),
+            tpot_objective_s=_own_or(settings.tpot_objective_s, objectives.tpot_s),
+        )
+
+
+def _own_or(own_s: float | None, default_s: float | None) -> float | None:
+    return default_s if own_s is None else own_s
 
 
 def _key(authorization: str | None) -> str:

@@ -189,6 +189,8 @@ class RequestGateway:
             call_tokens=part.tokens,
             origin=self.calls.origin(call),
             rises_after_s=call.rises_after_s,
+            ttft_objective_s=seeded.ttft_objective_s,
+            tpot_objective_s=seeded.tpot_objective_s,
         )
 
 

@@ -110,8 +110,8 @@ class ResponseStream:
         while not self.request and self._rejected is None and self._output.finish is FinishReason.RUNNING:
             await self._wait()
         self._raise_if_abandoned()
-        if self._rejected is not None:
-            raise DoorError(self._rejected.code, self._rejected.detail, retry_after_s=self._rejected.retry_after_s)
+        if (refused := self._rejected) is not None:
+            raise DoorError(refused.code, refused.detail, refused.field, refused.retry_after_s)
 
     async def next(self) -> OutputPiece:
         """The next piece, merged from everything that came since the last; the one with a finish is the last.

@@ -17,11 +17,20 @@ FileSignature = tuple[int, int, int]
 
 
 class TenantsFile:
-    """Follows one file. A changed file that cannot be read is logged, and the tenants read before it stay in force."""
+    """Follows one file. A changed file that cannot be read is logged, and the tenants read before it stay in force.
 
-    def __init__(self, path: Path, on_tenants: Callable[[tuple[Tenant, ...]], None]) -> None:
+    `error_of` says what a tenant has that is not allowed here; empty: nothing. Such a file is as one that is invalid.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_tenants: Callable[[tuple[Tenant, ...]], None],
+        error_of: Callable[[Tenant], str] = lambda tenant: "",
+    ) -> None:
         self._path = path
         self._on_tenants = on_tenants
+        self._error_of = error_of
         self._seen: FileSignature | None = None
 
     def load(self) -> None:
@@ -58,7 +67,11 @@ class TenantsFile:
     def _read(self) -> tuple[Tenant, ...]:
         # The signature before the text: a change between the two is seen at the next check.
         self._seen = self._signature()
-        return parse_tenants(self._path.read_bytes(), self._path.suffix == ".toml")
+        tenants = parse_tenants(self._path.read_bytes(), self._path.suffix == ".toml")
+        for tenant in tenants:
+            if error := self._error_of(tenant):
+                raise TenantsError(f"tenants.{tenant.name}: {error}")
+        return tenants
 
     def _signature(self) -> FileSignature | None:
         try:

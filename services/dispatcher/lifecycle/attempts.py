@@ -77,6 +77,7 @@ class AttemptEvents:
                 request.tokens.append(token)
                 plain_decodes += 1
                 request.lost_in_a_row = 0
+                request.token_s = now_s
                 delta = single_token_delta(token, request.cached_tokens)
                 for reader in request.readers:
                     effects.append(Send(reader, delta))
@@ -185,6 +186,7 @@ class AttemptEvents:
             effects.append(self._events.first_token(now_s, request))
         request.tokens.append(row.token)
         request.lost_in_a_row = 0
+        request.token_s = now_s
         _record_logprobs(request, row)
         self._totals.tokens += 1
         if request.generated_tokens == 1 or row.finish is not FinishReason.RUNNING:

@@ -82,7 +82,7 @@ class RequestPlacer:
         if request.max_tokens is None:
             request.max_tokens = self._fleet.max_length(instance) - request.prompt_tokens
         self._journal.dispatch(request, instance)
-        submit = request.submit
+        submit, (queued_s, lost_s) = request.submit, request.waited_s(now_s)
         self._fleet.reserve(instance, request.number, len(request.tokens), request.dispatched_as)
         place = Place(
             request.number,
@@ -103,6 +103,10 @@ class RequestPlacer:
             trace=submit.trace,
             suspicion=request.suspicion,
             rises_after_s=request.rises_after_s(now_s),
+            ttft_objective_s=submit.ttft_objective_s or 0.0,
+            tpot_objective_s=submit.tpot_objective_s or 0.0,
+            queued_s=queued_s,
+            lost_s=lost_s,
         )
         return Send(instance, place)
 

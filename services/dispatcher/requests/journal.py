@@ -67,7 +67,8 @@ class Request:
     come. `lost_in_a_row` attempts were lost with their instance since the last token. `last_outcome` (instance, what
     happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence.
     `suspicion`: see `Returned`. `migration_source` is (instance, attempt) of an older attempt that still holds the KV
-    until the migration's target accepts. `first_dispatch_s` is the time of the first dispatch here.
+    until the migration's target accepts. `first_dispatch_s` is the time of the first dispatch here, `token_s` that of
+    the last token.
 
     Starvation: `progress` says since when it has had no new token, as far as it was looked at; `is_risen`: it is of the
     batch class and dispatched as an interactive one.
@@ -102,6 +103,7 @@ class Request:
     adopted_elsewhere: int = 0
     generated_logprobs: GeneratedLogprobs | None = None
     first_dispatch_s: float | None = None
+    token_s: float | None = None
     is_risen: bool = False
     charged_tokens: int = 0
     progress: Progress = field(init=False)
@@ -120,6 +122,15 @@ class Request:
             return 0.0
         after_s = self.submit.rises_after_s
         return None if after_s is None else max(0.0, self.submitted_s + after_s - now_s)
+
+    def waited_s(self, now_s: float) -> tuple[float, float]:
+        """Seconds that its readers have waited for its next token: until it was dispatched first, and since then or
+        since the last token.
+        """
+        if self.generated_tokens:
+            return 0.0, now_s - (self.submitted_s if self.token_s is None else self.token_s)
+        first_s = now_s if self.first_dispatch_s is None else self.first_dispatch_s
+        return first_s - self.submitted_s, now_s - first_s
 
     @property
     def prompt_tokens(self) -> int:

@@ -16,12 +16,14 @@ from dunlin.messages.engine import (
     StopEngine,
     Unsupported,
 )
+from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.config import EngineWatchConfig
 from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.recovery import EngineRecovery
 from services.instance.engine.watchdog import EngineWatchdog
 from services.instance.kv.host_cache import HostCacheClient
+from services.instance.objectives.misses import ObjectiveMisses
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_outcome import StepOutcome
@@ -34,7 +36,7 @@ from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceSta
 class EngineClient:
     """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers.
 
-    `incarnation`: the newest engine heard; earlier ones are over.
+    `incarnation`: the newest engine heard; earlier ones are over. `misses` are the late tokens among its answers.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class EngineClient:
         finished_answers: FinishedAnswers,
         recovery: EngineRecovery,
         layer_changes: LayerChanges,
+        misses: ObjectiveMisses,
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
@@ -63,6 +66,7 @@ class EngineClient:
         self._finished_answers = finished_answers
         self._recovery = recovery
         self._layer_changes = layer_changes
+        self.misses = misses
         self._watchdog = EngineWatchdog(config.stuck_s)
         self._load_watchdog = EngineWatchdog(config.load_stuck_s)
 
@@ -126,7 +130,9 @@ class EngineClient:
         self.ready = None
         self.restarts_total += 1
         self._layer_changes.on_engine_lost()
-        return self._recovery.on_engine_lost(reason)
+        effects = self._recovery.on_engine_lost(reason)
+        self._sequences.on_engine_lost()
+        return effects
 
     @handles
     def on_step_done(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
@@ -134,11 +140,12 @@ class EngineClient:
         if not self._steps.is_outstanding(done.step):
             self.stale_total += 1
             return []
-        self._steps.forecast.on_done(now_s, done)
+        timing = self._steps.forecast.on_done(now_s, done)
         answer = self._steps.complete(done)
-        if answer.is_plain_decode(self._sequences.running):
-            return steady_token_messages(answer)  # no sequence changes its state
-        effects = token_messages(answer)
+        if answer.is_plain_decode(self._sequences.running):  # no sequence changes its state
+            missed = self.misses.on_repeated(timing, self._sequences.running)
+            return [*steady_token_messages(answer), *missed] if missed else steady_token_messages(answer)
+        effects = token_messages(answer) + self.misses.on_step(timing, answer.rows, answer.sampled, answer.left)
         for sequence in answer.rows:
             is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed
             if is_over or not sequence.is_plain_decode:
@@ -153,6 +160,7 @@ class EngineClient:
             return []
         effects: list[Effect] = []
         for sequence in self._steps.on_interrupted(message):
+            sequence.blame(MissCause.INTERRUPTED)
             effects += self._lifecycle.on_rows_left(sequence)
         return effects
 

@@ -14,6 +14,7 @@ from dunlin.policies.interrupt import (
     StepSituation,
     never,
 )
+from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import LedgerRow
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
@@ -23,12 +24,12 @@ class RowInterrupts:
     """Asks after every event, unless the policy is `never`; remembers the newest arrival it asked about."""
 
     def __init__(
-        self, policy: InterruptPolicy, sequences: SequenceTable, ledger: StepLedger, ttft_s: float = float("inf")
+        self, policy: InterruptPolicy, sequences: SequenceTable, ledger: StepLedger, objectives: EffectiveObjectives
     ) -> None:
         self._policy = policy
         self._sequences = sequences
         self._ledger = ledger
-        self._ttft_s = ttft_s
+        self._objectives = objectives
         self._newest_seen = 0
 
     def decide(self, now_s: float) -> list[Effect]:
@@ -74,17 +75,24 @@ class RowInterrupts:
         forecast, last_step = self._ledger.forecast, self._ledger.last_step
         if not forecast.is_on or not waiting:
             return StepSituation(last_step)
+        first, objective_s = self._most_urgent(waiting)
         prompts = BatchCounts()
         for sequence in waiting:
             prompts.add_prefill(len(sequence.tokens) - sequence.valid, sequence.valid)
         return StepSituation(
             last_step,
             prompts.prefill_tokens,
-            now_s - min(sequence.arrived_s for sequence in waiting),
+            now_s - first.arrived_s,
             forecast.remaining_s(now_s),
             forecast.step_s(prompts),
-            self._ttft_s,
+            objective_s,
         )
+
+    def _most_urgent(self, waiting: list[Sequence]) -> tuple[Sequence, float]:
+        """The sequence whose first token is due first, and its objective; of several the one that came first."""
+        due = [(one.arrived_s + self._objectives.ttft_s(one), one.arrived_s, one.order) for one in waiting]
+        first = waiting[due.index(min(due))]
+        return first, self._objectives.ttft_s(first)
 
     def _may_be_interrupted(self, row: LedgerRow) -> bool:
         return row.sequence.state is SequenceState.RUNNING and not self._ledger.is_held(row.sequence)

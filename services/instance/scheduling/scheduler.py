@@ -143,6 +143,7 @@ class Scheduler:
             if self._missing_slots(sequence, wanted) > 0:
                 effects += self._make_room(sequence, wanted)
                 if self._missing_slots(sequence, wanted) > 0:
+                    self._sequences.blocked_s = self._sequences.now_s
                     self._blocked = None if claims else (sequence, self._sequences.changes)
                     break
             effects += self._lifecycle.start(sequence, wanted)

@@ -4,6 +4,7 @@ from math import fsum
 
 from dunlin.cost.models import BatchCounts, StepTimes
 from dunlin.messages.engine import Step, StepDone
+from services.instance.sequence.wait_clock import StepTiming
 
 CORRECTION_WEIGHT = 0.05
 """Weight of one step in the running mean of measured over profiled time: a machine's speed changes within seconds."""
@@ -21,6 +22,7 @@ class StepForecast:
         self.correction = 1.0
         self._profile = profile
         self._profiled_s: dict[int, float] = {}
+        self._sent_s: dict[int, float] = {}
         self._running_since_s = 0.0
 
     @property
@@ -42,23 +44,26 @@ class StepForecast:
 
     def on_sent(self, now_s: float, step: Step) -> None:
         """A step was sent to the engine."""
-        if self._profile is None:
-            return
         if not self._profiled_s:
             self._running_since_s = now_s
-        self._profiled_s[step.step] = self._profile.step_s(step_counts(step))
+        self._profiled_s[step.step] = 0.0 if self._profile is None else self._profile.step_s(step_counts(step))
+        self._sent_s[step.step] = now_s
 
-    def on_done(self, now_s: float, done: StepDone) -> None:
+    def on_done(self, now_s: float, done: StepDone) -> StepTiming:
         """A step was answered: the next one runs since now. One that rows left says nothing of the profile."""
-        profiled_s = self._profiled_s.pop(done.step, 0.0)
+        profiled_s, began_s = self._profiled_s.pop(done.step, 0.0), self._running_since_s
+        sent_s = self._sent_s.pop(done.step, began_s)
+        timing = StepTiming(done.step, sent_s, began_s, now_s, profiled_s * self.correction)
         self._running_since_s = now_s
         if profiled_s > 0 and done.compute_s > 0 and not done.left and not done.dropped:
             taken = min(MOST_CORRECTION, max(LEAST_CORRECTION, done.compute_s / profiled_s))
             self.correction += CORRECTION_WEIGHT * (taken - self.correction)
+        return timing
 
     def clear(self) -> None:
         """The engine is gone with its queue. What was learned of its speed stays."""
         self._profiled_s.clear()
+        self._sent_s.clear()
 
 
 def step_counts(step: Step) -> BatchCounts:

@@ -123,7 +123,8 @@ class StepLedger:
         for row in left:
             self._undecided[row.step, row.number] = row
         answer = settle(rows, done)
-        answer.rows = answer.rows + self._settle_undecided()
+        answer.left = self._settle_undecided()
+        answer.rows = answer.rows + answer.left
         return answer
 
     def refuse(self, step: int) -> list[Sequence]:

@@ -36,9 +36,9 @@ class StepTotals:
 class StepOutcome:
     """What an answered step says. Entry `indices[i]` of its columns is a token of `sampled[i]`.
 
-    `rows` are all the step's, those included that left it only now; `finishes` names those that ended, `dropped` those
-    whose rows did not run, `failed` those that have no next token. `decode_batch` is set where every sequence that ran
-    when the step was composed got a token, at `positions`, and nothing else changed.
+    `rows` are all the step's, those included that left it only now (`left`); `finishes` names those that ended,
+    `dropped` those whose rows did not run, `failed` those that have no next token. `decode_batch` is set where every
+    sequence that ran when the step was composed got a token, at `positions`, and nothing else changed.
     """
 
     done: StepDone
@@ -48,6 +48,7 @@ class StepOutcome:
     finishes: dict[Sequence, FinishReason]
     dropped: dict[Sequence, None]
     failed: dict[Sequence, None] = field(default_factory=dict)
+    left: list[Sequence] = field(default_factory=list)
     decode_batch: DecodeBatch | None = None
     positions: I64 = field(default_factory=i64)
 
@@ -70,9 +71,8 @@ def settle_steady(rows: StepRows, done: StepDone) -> StepOutcome:
         if stop > sequence.valid:
             sequence.valid = stop
         sequence.tokens.append(token)
-    return StepOutcome(
-        done, rows.sequences, rows.sequences, range(len(rows.sequences)), {}, {}, {}, rows.decode_batch, rows.stops
-    )
+    sampled, batch = rows.sequences, rows.decode_batch
+    return StepOutcome(done, sampled, sampled, range(len(sampled)), {}, {}, decode_batch=batch, positions=rows.stops)
 
 
 def settle(rows: StepRows, done: StepDone) -> StepOutcome:

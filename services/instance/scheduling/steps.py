@@ -5,9 +5,11 @@ Knows which sequences run and which slots they have; not how they were admitted 
 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import Figure, RequestClass, Why, i8, i64
-from dunlin.policies.step_budget import BatchCandidate, BatchPolicy, StepBudget
-from services.instance.config import ObjectivesConfig, SchedulerConfig
+from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.step_budget import BatchCandidate, StepBudget
+from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
+from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
 from services.instance.scheduling.step_forecast import StepForecast
 from services.instance.scheduling.step_ledger import StepLedger
@@ -31,16 +33,17 @@ class BatchComposer:
 
     def __init__(
         self,
-        policy: BatchPolicy,
-        policy_name: str,
+        policy: str,
         budget: StepBudget,
         ledger: StepLedger,
+        objectives: EffectiveObjectives,
         preempts_steps: bool = False,
     ) -> None:
-        self._policy = policy
-        self._policy_name = policy_name
+        self._policy = BATCH_POLICIES[policy]
+        self._policy_name = policy
         self._budget = budget
         self._ledger = ledger
+        self._objectives = objectives
         self._preempts_steps = preempts_steps
         self._layout = 0
         self._composition = i64()
@@ -71,6 +74,7 @@ class BatchComposer:
         if not able:
             return []
         self._budget.contexts = [sequence.issued for sequence in able]
+        self._objectives.set_budget(self._budget, running, zip(able, candidates, strict=True))
         taken = self._policy(candidates, self._budget)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 
@@ -141,12 +145,10 @@ class BatchComposer:
         return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures)
 
 
-def step_budget(scheduler: SchedulerConfig, objectives: ObjectivesConfig, forecast: StepForecast) -> StepBudget:
-    """The budget of all steps; without a profile its policy counts tokens."""
+def step_budget(scheduler: SchedulerConfig, forecast: StepForecast) -> StepBudget:
+    """The budget of all steps, before there are objectives; without a profile its policy counts tokens."""
     return StepBudget(
         scheduler.budget_tokens,
         most_tokens=scheduler.max_step_tokens,
-        tpot_s=objectives.tpot_s,
-        ttft_s=objectives.ttft_s,
         times=forecast if forecast.is_on else None,
     )

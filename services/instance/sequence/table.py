@@ -13,8 +13,10 @@ from operator import attrgetter
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.dispatch import Place
+from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import HostRegion, Region, RequestClass
 from dunlin.policies.starvation import Progress
+from services.instance.sequence.wait_clock import WaitClock, clock_of
 
 
 class SequenceState(Enum):
@@ -111,7 +113,8 @@ class Sequence:
     `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
     the KV cache, as long as it has slots at all: the next ones are nearly always found there. `arrived_s` is the core's
     time when it came. `is_batch`: it is of the batch class; `is_risen`: and scheduled as an interactive one, because it
-    was starved. `progress` says how far it had got when it was last looked at for that (None: not yet).
+    was starved. `progress` says how far it had got when it was last looked at for that (None: not yet). `clock` says
+    what it waits for; None for batch work, which has no objectives.
     """
 
     order: int
@@ -139,6 +142,7 @@ class Sequence:
     arrived_s: float = 0.0
     is_risen: bool = False
     progress: Progress | None = None
+    clock: WaitClock | None = None
     kept: list[KeptHostRegion] = field(default_factory=list)
     chains: PrefixChain = field(default_factory=PrefixChain)
     tokens: "list[int]" = field(init=False)
@@ -151,6 +155,7 @@ class Sequence:
         self.is_batch = self.place.request_class is RequestClass.BATCH
         self.suspicion = self.place.suspicion
         self.trial_stop = len(self.tokens) if self.suspicion else 0
+        self.clock = None if self.is_batch else clock_of(self.place, self.arrived_s)
 
     @property
     def key(self) -> SequenceKey:
@@ -210,6 +215,11 @@ class Sequence:
         """
         return not self.place.handle or len(self.tokens) > len(self.place.tokens)
 
+    def blame(self, cause: MissCause) -> None:
+        """What it has waited for since its clock looked last was this."""
+        if self.clock is not None:
+            self.clock.blame(cause)
+
     def transition(self, state: SequenceState) -> None:
         """Change the state.
 
@@ -225,7 +235,8 @@ class SequenceTable:
     """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others.
 
     `changes` counts what may let another sequence start: arrivals, and changes of state. `urgent_total` counts those
-    that came with a time by which they rise.
+    that came with a time by which they rise. `now_s` is the time of the event that is being handled; `blocked_s` that
+    at which the first of the waiting last found no slots.
     """
 
     def __init__(self) -> None:
@@ -237,6 +248,8 @@ class SequenceTable:
         self._oldest_first: list[Sequence] | None = []
         self.changes = 0
         self.urgent_total = 0
+        self.now_s = 0.0
+        self.blocked_s = float("-inf")
         self._orders = 0
         self._numbers = 0
 
@@ -369,6 +382,8 @@ class SequenceTable:
         Raises:
             IllegalTransition: see `TRANSITIONS`.
         """
+        if sequence.clock is not None:
+            self._note_wait(sequence, sequence.clock, state)
         sequence.transition(state)
         self.changed()
         self._waiting.pop(sequence, None)
@@ -385,6 +400,27 @@ class SequenceTable:
         if state in (SequenceState.ENDING, SequenceState.ENDED) and self._by_key.get(sequence.key) is sequence:
             del self._by_key[sequence.key]
 
+    def on_engine_lost(self) -> None:
+        """What waits now waits for the next engine, and what the last one computed unanswered came to nothing."""
+        for sequence in self:
+            if sequence.clock is not None and sequence.state is SequenceState.WAITING:
+                sequence.clock.switch(self.now_s, MissCause.ENGINE_LOST)
+            else:
+                sequence.blame(MissCause.ENGINE_LOST)
+
+    def _note_wait(self, sequence: Sequence, clock: WaitClock, state: SequenceState) -> None:
+        """The sequence changes to `state`: what it has waited for until now, and waits for from now on."""
+        before, waited_for = sequence.state, clock.cause
+        if waited_for is MissCause.STEP_BEFORE and self.blocked_s >= clock.since_s:
+            clock.blame(MissCause.SLOTS)
+        cause = _WAITS_FOR.get(state, waited_for)
+        if state is SequenceState.WAITING and before in (SequenceState.RUNNING, SequenceState.PARKED):
+            cause = MissCause.ENGINE_LOST
+            clock.blame(cause)  # what it computed since its last answer is lost, too
+        elif state is SequenceState.RESTORING and waited_for in (MissCause.STEP_BEFORE, MissCause.SLOTS):
+            cause = MissCause.EARLIER_ATTEMPT
+        clock.switch(self.now_s, cause)
+
     def changed(self) -> None:
         """What may be computed of a sequence changed in another way: `running` is a new list."""
         self._oldest_first = None
@@ -396,6 +432,13 @@ class SequenceTable:
 
 
 _queue_position = attrgetter("turn")
+_WAITS_FOR = {
+    SequenceState.RUNNING: MissCause.LEFT_OUT,
+    SequenceState.PARKED: MissCause.INTERRUPTED,
+    SequenceState.DRAINING: MissCause.PREEMPTED,
+    SequenceState.LEAVING: MissCause.MIGRATION,
+}
+"""What a sequence in a state waits for; in another state it waits for what it waited for."""
 
 
 def _waiting_turn(sequence: Sequence) -> tuple[bool, bool, Turn]:

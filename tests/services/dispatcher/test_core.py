@@ -60,6 +60,25 @@ def test_a_request_is_admitted_dispatched_and_streamed_to_its_end() -> None:
     assert bench.core.report() == DispatcherReport(finished_total=1, tokens_total=2)
 
 
+def test_an_instance_is_told_how_long_the_client_has_waited() -> None:
+    bench = Bench()
+    bench.give(client("c"), submit(), 1.0)
+    bench.give(A, Joined(), 3.0)
+    place = only(bench.view(member(A)), Place)
+    assert (place.queued_s, place.lost_s) == (2.0, 0.0)
+    bench.give(A, Accepted(1, 1, 9), 3.5)
+    bench.give(B, Joined(), 3.5)
+    bench.view(member(A), member(B))
+    again = only(bench.give(A, Gone("killed"), 4.25), Place)
+    assert (again.attempt, again.queued_s, again.lost_s) == (2, 2.0, 1.25), "no token came"
+    bench.give(B, rows((1, 2, 3, 70)), 5.0)
+    bench.give(B, rows((1, 2, 4, 71)), 5.5)
+    bench.give(A, Joined(), 5.5)
+    bench.view(member(A))
+    last = only(bench.give(B, Gone("killed"), 6.25), Place)
+    assert (last.attempt, last.queued_s, last.lost_s) == (3, 0.0, 0.75), "since the last token"
+
+
 def test_the_journal_and_the_wire_share_no_array() -> None:
     bench = Bench().fleet(member(A))
     asked = submit()

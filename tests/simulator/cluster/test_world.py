@@ -273,13 +273,15 @@ def test_all_that_a_core_sends_is_told_and_what_has_a_reason_is_a_decision() -> 
     sent: list[tuple[float, Message]] = []
     world.on_sent = lambda at_s, sender, to, message: sent.append((at_s, message))
     because = Word("because", why="so")
-    world.add(A, Ear(lambda message: [Send(B, Word()), Send(B, because)] if message == Word("go") else []))
+    gone, nobody = Address("client", "gone"), Address("instance", "nobody")
+    sends = [Send(B, Word()), Send(B, because), Send(gone, because), Send(gone, Word()), Send(nobody, because)]
+    world.add(A, Ear(lambda message: sends if message == Word("go") else []))
     world.add(B, Ear())
     world.connect(A, B)
     world.run_to(1.0)
     world.post(A, A, Word("go"))
     world.run_to(2.0)
-    assert decided == [because]
+    assert decided == [because, because], "one about a client that left, too, and none to a process that is not there"
     assert sent == [(1.0 + 0.001, Word()), (1.0 + 0.001, because)]
     assert world.sent == []
 

@@ -68,8 +68,10 @@ def request_digest(tokens: I32, settings: RequestSettings, choice: int, requests
 
     It is made of values and fields' names, never of classes' names: dispatchers of two versions must agree in it during
     a rolling upgrade. `requests` is the number of requests of the whole call. The timeout does not count: a retry may
-    wait longer.
+    wait longer. Nor do objectives, which change no token.
     """
-    values = [asdict(replace(settings, timeout_s=None)), choice, requests]
+    decisive = asdict(replace(settings, timeout_s=None))
+    del decisive["ttft_objective_s"], decisive["tpot_objective_s"]
+    values = [decisive, choice, requests]
     canonical = json.dumps(values, default=list, sort_keys=True).encode()
     return blake2b(canonical + tokens.tobytes(), digest_size=16, person=b"dunlin-asked").digest()

@@ -16,6 +16,7 @@ from dunlin.limits import (
     MOST_STOP_IDS,
     MOST_STOPS,
     MOST_TENANT_CHARACTERS,
+    OBJECTIVE_S,
     SAMPLING,
     SEED,
     TEMPERATURE,
@@ -33,7 +34,10 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """A request's checked settings. `seed` None: the gateway draws one. `max_tokens` None: what the context leaves."""
+    """A request's checked settings. `seed` None: the gateway draws one. `max_tokens` None: what the context leaves.
+
+    `ttft_objective_s` and `tpot_objective_s` None: the tenant's, or the cluster's.
+    """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
@@ -44,6 +48,8 @@ class RequestSettings:
     timeout_s: float | None = None
     request_class: RequestClass = RequestClass.INTERACTIVE
     tenant: str = ""
+    ttft_objective_s: float | None = None
+    tpot_objective_s: float | None = None
 
 
 def parse_settings(values: Mapping[str, Any]) -> RequestSettings:
@@ -155,6 +161,8 @@ SETTING_CHECKS: dict[str, SettingCheck] = {
     "stop_token_ids": _stop_ids,
     "ignore_eos": flag,
     "timeout_s": RealNumber(0.0, 86_400.0, above=True),
+    "ttft_objective_s": OBJECTIVE_S,
+    "tpot_objective_s": OBJECTIVE_S,
     "request_class": _class,
     "tenant": _tenant,
     "logit_bias": _logit_bias,

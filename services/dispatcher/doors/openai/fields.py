@@ -122,6 +122,12 @@ _BOTH: dict[str, RequestField] = {
     "top_k": _setting("top_k", "0 and -1: no limit"),
     "request_class": _setting("request_class", "dunlin's own: interactive requests go before batch ones"),
     "timeout_s": _setting("timeout_s", "dunlin's own: seconds from arrival, then 504"),
+    "ttft_objective_s": _setting(
+        "ttft_objective_s", "dunlin's own: seconds within which the first token should come; has a least value"
+    ),
+    "tpot_objective_s": _setting(
+        "tpot_objective_s", "dunlin's own: seconds within which each further token should come; has a least value"
+    ),
     "allowed_token_ids": _refused("use logit_bias"),
     "bad_words": _only("no words are forbidden here; use logit_bias", []),
     "cache_salt": _refused("the KV of different tenants is never shared, and has no other partition"),

@@ -12,7 +12,7 @@ from services.dispatcher.doors.openai.request import ParsedRequest
 SETTING_FIELDS = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "timeout_s", "request_class",
-    "tenant",
+    "tenant", "ttft_objective_s", "tpot_objective_s",
 )  # fmt: skip
 """Fields of a GenerateRequest that are settings, by the settings' own names."""
 

@@ -9,7 +9,7 @@ import grpc
 import openai
 import pytest
 
-from dunlin.auth.tenants import Tenant, hash_key
+from dunlin.auth.tenants import RequestObjectives, Tenant, hash_key
 from dunlin.client import AsyncClient, InvalidRequest, NotAllowed, NotAuthenticated, QuotaExceeded
 from dunlin.messages.door import Quota, RejectionCode
 from dunlin.messages.types import RequestClass
@@ -63,6 +63,16 @@ def test_a_tenants_class_is_that_of_all_its_requests(said: RequestClass) -> None
     settings = RequestSettings(request_class=said)
     assert authenticator.settings_of(settings, "night").request_class is RequestClass.BATCH
     assert authenticator.settings_of(settings, "acme").request_class is said
+
+
+def test_a_tenants_objectives_are_those_of_requests_that_have_none() -> None:
+    authenticator = Authenticator()
+    quick = Tenant("quick", (hash_key("dk-q"),), Quota("quick"), objectives=RequestObjectives(0.5, None))
+    authenticator.set_tenants((quick, *tenants()))
+    for own, expected in ((None, 0.5), (2.0, 2.0)):
+        settings = authenticator.settings_of(RequestSettings(ttft_objective_s=own, tpot_objective_s=own), "quick")
+        assert (settings.ttft_objective_s, settings.tpot_objective_s) == (expected, own)
+    assert authenticator.settings_of(RequestSettings(), "acme").ttft_objective_s is None
 
 
 @pytest.mark.parametrize("given", [f"Bearer {ACME}", f"bearer {ACME}", f"BEARER  {ACME} "])

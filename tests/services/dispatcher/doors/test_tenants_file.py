@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.auth.tenants import Tenant, format_tenants, hash_key
+from dunlin.auth.tenants import RequestObjectives, Tenant, format_tenants, hash_key
 from dunlin.wire.errors import StartError
 from services.dispatcher.doors.tenants_file import TenantsFile
 
@@ -71,3 +71,16 @@ def test_a_start_needs_a_good_one(path: Path) -> None:
     path.unlink()
     with pytest.raises(StartError, match=r"--keys .*keys\.json: No such file"):
         TenantsFile(path, Heard().take).load()
+
+
+def test_what_is_not_allowed_here_is_as_what_is_invalid(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard()
+    file = TenantsFile(path, heard.take, lambda tenant: "too strict" if tenant.objectives.ttft_s else "")
+    file.load()
+    strict = Tenant("two", objectives=RequestObjectives(0.1))
+    put(path, format_tenants((ONE, strict)))
+    asyncio.run(file.reload_if_changed())
+    assert heard == [["one"]]
+    assert "tenants.two: too strict" in caplog.text
+    with pytest.raises(StartError, match=r"--keys .*keys\.json: tenants\.two: too strict"):
+        file.load()

@@ -9,13 +9,13 @@ from dunlin.effects import Address
 from dunlin.messages.dispatch import Cancel, Place
 from dunlin.messages.engine import Step
 from dunlin.messages.types import RequestClass, SamplingParams, i32
-from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.interrupt import never
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES, SlotNeed, VictimCandidate, VictimChoice, youngest
-from services.instance.config import SchedulerConfig
+from services.instance.config import ObjectivesConfig, SchedulerConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
+from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
@@ -36,8 +36,9 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     steps = StepLedger(ENGINE, sequences)
     lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache, steps)
     lifecycle.kv_cache = KvCache(96)
-    composer = BatchComposer(BATCH_POLICIES["chunked"], "chunked", StepBudget(512), steps)
-    interrupts = RowInterrupts(never, sequences, steps)
+    objectives = EffectiveObjectives(ObjectivesConfig())
+    composer = BatchComposer("chunked", StepBudget(512), steps, objectives)
+    interrupts = RowInterrupts(never, sequences, steps, objectives)
     config = SchedulerConfig(allocate_ahead_tokens=4)
     scheduler = Scheduler(
         ENGINE, config, sequences, lifecycle, steps, composer, interrupts, VICTIM_POLICIES["youngest"], list

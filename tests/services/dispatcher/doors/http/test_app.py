@@ -8,6 +8,8 @@ import aiohttp
 import openai
 import pytest
 
+from dunlin.auth.tenants import RequestObjectives, Tenant, hash_key
+from dunlin.messages.door import Quota
 from dunlin.messages.types import RequestClass
 from dunlin.text.chat_template import ChatTemplate
 from dunlin.wire.errors import StartError
@@ -207,3 +209,24 @@ def test_a_header_sets_the_class(header: str | None, body: dict[str, str], wante
         assert [place.request_class for place in cluster.instance.placed] == [wanted]
 
     with_doors(test)
+
+
+def test_objectives_of_a_request_and_of_its_tenant() -> None:
+    async def test(cluster: Doors) -> None:
+        async with openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="dk-a", max_retries=0, timeout=300) as ai:
+            messages: Any = [{"role": "user", "content": "hi"}]
+            for body in ({}, {"ttft_objective_s": 3, "tpot_objective_s": 0.5}):
+                await ai.chat.completions.create(model=MODEL, messages=messages, max_tokens=1, extra_body=body)
+            with pytest.raises(
+                openai.BadRequestError, match=r"tpot_objective_s: must be at least 0\.05 here"
+            ) as caught:
+                await ai.completions.create(model=MODEL, prompt="x", extra_body={"tpot_objective_s": 0.01})
+            assert caught.value.param == "tpot_objective_s"
+            with pytest.raises(openai.BadRequestError, match="ttft_objective_s: must be above 0") as caught:
+                await ai.completions.create(model=MODEL, prompt="x", extra_body={"ttft_objective_s": 0})
+            assert caught.value.param == "ttft_objective_s"
+        asked = [(place.ttft_objective_s, place.tpot_objective_s) for place in cluster.instance.placed]
+        assert asked == [(0.75, 0.0), (3.0, 0.5)]
+
+    acme = Tenant("acme", (hash_key("dk-a"),), Quota("acme"), objectives=RequestObjectives(ttft_s=0.75))
+    with_doors(test, tenants=(acme,))

@@ -31,6 +31,7 @@ SAMPLES: dict[str, Any] = {
     "max_completion_tokens": 5, "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.5,
     "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 0.5, "seed": 5, "stop": ["a"],
     "stop_token_ids": [5], "ignore_eos": True, "logit_bias": {"5": 1}, "request_class": "batch", "timeout_s": 5,
+    "ttft_objective_s": 5, "tpot_objective_s": 5,
     "service_tier": "flex",
 }  # fmt: skip
 """A value of each honoured field that asks for something else than the default. `best_of` only repeats `n`."""

@@ -15,7 +15,9 @@ from services.dispatcher.doors.preprocess.codec import decode, encode
 from services.dispatcher.doors.preprocess.preprocessor import Preprocessed
 
 SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]))
-SETTINGS = RequestSettings(SAMPLING, -9, 12, ("\n", "\U0001f600 \x00"), i32([6]), True, 1.5, RequestClass.BATCH, "acme")
+SETTINGS = RequestSettings(
+    SAMPLING, -9, 12, ("\n", "\U0001f600 \x00"), i32([6]), True, 1.5, RequestClass.BATCH, "acme", 0.5, 0.05
+)
 REQUEST = ParsedRequest((), SETTINGS, "m", 3, True, True, True)
 PREPROCESSED = Preprocessed(
     REQUEST, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8])), True

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dunlin.client.requests import build_request
 from dunlin.limits import InvalidField
 from dunlin.messages.public import ChatMessage, GenerateRequest
 from dunlin.messages.types import RequestClass, i32
@@ -42,3 +43,11 @@ def test_every_setting_is_a_field_of_the_message() -> None:
 def test_other_bytes_are_malformed() -> None:
     with pytest.raises(MalformedRequest):
         parse_generate(b"\xff\xff")
+
+
+def test_objectives_of_the_sdk_reach_the_settings() -> None:
+    asked = build_request("x", None, {"ttft_objective_s": 0.75, "tpot_objective_s": 0.25})
+    request, _ = parse_generate(encode(asked))
+    assert (request.settings.ttft_objective_s, request.settings.tpot_objective_s) == (0.75, 0.25)
+    request, _ = parse_generate(encode(build_request("x", None, {})))
+    assert (request.settings.ttft_objective_s, request.settings.tpot_objective_s) == (None, None)

@@ -1,0 +1,1 @@
+"""What interactive sequences are to get, and when they did not."""
