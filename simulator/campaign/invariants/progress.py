@@ -87,17 +87,21 @@ class ProgressWatcher(InvariantWatcher):
     """I12: nothing waits for a process that will not answer, and no work is done for a client that left."""
 
     invariant = "I12"
-    roles = ("dispatcher",)
+    roles = ("dispatcher", "instance")
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
         self._left: Any = None
         self._heard: set[Address] = set()
         """Clients whose dispatcher has received their disconnect."""
+        self._lost_s: dict[tuple[Address, Address], float] = {}
+        """When an instance heard that a dispatcher is lost: one that slept hears it when it wakes."""
 
     def before(self, event: Delivery) -> None:
         self._left = None
-        if event.to.role != "dispatcher":
+        if event.to.role == "instance":
+            if isinstance(event.message, Gone) and event.sender.role == "dispatcher":
+                self._lost_s[event.to, event.sender] = event.at_s
             return
         is_withdrawn = isinstance(event.message, Abort) and event.message.finish is FinishReason.CANCELLED
         is_gone = isinstance(event.message, Gone) and event.sender.role == "client"
@@ -142,14 +146,15 @@ class ProgressWatcher(InvariantWatcher):
     def _is_excused(self, client: CampaignClient, instance: Address, dispatcher: Address) -> None:
         """Check that a fault hindered one of those that could have told the instance that the client left."""
         tellers = [instance, dispatcher, *([client.door] if client.door is not None else [])]
-        if dispatcher not in self.cluster.cores and self._is_in_grace(dispatcher):
+        if dispatcher not in self.cluster.cores and self._is_in_grace(instance, dispatcher):
             return self.excuse("work goes on for a client that left, while its dispatcher is lost and may come back")
         if not self.faults.was_disturbed(*tellers):
             raise self.fail(f"{instance} goes on for {client!r}, which left")
         return self.excuse("work goes on for a client that left, where a disturbed process was to tell so")
 
-    def _is_in_grace(self, dispatcher: Address) -> bool:
-        return self.cluster.world.now_s < self.cluster.ended_s[dispatcher] + ORPHAN_S
+    def _is_in_grace(self, instance: Address, dispatcher: Address) -> bool:
+        lost_s = max(self.cluster.ended_s[dispatcher], self._lost_s.get((instance, dispatcher), 0.0))
+        return self.cluster.world.now_s < lost_s + ORPHAN_S
 
     def _forgotten_s(self, client: CampaignClient) -> float:
         """The time by which a disconnected client's request is gone.

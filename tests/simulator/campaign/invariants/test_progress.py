@@ -225,6 +225,21 @@ def test_work_for_a_client_that_left_goes_on_for_the_grace_of_its_lost_dispatche
         watcher.audit()
 
 
+def test_the_grace_begins_when_the_instance_hears_of_the_loss() -> None:
+    """Seed 5630676: it slept meanwhile."""
+    campaign, watcher, client = served()
+    door, client.disconnected, client.ended_s = client.door, True, campaign.world.now_s
+    assert door is not None
+    campaign.cluster.kill(door)
+    campaign.run(2.0)
+    campaign.cluster.ended_s[door] = campaign.world.now_s - 2.0
+    watcher.before(campaign.event(door, campaign.address("instance"), Gone("stream reset")))
+    campaign.cluster.ended_s[door] -= ORPHAN_S - 1.0
+    client.ended_s -= 2 * ORPHAN_S
+    watcher.audit()
+    assert watcher.excused.total() == 1
+
+
 @pytest.mark.parametrize(("has_heard", "grace_s"), [(True, LATE_S), (False, ORPHAN_S)])
 def test_a_request_whose_dispatcher_died_before_it_heard_is_an_orphan(has_heard: bool, grace_s: float) -> None:
     campaign, watcher, client = served()
