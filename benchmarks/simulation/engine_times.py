@@ -2,15 +2,17 @@
 
 Both get the same commands. An interrupt comes at a random part of the time that its step takes, by the profile and by
 how fast steps of that prompt were just now; it suspends the one row, a prompt that is computed in one step. A move is a
-copy of KV to the host tier or back. Lengths are none of those that a profile is fitted to. All of it is the engine's
-own CPU time, so that neighbours on its core do not count.
+copy of KV to the host tier or back; before each some reference copies of another length say how fast copies are just
+now. Lengths are none of those that a profile is fitted to. All of it is the engine's own CPU time, so that neighbours
+on its core do not count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
+from statistics import median
 from typing import Any
 
 from cli.profiling.engine_probe import EngineProbe, ProbeHostTier
@@ -38,6 +40,7 @@ from simulator.study.live_comparison import QUANTILES, Difference
 
 PROMPTS = (300, 700, 1500)
 COPIES = (48, 200, 700, 1500)
+REFERENCE_COPY, REFERENCES = 400, 3
 INTERRUPTS, MOVES = 120, 40
 """Of each length."""
 ME = Address("instance", "fidelity", 1)
@@ -52,6 +55,23 @@ class TimedInterrupt:
     slowness: float
 
 
+@dataclass(frozen=True, slots=True)
+class TimedMove:
+    """A copy of so many tokens, while copies were `slowness` times as slow as profiled."""
+
+    kind: TransferKind
+    tokens: int
+    slowness: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTrials:
+    """What was asked of the live engine, for the modelled one."""
+
+    interrupts: list[TimedInterrupt]
+    moves: list[TimedMove]
+
+
 @dataclass(slots=True)
 class EngineTimes:
     """Seconds of responses and of copies, in the order of the trials."""
@@ -62,37 +82,43 @@ class EngineTimes:
 
 def measured(
     probe: EngineProbe, timing: EngineTiming, interrupts: int = INTERRUPTS, moves: int = MOVES
-) -> tuple[EngineTimes, list[TimedInterrupt]]:
-    """What the live engine took, and the interrupts that came in time. Raises ProbeError."""
+) -> tuple[EngineTimes, EngineTrials]:
+    """What the live engine took, and for what: of the interrupts those that came in time. Raises ProbeError."""
     found = interrupt_trials(probe, PROMPTS, interrupts, seed=1)
-    times = EngineTimes([each.took_s for each in found])
     trials = [
         TimedInterrupt(each.tokens, each.after_s, each.step_s / timing.step_s(_prompt(each.tokens))) for each in found
     ]
+    timed = _measured_moves(probe, timing, moves)
+    times = EngineTimes([each.took_s for each in found], [took_s for _, took_s in timed])
+    return times, EngineTrials(trials, [move for move, _ in timed])
+
+
+def _measured_moves(probe: EngineProbe, timing: EngineTiming, moves: int) -> list[tuple[TimedMove, float]]:
+    """Each copy, and the seconds that it took."""
     limit = min(probe.ready.slots // 2, probe.ready.max_positions - 2)
-    copies = [each for each in COPIES if each <= limit]
-    with closing(ProbeHostTier(max(copies) * probe.ready.kv_bytes_per_token)) as tier:
+    copies, reference = [each for each in COPIES if each <= limit], min(REFERENCE_COPY, limit)
+    reference_bytes, timed = reference * probe.ready.kv_bytes_per_token, list[tuple[TimedMove, float]]()
+    with closing(ProbeHostTier(max(*copies, reference) * probe.ready.kv_bytes_per_token)) as tier:
         probe.map_host_tier(tier)
-        probe.move_times(max(copies), 1)  # the engine's first touch of a page of the tier costs more, once
+        probe.move_times(max(*copies, reference), 1)  # the engine's first touch of a page of the tier costs more, once
         for tokens in copies:
-            for seconds in probe.move_times(tokens, moves, probe.cpu_s).values():
-                times.move_s += seconds
-    return times, trials
+            for _ in range(moves):
+                now_s = probe.move_times(reference, REFERENCES, probe.cpu_s)
+                for kind, (took_s,) in probe.move_times(tokens, 1, probe.cpu_s).items():
+                    slowness = median(now_s[kind]) / timing.move_s(kind, reference_bytes)
+                    timed.append((TimedMove(kind, tokens, slowness), took_s))
+    return timed
 
 
-def modelled(
-    timing: EngineTiming, trials: Sequence[TimedInterrupt], slots: int, max_positions: int, moves: int = MOVES
-) -> EngineTimes:
+def modelled(timing: EngineTiming, trials: EngineTrials, slots: int, max_positions: int) -> EngineTimes:
     """What the modelled engine takes for the same."""
     times = EngineTimes()
-    for trial in trials:
+    for trial in trials.interrupts:
         engine = ModelledEngine(timing, trial.slowness, slots, max_positions)
         if (took_s := engine.interrupt_time(trial.tokens, trial.after_s)) is not None:
             times.interrupt_s.append(took_s)
     engine = ModelledEngine(timing, 1.0, slots, max_positions)
-    for tokens in [each for each in COPIES if each <= min(slots // 2, max_positions - 2)]:
-        for kind in (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB):
-            times.move_s += [engine.move_time(kind, tokens)] * moves
+    times.move_s = [engine.move_time(move.kind, move.tokens) * move.slowness for move in trials.moves]
     return times
 
 

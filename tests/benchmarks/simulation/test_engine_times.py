@@ -7,8 +7,10 @@ import pytest
 from benchmarks.simulation import engine_times
 from benchmarks.simulation.engine_times import (
     EngineTimes,
+    EngineTrials,
     ModelledEngine,
     TimedInterrupt,
+    TimedMove,
     engine_differences,
     measured,
     modelled,
@@ -50,12 +52,12 @@ def test_a_modelled_move_takes_what_the_profile_says() -> None:
         assert one.move_time(kind, 50) == pytest.approx(1e-3 + 50 * 100 / 1e6)
 
 
-def test_all_trials_are_modelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_times, "COPIES", (10, 20, 9000))
-    trials = [TimedInterrupt(200, 0.006, 1.0), TimedInterrupt(200, 0.03, 1.0), TimedInterrupt(200, 0.006, 2.0)]
-    times = modelled(TIMING, trials, 4096, 4096, moves=2)
+def test_all_trials_are_modelled() -> None:
+    interrupts = [TimedInterrupt(200, 0.006, 1.0), TimedInterrupt(200, 0.03, 1.0), TimedInterrupt(200, 0.006, 2.0)]
+    moves = [TimedMove(TransferKind.SLAB_TO_HOST, 10, 1.0), TimedMove(TransferKind.HOST_TO_SLAB, 20, 1.5)]
+    times = modelled(TIMING, EngineTrials(interrupts, moves), 4096, 4096)
     assert times.interrupt_s == pytest.approx([0.004, 0.004]), "one came too late"
-    assert times.move_s == pytest.approx([2e-3] * 4 + [3e-3] * 4), "one does not fit"
+    assert times.move_s == pytest.approx([2e-3, 4.5e-3]), "the machine was slower by half for the second"
 
 
 def test_differences_are_of_each_measure_and_quantile() -> None:
@@ -74,8 +76,9 @@ def test_a_live_engine_is_interrupted_and_copies(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(engine_times, "COPIES", (16, 100_000))
     with EngineProbe(ProbeOptions(make_checkpoint(tmp_path), 8 << 20)) as probe:
         times, trials = measured(probe, TIMING, interrupts=4, moves=2)
-        assert len(times.interrupt_s) == len(trials) <= 4
-        assert len(times.move_s) == 4, "two lengths, of which one does not fit, there and back"
+        assert len(times.interrupt_s) == len(trials.interrupts) <= 4
+        assert len(times.move_s) == len(trials.moves) == 4, "two lengths, of which one does not fit, there and back"
         assert min([*times.interrupt_s, *times.move_s]) > 0
-        assert all(trial.tokens == 900 and trial.slowness > 0 for trial in trials)
+        assert all(trial.tokens == 900 and trial.slowness > 0 for trial in trials.interrupts)
+        assert all(move.tokens == 16 and move.slowness > 0 for move in trials.moves)
         assert probe.prompt_time(900) > 0, "the engine goes on"
