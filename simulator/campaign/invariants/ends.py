@@ -33,8 +33,11 @@ class EndWatcher(InvariantWatcher):
         """When the first client of each request, by its number, reached a dispatcher."""
         self._seen: set[int] = set()
         self._max_queued = cluster.spec.dispatcher_config().admission.max_queued
+        self._queued_before = 0
 
     def before(self, event: Delivery) -> None:
+        core = self.cluster.core(event.to)
+        self._queued_before = core.journal.queued if core is not None else 0
         if isinstance(event.message, Submit):
             self._submits[event.sender] = event.message
             self._begun_s.setdefault(event.message.sampling.seed or 0, event.at_s)
@@ -58,7 +61,8 @@ class EndWatcher(InvariantWatcher):
                     raise self.fail(f"{client!r} should not have ended so")
 
     def _is_full(self, dispatcher: Address, submit: Submit, message: SubmitRejected) -> None:
-        queued = self.cluster.core(dispatcher).journal.queued
+        # The event may have dispatched one after it refused this one.
+        queued = max(self._queued_before, self.cluster.core(dispatcher).journal.queued)
         if queued >= self._max_queued * (2 if submit.key else 1):
             return
         if submit.timeout_s is None and WAIT_TOO_LONG not in message.detail:

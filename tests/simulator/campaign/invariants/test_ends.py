@@ -49,6 +49,20 @@ def refuse(code: RejectionCode, quota: Quota | None = None, queued: int = 0, det
     return watcher.excused.total()
 
 
+def test_a_queue_that_was_full_before_the_event_may_have_room_after_it() -> None:
+    """Seed 5634881: another request was dispatched in the same event."""
+    campaign, watcher = watching(dispatcher={"admission.max_queued": 1})
+    door, client = campaign.address("dispatcher"), campaign.client()
+    journal = campaign.cluster.dispatcher.journal
+    other = journal.add(client.address._replace(name="other"), submit(), 0.0, False)
+    watcher.before(campaign.event(client.address, door, submit()))
+    journal.remove(other)
+    watcher.sent(0.0, door, client.address, SubmitRejected(RejectionCode.FULL, ""))
+    watcher.before(campaign.event(client.address, door, submit()))
+    with broken("and 0 of 1 wait"):
+        watcher.sent(0.0, door, client.address, SubmitRejected(RejectionCode.FULL, ""))
+
+
 def test_a_refusal_that_the_cluster_allows_breaks_nothing() -> None:
     assert refuse(RejectionCode.UNAVAILABLE) == 0
     assert refuse(RejectionCode.FULL, queued=2) == 0
