@@ -8,14 +8,15 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
 _MASK = (1 << 64) - 1
 _UNUSED_BITS, _LAST_SHIFT = np.uint64(12), np.uint64(31)
 LEADERS = 1024
-"""Tokens of the highest scores, whose noise is looked at first; of no more tokens than that all are looked at."""
+"""About so many tokens of the highest scores are looked at first; of no more tokens than that all are looked at."""
+SAMPLED = 4096
+"""Tokens by which it is guessed which scores are high."""
 
 
 def noise_key(seed: int, choice: int, position: int) -> int:
@@ -32,31 +33,39 @@ def gumbel_noise(key: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return _noise_of(_hash_bits(key, (tokens.astype(np.uint64) + np.uint64(1)) * _GOLDEN))
 
 
-def noisy_argmax(scores: Tensor, key: int) -> int:
-    """The token with the greatest `scores` (fp64, -inf: excluded) plus noise; the first of two that are equal."""
-    values = scores.numpy()
-    tokens = np.flatnonzero(values > -math.inf)
+def noisy_argmax(scores: NDArray[np.float64], key: int) -> int:
+    """The token with the greatest score (-inf: excluded) plus noise; the first of two that are equal."""
+    tokens = np.flatnonzero(scores > -math.inf)
     if len(tokens) > LEADERS:
         tokens = _contenders(scores, key)
-    return int(tokens[(values[tokens] + gumbel_noise(key, tokens)).argmax()])
+    return int(tokens[(scores[tokens] + gumbel_noise(key, tokens)).argmax()])
 
 
-def _contenders(scores: Tensor, key: int) -> NDArray[np.int64]:
+def _contenders(scores: NDArray[np.float64], key: int) -> NDArray[np.int64]:
     """The tokens that may win, in order: those of the highest scores, and others whose noise is as great as the lead.
 
-    Another token's score is at most the leaders' least, so it needs noise of at least `lead`: its hash is beyond a
-    threshold, which is compared without a logarithm.
+    Another token's score is at most `bound`, so it needs noise of at least `lead`: its hash is beyond a threshold,
+    which is compared without a logarithm.
     """
-    top = scores.topk(LEADERS)
-    leaders = top.indices.numpy()
-    lead = float((top.values.numpy() + gumbel_noise(key, leaders)).max() - top.values[-1])
+    bound = _high_score(scores)
+    leaders = np.flatnonzero(scores > bound)
+    if len(leaders) < LEADERS // 4:  # many scores are equal
+        leaders = np.union1d(leaders, np.flatnonzero(scores == bound)[:LEADERS])
+    lead = float((scores[leaders] + gumbel_noise(key, leaders)).max() - bound)
     if not math.isfinite(lead):
-        return np.flatnonzero(scores.numpy() > -math.inf)
+        return np.flatnonzero(scores > -math.inf)
     # A little less, for what rounding may add.
     needed = math.exp(-math.exp(1e-9 - lead)) * (1 - 1e-12)
     bits = _hash_bits(key, _steps(len(scores)))
     others = np.flatnonzero(bits >= np.uint64(max(0, int(needed * 2.0**52) - 2)))
     return np.union1d(leaders, others)
+
+
+def _high_score(scores: NDArray[np.float64]) -> float:
+    """A score that about `LEADERS` tokens exceed, by a sample of them."""
+    sample = scores[:: max(1, len(scores) // SAMPLED)]
+    place = min(len(sample) - 1, LEADERS * len(sample) // len(scores))
+    return float(np.partition(sample, len(sample) - 1 - place)[len(sample) - 1 - place])
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,9 @@ from dunlin.engine.decoder.gumbel import noise_key, noisy_argmax
 from dunlin.messages.types import SamplingParams
 
 MOST_PRUNED_TOP_P = 1.0 - 1e-6
-"""Beyond, what a nucleus leaves out is too little to tell before all tokens are sorted."""
+"""Beyond, what a nucleus leaves out is too little to tell before all tokens are sorted; up to there a token is in it or
+not whatever rounding does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +62,35 @@ def sample_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> list[Sample
 
 
 def _sample(scores: Tensor, draw: SamplingInput) -> int:
-    """The token of a row with a temperature."""
+    """The token of a row with a temperature. By numpy: on a busy machine torch's threads wait for each other."""
     sampling = draw.sampling
-    scaled = scores.double() / sampling.temperature
+    with np.errstate(over="ignore"):
+        scaled = scores.numpy().astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scaled):
-        scaled[scaled < scaled.topk(sampling.top_k).values[-1]] = float("-inf")
+        place = len(scaled) - sampling.top_k
+        scaled[scaled < np.partition(scaled, place)[place]] = -np.inf
     if sampling.top_p < 1.0:
-        scaled = _nucleus(scaled, sampling.top_p)
+        _keep_nucleus(scaled, sampling.top_p)
     if sampling.min_p > 0.0:
-        scaled[scaled < scaled.max() + float(np.log(sampling.min_p))] = float("-inf")
+        scaled[scaled < scaled.max() + float(np.log(sampling.min_p))] = -np.inf
     return noisy_argmax(scaled, noise_key(sampling.seed, sampling.choice, len(draw.tokens)))
 
 
-def _nucleus(scaled: Tensor, top_p: float) -> Tensor:
-    """All but the likeliest tokens excluded that together reach `top_p`, the first of equally likely ones first."""
-    shares = scaled.softmax(dim=-1)
-    # Tokens of this share or less are together at most half of what lies beyond `top_p`: they are not sorted.
+def _keep_nucleus(scaled: NDArray[np.float64], top_p: float) -> None:
+    """Exclude all but the likeliest tokens that together reach `top_p`, the first of equally likely ones first."""
+    shares = torch.from_numpy(scaled).softmax(dim=-1).numpy()
+    # Tokens of this share or less are together at most half of what lies beyond `top_p`: they are not sorted. Those of
+    # more are far from what rounding does to their sum.
     least = (1.0 - top_p) / (2 * len(shares)) if top_p < MOST_PRUNED_TOP_P else -1.0
-    candidates = (shares > least).nonzero()[:, 0]
-    if not len(candidates):  # the temperature is so low that scores are infinite
-        return scaled
-    ordered, order = shares[candidates].sort(descending=True, stable=True)
-    inside = ordered.cumsum(dim=-1) - ordered < top_p
-    inside[0] = True
-    kept = candidates[order[inside]]
-    return torch.full_like(scaled, float("-inf")).index_copy_(0, kept, scaled[kept])
+    ordered = -np.sort(-shares[shares > least])
+    if not len(ordered):  # the temperature is so low that scores are infinite
+        return
+    inside = ordered.cumsum() - ordered < top_p
+    kept = max(1, int(inside.sum()))
+    kept_surely = shares > ordered[kept - 1]
+    alike = np.flatnonzero(shares == ordered[kept - 1])
+    kept_surely[alike[: kept - int(kept_surely.sum())]] = True
+    scaled[~kept_surely] = -np.inf
 
 
 def _adjusted(logits: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
