@@ -71,17 +71,17 @@ class BodyReader:
         """What `Preprocessor.read` returns or raises; for a grammar that compiles, an empty request."""
         try:
             if kind is BodyKind.GRAMMAR:
-                self._compile(*decode_grammar(data))
+                self._compile(decode_grammar(data))
                 return Preprocessed(ParsedRequest(()), ())
             return self._preprocessor.read(kind, data)
         except (InvalidField, DoorError) as error:
             return error
 
-    def _compile(self, name: str, grammar: Grammar) -> None:
+    def _compile(self, grammar: Grammar) -> None:
         try:
             self._grammars.check(grammar)
         except GrammarError as error:
-            raise InvalidField(name, f"cannot be kept to: {error}") from error
+            raise InvalidField("grammar", f"cannot be kept to: {error}") from error
 
 
 def _serve(connection: socket.socket, reader: BodyReader) -> None:

@@ -1,5 +1,6 @@
 """Whether grammars compile: found out in a helper process, once for each grammar. Knows no text and no prompt."""
 
+import asyncio
 import json
 from collections import OrderedDict
 from hashlib import blake2b
@@ -16,11 +17,12 @@ MOST_KNOWN = 4_096
 
 
 class GrammarChecks:
-    """Owns a lane for grammars alone, and the hashes of those that compiled."""
+    """Owns a lane for grammars alone, and the hashes of those that compiled. One grammar is compiled once at a time."""
 
     def __init__(self, lane: PreprocessLane) -> None:
         self._lane = lane
         self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._running: dict[bytes, asyncio.Task[str]] = {}
 
     async def check(self, name: str, grammar: Grammar) -> None:
         """Check a grammar that the field `name` asks for.
@@ -29,10 +31,12 @@ class GrammarChecks:
             InvalidField: it does not compile, or needs too much time or memory.
             DoorError: too many grammars at once.
         """
-        body = encode_grammar(name, grammar)
         digest = blake2b(f"{grammar.kind} {grammar.text}".encode(), digest_size=16).digest()
         if digest not in self._known:
-            await self._compile(name, body)
+            # Shielded: others may wait for the same one.
+            fault = await asyncio.shield(self._running.get(digest) or self._started(digest, grammar))
+            if fault:
+                raise InvalidField(name, fault)
             self._known[digest] = None
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
@@ -42,22 +46,37 @@ class GrammarChecks:
         """End the helper process."""
         self._lane.shut_down()
 
-    async def _compile(self, name: str, body: bytes) -> None:
+    def _started(self, digest: bytes, grammar: Grammar) -> "asyncio.Task[str]":
+        task = self._running[digest] = asyncio.create_task(self._fault_of(grammar))
+
+        def forget(done: "asyncio.Task[str]") -> None:
+            del self._running[digest]
+            if not done.cancelled():
+                done.exception()  # those that waited may be gone
+
+        task.add_done_callback(forget)
+        return task
+
+    async def _fault_of(self, grammar: Grammar) -> str:
+        """Why the grammar cannot be taken; empty: it can. Raises DoorError as `check`."""
         try:
-            await self._lane.read(BodyKind.GRAMMAR, [body])
+            await self._lane.read(BodyKind.GRAMMAR, [encode_grammar(grammar)])
+        except InvalidField as error:
+            return error.text
         except DoorError as error:
             if error.code is not RejectionCode.UNAVAILABLE or error.detail == STOPPING_TEXT:
                 raise
             # The helper process was too slow, or has died: sent again, the grammar would end the next one too.
-            raise InvalidField(name, "takes too much time or memory to compile: send a simpler one") from error
+            return "takes too much time or memory to compile: send a simpler one"
+        return ""
 
 
-def encode_grammar(name: str, grammar: Grammar) -> bytes:
-    """The body of a check: the grammar and the field that asks for it."""
-    return json.dumps([name, int(grammar.kind), grammar.text]).encode()
+def encode_grammar(grammar: Grammar) -> bytes:
+    """The body of a check."""
+    return json.dumps([int(grammar.kind), grammar.text]).encode()
 
 
-def decode_grammar(data: bytes) -> tuple[str, Grammar]:
+def decode_grammar(data: bytes) -> Grammar:
     """What `encode_grammar` was given."""
-    name, kind, text = json.loads(data)
-    return name, Grammar(GrammarKind(kind), text)
+    kind, text = json.loads(data)
+    return Grammar(GrammarKind(kind), text)

@@ -1,5 +1,6 @@
 """Constrained output through both doors, asked for by real clients: what comes matches, what cannot be is refused."""
 
+import asyncio
 import json
 import re
 from typing import Any, Literal
@@ -9,6 +10,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dunlin.client import AsyncClient, InvalidRequest
+from services.dispatcher.doors.preprocess.lanes import LaneLimits
+from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
 from tests.services.dispatcher.door_requests import MODEL, client, with_doors
 from tests.services.dispatcher.running_doors import Doors
@@ -102,9 +105,21 @@ def test_a_grammar_is_compiled_once_and_never_here(monkeypatch: pytest.MonkeyPat
             return await read(kind, parts)
 
         monkeypatch.setattr(lane, "read", watched)
-        for _ in range(3):
-            done = await pool.read(BodyKind.COMPLETION, body)
-            assert done.request.settings.sampling.grammar is not None
+        for _ in range(2):
+            for done in await asyncio.gather(*(pool.read(BodyKind.COMPLETION, body) for _ in range(100))):
+                assert done.request.settings.sampling.grammar is not None
         assert sent == [BodyKind.GRAMMAR]
 
     with_doors(test)
+
+
+def test_a_grammar_that_takes_too_long_is_refused_by_name() -> None:
+    lane = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=0, nice=0, within_s=0.001)
+
+    async def test(cluster: Doors) -> None:
+        ask = client(cluster).completions.create
+        with pytest.raises(openai.BadRequestError, match="too much time or memory") as caught:
+            await ask(model=MODEL, prompt="x", extra_body={"guided_regex": GOOD})
+        assert caught.value.param == "guided_regex"
+
+    with_doors(test, limits=PreprocessLimits(grammars=lane))
