@@ -114,11 +114,11 @@ def serialize_learnt(learnt: LearntSteps) -> dict[str, Any]:
 
 def parse_learnt(plain: Mapping[str, Any]) -> LearntSteps:
     """What was learnt out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
-    prompts, decodes = _sums_of(plain["prompts"]), _sums_of(plain["decodes"])
+    small, large = _sums_of(plain["small"]), _sums_of(plain["large"])
     (prompt_error, decode_error), (of_prompts, of_decodes) = plain["errors"], plain["predicted"]
     errors, predicted = (float(prompt_error), float(decode_error)), (int(of_prompts), int(of_decodes))
-    learnt = LearntSteps(prompts, decodes, int(plain["full_chunks"]), errors, predicted)
-    if min(learnt.full_chunks, *errors, *predicted) < 0:
+    learnt = LearntSteps(small, large, int(plain["with_decodes"]), errors, predicted)
+    if min(learnt.with_decodes, *errors, *predicted) < 0:
         raise ValueError(f"no steps teach so: {learnt}")
     return learnt
 

@@ -1,8 +1,8 @@
 """Fits a `StepModel` to steps as they are served: running least squares whose prices are never negative. Pure.
 
 Sums of products of a step's counts are all that is kept of it (the normal equations), so memory does not grow. Errors
-are relative, and old steps are forgotten. Steps with prompts and steps of decode rows alone are summed apart and weigh
-the same, however many more there are of one kind. Does not know when a fit is good enough to be used.
+are relative, and old steps are forgotten. Small and large steps are summed apart and weigh the same, however many more
+there are of one kind. Does not know which are large, nor when a fit is good enough to be used.
 """
 
 from collections.abc import Sequence
@@ -77,14 +77,14 @@ class StepSums:
 class LearntSteps:
     """What an instance has learnt of its engine's steps; the next process of such an engine goes on from it.
 
-    `prompts`, `decodes`: the sums of steps with prompts, and of decode rows alone; `full_chunks` of the former were
-    large. `errors`: the running means of the relative errors of predictions of either kind, each made before its step
-    was summed; `predicted`: how many of each there were.
+    `small`, `large`: the sums of steps by their tokens; `with_decodes` of them all had decode rows. `errors`: the
+    running means of the relative errors of predictions, of steps with prompts and of decode rows alone, each made
+    before its step was summed; `predicted`: how many of each there were.
     """
 
-    prompts: StepSums
-    decodes: StepSums
-    full_chunks: int = 0
+    small: StepSums
+    large: StepSums
+    with_decodes: int = 0
     errors: tuple[float, float] = (0.0, 0.0)
     predicted: tuple[int, int] = (0, 0)
 

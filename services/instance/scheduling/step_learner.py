@@ -6,13 +6,16 @@ Decides when enough was seen, and whether what was learnt is good enough to be u
 from dunlin.cost.models import BatchCounts, StepModel
 from dunlin.cost.step_fit import LearntSteps, StepSums, fit_prices, model_of
 
-LEAST_PROMPTS, LEAST_FULL_CHUNKS, LEAST_DECODES = 24, 8, 32
-"""There is no fit before so many steps with prompts, so many of them with at least half of `budget_tokens`, and so
-many steps of decode rows alone."""
-LEAST_PREDICTED = 16
-"""Predictions of either kind of step before any is believed."""
-MOST_ERROR = 0.3
-"""Mean relative error of predictions of either kind up to which they are used; a coarse profile's is 0.1."""
+LEAST_SMALL, LEAST_LARGE, LEAST_WITH_DECODES = 24, 8, 24
+"""There is no fit before so many steps of fewer tokens than half of `budget_tokens`, so many larger ones, and so many
+with decode rows. A step of many tokens is a full chunk: decode rows are few."""
+LEAST_PREDICTED = 24
+"""Predictions before any is believed."""
+LEAST_OF_KIND = 8
+"""Predictions of a kind before the error of that kind counts."""
+MOST_ERROR = 0.5
+"""Mean relative error up to which predictions are used, of steps with prompts and of decode rows alone; a coarse
+profile's is 0.1, and that of any on a machine with twice as much to do as it can about 0.3."""
 ERROR_STEPS = 64
 """Predictions of a kind over which the running mean goes, about."""
 DECODES_PER_SAMPLE = 8
@@ -57,9 +60,9 @@ class StepLearner:
         known = learnt or LearntSteps(StepSums(), StepSums())
         self.model: StepModel | None = None
         self.errors = StepErrors(known.errors, known.predicted)
-        self._full_tokens = budget_tokens // 2
-        self._prompts, self._decodes = known.prompts.copy(), known.decodes.copy()
-        self._full_chunks = known.full_chunks
+        self._large_tokens = budget_tokens // 2
+        self._small, self._large = known.small.copy(), known.large.copy()
+        self._with_decodes = known.with_decodes
         self._prices: tuple[float, ...] = ()
         self._to_skip = WARM_UP_STEPS
         self._decodes_passed = 0
@@ -70,22 +73,23 @@ class StepLearner:
     @property
     def taken(self) -> int:
         """Steps that were summed, here and by the processes before."""
-        return self._prompts.steps + self._decodes.steps
+        return self._small.steps + self._large.steps
 
     @property
     def is_trusted(self) -> bool:
         """Whether there is a model whose predictions were good so far."""
-        if self.model is None or min(self.errors.counts) < LEAST_PREDICTED:
+        if self.model is None or sum(self.errors.counts) < LEAST_PREDICTED:
             return False
-        return max(self.errors.means) <= MOST_ERROR
+        pairs = zip(self.errors.means, self.errors.counts, strict=True)
+        return all(mean <= MOST_ERROR or count < LEAST_OF_KIND for mean, count in pairs)
 
     @property
     def has_enough(self) -> bool:
-        """Whether what was seen suffices for a model: prompts, some of them large, and decode batches."""
+        """Whether what was seen suffices for a model: small steps and large ones, prompts and decode rows."""
         return (
-            self._prompts.steps >= LEAST_PROMPTS
-            and self._full_chunks >= LEAST_FULL_CHUNKS
-            and self._decodes.steps >= LEAST_DECODES
+            self._small.steps >= LEAST_SMALL
+            and self._large.steps >= LEAST_LARGE
+            and self._with_decodes >= LEAST_WITH_DECODES
         )
 
     def on_engine_lost(self) -> None:
@@ -104,11 +108,9 @@ class StepLearner:
         if self._to_skip:
             self._to_skip -= 1
             return
-        if batch.prefill_rows:
-            self._prompts.add(batch, seconds)
-            self._full_chunks += batch.prefill_tokens + batch.decode_rows >= self._full_tokens
-        else:
-            self._decodes.add(batch, seconds)
+        is_large = batch.prefill_tokens + batch.decode_rows >= self._large_tokens
+        (self._large if is_large else self._small).add(batch, seconds)
+        self._with_decodes += batch.decode_rows > 0
         self._fit_if_due()
 
     def to_save(self) -> LearntSteps | None:
@@ -116,8 +118,8 @@ class StepLearner:
         if not self.is_trusted or (self._saved_at and self.taken < self._saved_at + SAVED_EVERY):
             return None
         self._saved_at = self.taken
-        sums = self._prompts.copy(), self._decodes.copy()
-        return LearntSteps(*sums, self._full_chunks, self.errors.means, self.errors.counts)
+        sums = self._small.copy(), self._large.copy()
+        return LearntSteps(*sums, self._with_decodes, self.errors.means, self.errors.counts)
 
     def _fit_if_due(self) -> None:
         """At growing intervals, because a fit costs as much as a hundred sums."""
@@ -125,5 +127,5 @@ class StepLearner:
         if taken < self._next_fit or not self.has_enough:
             return
         self._next_fit = taken + min(MOST_BETWEEN_FITS, max(LEAST_PREDICTED, taken // 4))
-        self._prices = fit_prices((self._prompts, self._decodes), self._prices)
+        self._prices = fit_prices((self._small, self._large), self._prices)
         self.model = model_of(self._prices)

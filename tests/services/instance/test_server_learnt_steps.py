@@ -37,8 +37,8 @@ def test_what_waits_is_replaced_and_a_failure_is_said(caplog: pytest.LogCaptureF
     def save(found: LearntSteps) -> None:
         is_writing.set()
         may_go.wait(10.0)
-        written.append(found.full_chunks)
-        if found.full_chunks == 1:
+        written.append(found.with_decodes)
+        if found.with_decodes == 1:
             raise StoreError("the disk is full")
 
     async def run() -> None:

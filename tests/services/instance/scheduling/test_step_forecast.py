@@ -121,9 +121,9 @@ def serve(forecast: StepForecast, steps: int, slowness: float = 1.0, **fields: o
 def test_without_a_profile_it_learns_from_what_steps_take_and_has_it_saved() -> None:
     forecast = learning()
     assert forecast.report_fields()["step_times"] is StepTimesSource.LEARNING
-    serve(forecast, 80)
+    serve(forecast, 40)
     assert (forecast.is_on, forecast.times) == (False, None), "it has not seen enough"
-    (save,) = serve(forecast, 100)
+    (save,) = serve(forecast, 140)
     assert isinstance(save, Send)
     assert save.to == PROFILES
     assert isinstance(save.message, SaveLearntSteps)

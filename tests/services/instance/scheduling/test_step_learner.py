@@ -7,10 +7,10 @@ import pytest
 from dunlin.cost.models import BatchCounts
 from services.instance.scheduling.step_learner import (
     DECODES_PER_SAMPLE,
-    LEAST_DECODES,
-    LEAST_FULL_CHUNKS,
+    LEAST_LARGE,
     LEAST_PREDICTED,
-    LEAST_PROMPTS,
+    LEAST_SMALL,
+    LEAST_WITH_DECODES,
     MOST_ERROR,
     SAVED_EVERY,
     WARM_UP_STEPS,
@@ -19,6 +19,7 @@ from services.instance.scheduling.step_learner import (
 )
 
 BUDGET = 64
+MIXED = BatchCounts(1, 40, 0, 1600, 2, 100)
 PROMPT, CHUNK, DECODE = BatchCounts(1, 8, 0, 64), BatchCounts(1, 40, 0, 1600), BatchCounts(0, 0, 0, 0, 4, 400)
 
 
@@ -47,15 +48,29 @@ def proven(learner: StepLearner, error: float = 0.0) -> StepLearner:
     return learner
 
 
-ENOUGH = ((PROMPT, LEAST_PROMPTS - LEAST_FULL_CHUNKS), (CHUNK, LEAST_FULL_CHUNKS), (DECODE, LEAST_DECODES))
+ENOUGH = ((PROMPT, LEAST_SMALL), (CHUNK, LEAST_LARGE), (DECODE, LEAST_WITH_DECODES))
 
 
-@pytest.mark.parametrize("missing", range(3))
-def test_prompts_some_large_and_decode_batches_are_needed(missing: int) -> None:
-    given = [(batch, steps - (index == missing)) for index, (batch, steps) in enumerate(ENOUGH)]
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (((PROMPT, 4), (DECODE, LEAST_SMALL - 5), (MIXED, LEAST_LARGE + 9)), PROMPT),
+        (((PROMPT, 9), (DECODE, LEAST_WITH_DECODES), (CHUNK, LEAST_LARGE - 1)), CHUNK),
+        (((PROMPT, LEAST_SMALL), (CHUNK, LEAST_LARGE), (DECODE, LEAST_WITH_DECODES - 1)), DECODE),
+        (((PROMPT, LEAST_SMALL), (MIXED, LEAST_WITH_DECODES - 1)), MIXED),
+    ],
+)
+def test_small_and_large_steps_and_decode_rows_are_needed(
+    given: tuple[tuple[BatchCounts, int], ...], missing: BatchCounts
+) -> None:
     learner = warm(*given)
     assert learner.model is None
-    teach(learner, ENOUGH[missing][0], 1)
+    teach(learner, missing, 1)
+    assert learner.model is not None
+
+
+def test_what_was_seen_is_predicted() -> None:
+    learner = warm(*ENOUGH)
     assert learner.model is not None
     for batch in (PROMPT, CHUNK, DECODE):
         assert learner.model.step_s(batch) == pytest.approx(step_s(batch), rel=0.02)
@@ -104,14 +119,14 @@ def test_what_was_learnt_is_saved_now_and_then_and_the_next_goes_on_from_it() ->
     assert learner.to_save() is None, "not before it is believed"
     saved = proven(learner).to_save()
     assert saved is not None
-    before = replace(saved, prompts=saved.prompts.copy())
+    before = replace(saved, large=saved.large.copy())
     teach(learner, CHUNK, SAVED_EVERY - 1)
     assert learner.to_save() is None
     teach(learner, CHUNK, 1)
     assert learner.to_save() is not None
     assert saved == before, "what was given away does not change"
     second = StepLearner(BUDGET, saved)
-    assert (second.is_trusted, second.taken) == (True, saved.prompts.steps + saved.decodes.steps)
+    assert (second.is_trusted, second.taken) == (True, saved.small.steps + saved.large.steps)
     assert second.model is not None
     assert second.model.step_s(CHUNK) == pytest.approx(step_s(CHUNK), rel=0.02)
     assert second.to_save() is None, "it is kept already"
