@@ -20,9 +20,12 @@ MOST_TENSOR_FAULTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFindings:
-    """The tensors that a checkpoint has, and every reason why it cannot be served."""
+    """The tensors that a checkpoint has, its configuration where nothing is wrong with that, and every reason why it
+    cannot be served.
+    """
 
     entries: Mapping[str, TensorEntry]
+    config: ModelConfig | None
     faults: tuple[ModelError, ...]
 
 
@@ -30,12 +33,12 @@ def examine_checkpoint(directory: Path) -> CheckpointFindings:
     """Look at a checkpoint; raises nothing for what is wrong with it."""
     config, faults = check_config(directory)
     if not directory.is_dir():
-        return CheckpointFindings({}, tuple(faults))
+        return CheckpointFindings({}, None, tuple(faults))
     entries, unreadable = read_headers(directory)
     faults += [*unreadable, *_text_faults(directory, config)]
     if config is not None and not unreadable:  # what a lost file holds is not missing
         faults += islice(tensor_faults(entries, config, directory), MOST_TENSOR_FAULTS)
-    return CheckpointFindings(entries, tuple(faults))
+    return CheckpointFindings(entries, config, tuple(faults))
 
 
 def _text_faults(directory: Path, config: ModelConfig | None) -> Iterator[ModelError]:

@@ -1,7 +1,7 @@
 """Model shapes: the sizes that decide how much a step computes and how much memory a token needs.
 
-Any Llama- or Qwen-shaped decoder (grouped-query attention, gated feed-forward) by name or from its `config.json`.
-Knows no device and no time.
+Any decoder with grouped-query attention and a gated feed-forward by name or from its `config.json`; what a window saves
+is not counted, nor what norms of queries and keys cost. Knows no device and no time.
 """
 
 import json
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dunlin.model.families import FAMILIES
 
 
 class ShapeError(ValueError):
@@ -109,11 +111,13 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
     needed = (
         "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
     )  # fmt: skip
+    family = FAMILIES.get(str(config.get("model_type")))
+    config = {**(family.defaults if family else {}), **config}
     missing = [key for key in needed if not isinstance(config.get(key), int)]
     if missing:
         raise ShapeError(f"{name}: the configuration lacks {', '.join(missing)}")
     if config.get("num_experts") or config.get("num_local_experts"):
-        raise ShapeError(f"{name}: mixtures of experts have no cost model yet")
+        raise ShapeError(f"{name}: mixtures of experts have no cost model: measure the engine with `dunlin profile`")
     layers, hidden, heads, ffn, vocabulary = (config[key] for key in needed)
     return ModelShape(
         name=name,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from dunlin.model.config import read_json
+from dunlin.model.config_reader import read_json
 from dunlin.model.errors import ModelError
 
 DTYPES = ("F32", "F16", "BF16", "F64")

@@ -26,8 +26,13 @@ def read_headers(directory: Path) -> tuple[dict[str, TensorEntry], list[ModelErr
 
 
 def tensor_faults(entries: Mapping[str, TensorEntry], config: ModelConfig, directory: Path) -> Iterator[ModelError]:
-    """Every tensor that `config` asks for and the checkpoint lacks, or has in another shape or an unknown dtype."""
+    """Every tensor that `config` asks for and the checkpoint lacks, or has in another shape or an unknown dtype; and
+    every bias that it does not ask for: the text would be another model's.
+    """
+    remedy = "use the config.json that belongs to these weights"
+    biases = {name for name in entries if name.endswith(".bias")}
     for name, shape in wanted_tensors(config):
+        biases.discard(name)
         try:
             entry = find_entry(entries, name, directory)
         except ModelError as error:
@@ -35,7 +40,9 @@ def tensor_faults(entries: Mapping[str, TensorEntry], config: ModelConfig, direc
             continue
         if entry.shape != shape:
             what = f"tensor `{name}` has shape {entry.shape}, config.json implies {shape}"
-            yield ModelError(entry.path, what, "use the config.json that belongs to these weights")
+            yield ModelError(entry.path, what, remedy)
+    for name in sorted(biases):
+        yield ModelError(entries[name].path, f"tensor `{name}` is a bias that config.json does not ask for", remedy)
 
 
 def wanted_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -3,49 +3,39 @@
 Knows no tensor and loads no torch, so the dispatcher and the instance may read it too.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dunlin.limits import MOST_EOS_IDS
+from dunlin.model.config_reader import ConfigReader, read_json
 from dunlin.model.errors import ModelError
+from dunlin.model.families import FAMILIES, ModelFamily
+from dunlin.model.layer_config import ExpertConfig, LayerConfig, read_experts, read_layers
+from dunlin.model.rope_config import RopeConfig, read_ropes
 
-
-@dataclass(frozen=True, slots=True)
-class ModelFamily:
-    """Properties of a model family that its `config.json` does not say."""
-
-    architecture: str
-    qkv_bias: bool
-
-
-FAMILIES = {
-    "llama": ModelFamily("LlamaForCausalLM", qkv_bias=False),
-    "mistral": ModelFamily("MistralForCausalLM", qkv_bias=False),
-    "qwen2": ModelFamily("Qwen2ForCausalLM", qkv_bias=True),
+MOST_HEAD_DIM = 512
+"""That the attention kernel takes."""
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu": "relu",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary embedding. `kind` is `default`, `linear` or `llama3`; the factors matter to the kinds that use them."""
-
-    theta: float = 10_000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
-
-
-ROPE_KINDS = ("default", "linear", "llama3")
+"""Names in files -> names of the functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One decoder: sizes in elements, positions in tokens."""
+    """One decoder: sizes in elements, positions in tokens. What has a default is a feature that a model may lack.
+
+    `max_positions`: the longest text that is taken. `norm_offset` is added to the weights of every norm. Scores are
+    multiplied by `score_scale` (0: by `head_dim ** -0.5`); caps bound scores and logits by `cap * tanh(x / cap)` (0:
+    not). `layer_configs` has one entry for each layer; none: the layers are alike and plain.
+    """
 
     family: str
     hidden: int
@@ -62,66 +52,27 @@ class ModelConfig:
     qkv_bias: bool
     dtype: str
     eos_ids: tuple[int, ...]
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    norm_offset: float = 0.0
+    embed_scale: float = 1.0
+    activation: str = "silu"
+    score_scale: float = 0.0
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    local_rope: RopeConfig | None = None
+    experts: ExpertConfig | None = None
+    layer_configs: tuple[LayerConfig, ...] = ()
 
     def slot_bytes(self, item_bytes: int) -> int:
         """Bytes of one token's keys and values in one layer."""
         return 2 * self.kv_heads * self.head_dim * item_bytes
 
-
-class _Reader:
-    """Typed access to one JSON object. What is wrong is added to `faults`, each naming the file and the key, and a
-    harmless value stands in for it.
-    """
-
-    def __init__(self, path: Path, values: Mapping[str, Any], faults: list[ModelError]) -> None:
-        self.path = path
-        self.values = values
-        self.faults = faults
-
-    def fault(self, what: str, remedy: str = "check the file or use another checkpoint") -> None:
-        self.faults.append(ModelError(self.path, what, remedy))
-
-    def positive(self, key: str, default: int | None = None) -> int:
-        value = self.values.get(key)
-        value = default if value is None else value
-        if value is None:
-            self.fault(f"`{key}` is missing")
-        elif isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            self.fault(f"`{key}` must be a positive integer, not {value!r}")
-        else:
-            return value
-        return 1
-
-    def number(self, key: str, default: float) -> float:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            self.fault(f"`{key}` must be a positive number, not {value!r}")
-            return default
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
-        value = default if value is None else value
-        if not isinstance(value, bool):
-            self.fault(f"`{key}` must be true or false, not {value!r}")
-            return default
-        return value
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`.
-
-    :raises ModelError: the file is missing, unreadable, not JSON, or not an object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(path, "no such file", "give a directory with a Hugging Face checkpoint") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ModelError(path, f"cannot be read as JSON ({error})", "fetch or write the file again") from None
-    if not isinstance(value, dict):
-        raise ModelError(path, "holds no JSON object", "fetch or write the file again")
-    return value
+    def layer(self, layer: int) -> LayerConfig:
+        """What layer number `layer` has of its own."""
+        return self.layer_configs[layer] if self.layer_configs else LayerConfig()
 
 
 def load_config(directory: Path) -> ModelConfig:
@@ -157,35 +108,56 @@ def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
 
 
 def _examine(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig | None, list[ModelError]]:
-    reader = _Reader(path, values, [])
-    family = _family(reader)
-    if family is None:  # the other keys of another architecture mean other things
-        return None, reader.faults
-    _refuse_unsupported(reader)
+    faults: list[ModelError] = []
+    name = _family(ConfigReader(path, values, faults))
+    if name is None:  # the other keys of another architecture mean other things
+        return None, faults
+    family = FAMILIES[name]
+    reader = ConfigReader(path, {**family.defaults, **values}, faults)
+    _refuse_unsupported(reader, family)
+    config = _read(reader, name, family)
+    return (None if faults else config), faults
+
+
+def _read(reader: ConfigReader, name: str, family: ModelFamily) -> ModelConfig:
     hidden, heads, kv_heads, head_dim = _widths(reader)
     max_positions = reader.positive("max_position_embeddings", 2048)
-    vocab = reader.positive("vocab_size")
-    config = ModelConfig(
-        family=family,
+    vocab, layers = reader.positive("vocab_size"), reader.positive("num_hidden_layers")
+    rope, local_rope = read_ropes(reader, family, max_positions, head_dim)
+    attention_bias = "attention_bias" in family.bias_keys and reader.flag("attention_bias", False)
+    return ModelConfig(
+        family=name,
         hidden=hidden,
         intermediate=reader.positive("intermediate_size"),
-        layers=reader.positive("num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab=vocab,
-        max_positions=max_positions,
+        max_positions=rope.most_positions(max_positions),
         norm_eps=reader.number("rms_norm_eps", 1e-6),
-        rope=_rope(reader, max_positions),
+        rope=rope,
         tied=reader.flag("tie_word_embeddings", False),
-        qkv_bias=FAMILIES[family].qkv_bias,
-        dtype=_dtype(values),
+        qkv_bias=family.qkv_bias or attention_bias,
+        dtype=_dtype(reader.values),
         eos_ids=_eos_ids(reader, vocab),
+        out_bias=attention_bias,
+        mlp_bias="mlp_bias" in family.bias_keys and reader.flag("mlp_bias", False),
+        qk_norm=family.qk_norm,
+        post_norms=family.post_norms,
+        norm_offset=family.norm_offset,
+        embed_scale=hidden**0.5 if family.scaled_embedding else 1.0,
+        activation=_activation(reader, family),
+        score_scale=reader.number(family.score_scale_key, 1.0) ** -0.5 if family.score_scale_key else 0.0,
+        score_cap=_cap(reader, family, "attn_logit_softcapping"),
+        logit_cap=_cap(reader, family, "final_logit_softcapping"),
+        local_rope=local_rope,
+        experts=read_experts(reader, family),
+        layer_configs=read_layers(reader, family, layers, max_positions),
     )
-    return (None if reader.faults else config), reader.faults
 
 
-def _widths(reader: _Reader) -> tuple[int, int, int, int]:
+def _widths(reader: ConfigReader) -> tuple[int, int, int, int]:
     """Hidden size, query heads, key-value heads, and the width of a head."""
     known = len(reader.faults)
     heads = reader.positive("num_attention_heads")
@@ -194,16 +166,16 @@ def _widths(reader: _Reader) -> tuple[int, int, int, int]:
     sound = len(reader.faults) == known  # how a stand-in divides means nothing
     if sound and heads % kv_heads:
         reader.fault(f"{heads} attention heads do not divide into {kv_heads} key-value heads")
-    if sound and "head_dim" not in reader.values and hidden % heads:
+    if sound and reader.values.get("head_dim") is None and hidden % heads:
         reader.fault(f"hidden size {hidden} does not divide into {heads} heads and `head_dim` is missing")
-        sound = False
-    head_dim = reader.positive("head_dim", max(hidden // heads, 1))
-    if sound and head_dim % 2:
-        reader.fault(f"`head_dim` must be even for rotary embedding, not {head_dim}")
+        return hidden, heads, kv_heads, 2  # any that is even: what follows means nothing
+    head_dim = reader.positive("head_dim", max(hidden // heads, 1) if sound else 2)
+    if head_dim > MOST_HEAD_DIM:
+        reader.fault(f"`head_dim` of {head_dim} is not supported", f"dunlin runs heads up to {MOST_HEAD_DIM} wide")
     return hidden, heads, kv_heads, head_dim
 
 
-def _family(reader: _Reader) -> str | None:
+def _family(reader: ConfigReader) -> str | None:
     named = reader.values.get("model_type")
     architectures = reader.values.get("architectures") or []
     if not isinstance(architectures, list):
@@ -218,49 +190,38 @@ def _family(reader: _Reader) -> str | None:
     return str(named)
 
 
-def _refuse_unsupported(reader: _Reader) -> None:
+def _refuse_unsupported(reader: ConfigReader, family: ModelFamily) -> None:
     """Refuse unsupported settings that change the computation: a start that fails is better than a wrong text."""
     values = reader.values
-    if values.get("hidden_act", "silu") != "silu":
-        reader.fault(f"`hidden_act` {values['hidden_act']!r} is not supported", "dunlin runs silu")
-    if values.get("quantization_config") is not None:
-        reader.fault("quantised weights are not supported", "use the unquantised checkpoint")
-    for key in ("attention_bias", "mlp_bias"):
-        if values.get(key):
-            reader.fault(f"`{key}` is not supported", "use a checkpoint without it")
-    if values.get("sliding_window") is not None and reader.flag("use_sliding_window", True):
-        known = len(reader.faults)
-        window = reader.positive("sliding_window")
-        if len(reader.faults) == known and window < reader.positive("max_position_embeddings", 2048):
-            remedy = "set max_position_embeddings to at most the window"
-            reader.fault(f"a sliding window of {window} tokens is not supported", remedy)
+    for key in ("quantization_config", "compression_config"):
+        if values.get(key) is not None:
+            how = values[key].get("quant_method") if isinstance(values[key], dict) else None
+            named = f" (`{key}`: {how})" if how else f" (`{key}`)"
+            reader.fault(f"quantised weights are not supported{named}", "use the unquantised checkpoint")
+    keys = ("attention_bias", "mlp_bias", "attn_logit_softcapping", "final_logit_softcapping")
+    for key in (*keys, "use_bidirectional_attention"):
+        is_read = key in family.bias_keys + family.cap_keys or (key == "attention_bias" and family.qkv_bias)
+        if values.get(key) and not is_read:
+            reader.fault(f"`{key}` is not supported with this family", "use a checkpoint without it")
 
 
-def _rope(reader: _Reader, max_positions: int) -> RopeConfig:
-    given = reader.values.get("rope_parameters") or reader.values.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        reader.fault("the rope parameters are not an object")
-        given = {}
-    scaling = _Reader(reader.path, given, reader.faults)
-    kind = given.get("rope_type", given.get("type", "default"))
-    if not isinstance(kind, str) or kind not in ROPE_KINDS:
-        reader.fault(f"rope type {kind!r} is not supported", f"dunlin runs {', '.join(ROPE_KINDS)}")
-        return RopeConfig()
-    return RopeConfig(
-        theta=scaling.number("rope_theta", reader.number("rope_theta", 10_000.0)),
-        kind=kind,
-        factor=scaling.number("factor", 1.0),
-        low_freq_factor=scaling.number("low_freq_factor", 1.0),
-        high_freq_factor=scaling.number("high_freq_factor", 4.0),
-        original_max_positions=scaling.positive("original_max_position_embeddings", max_positions),
-    )
+def _activation(reader: ConfigReader, family: ModelFamily) -> str:
+    named = reader.values.get(family.activation_key, "silu")
+    if not isinstance(named, str) or named not in ACTIVATIONS:
+        reader.fault(f"`{family.activation_key}` {named!r} is not supported", f"dunlin runs {', '.join(ACTIVATIONS)}")
+        return "silu"
+    return ACTIVATIONS[named]
+
+
+def _cap(reader: ConfigReader, family: ModelFamily, key: str) -> float:
+    return reader.optional_number(key) if key in family.cap_keys else 0.0
 
 
 def _dtype(values: Mapping[str, Any]) -> str:
     return str(values.get("dtype") or values.get("torch_dtype") or "float32")
 
 
-def _eos_ids(reader: _Reader, vocab: int) -> tuple[int, ...]:
+def _eos_ids(reader: ConfigReader, vocab: int) -> tuple[int, ...]:
     """The ids that end a text. `generation_config.json` has the say where both files name some."""
     path = reader.path.parent / "generation_config.json"
     try:

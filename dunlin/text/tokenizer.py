@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as _Tokenizer
 
-from dunlin.model.config import read_json
+from dunlin.model.config_reader import read_json
 from dunlin.model.errors import ModelError
 from dunlin.text.chat_template import ChatTemplate
 from dunlin.text.detokenizer import ByteDetokenizer, Detokenizer, TokenBytes, WindowDetokenizer

@@ -50,11 +50,14 @@ def test_every_fault_is_told_not_the_first_alone(tmp_path: Path) -> None:
     del entries["model.norm.weight"]
     entries["lm_head.weight"] = TensorEntry(tmp_path / "g", "F32", (8, 10))
     entries["model.layers.1.mlp.up_proj.weight"] = TensorEntry(tmp_path / "h", "I8", (16, 8))
+    bias = "model.layers.1.self_attn.o_proj.bias"
+    entries[bias] = TensorEntry(tmp_path / "i", "F32", (8,))
     faults = {fault.path: fault.what for fault in tensor_faults(entries, CONFIG, tmp_path)}
     assert faults == {
         str(tmp_path): "tensor `model.norm.weight` is missing",
         str(tmp_path / "g"): "tensor `lm_head.weight` has shape (8, 10), config.json implies (10, 8)",
         str(tmp_path / "h"): "tensor `model.layers.1.mlp.up_proj.weight` has dtype I8",
+        str(tmp_path / "i"): f"tensor `{bias}` is a bias that config.json does not ask for",
     }
 
 

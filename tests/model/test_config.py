@@ -1,13 +1,15 @@
 """config.json: what is read, and what is refused with a cause."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dunlin.model.config import RopeConfig, load_config, parse_config
+from dunlin.model.config import load_config, parse_config
 from dunlin.model.errors import ModelError
+from dunlin.model.rope_config import RopeConfig
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -75,11 +77,20 @@ REFUSED: dict[str, dict[str, Any]] = {
     "`head_dim` must be even": {"head_dim": 5},
     "`rms_norm_eps` must be a positive number": {"rms_norm_eps": float("nan")},
     "`tie_word_embeddings` must be true or false": {"tie_word_embeddings": "yes"},
-    "rope type 'yarn' is not supported; dunlin runs default, linear, llama3": {"rope_scaling": {"rope_type": "yarn"}},
+    "rope type 'axial' is not supported; of this family dunlin runs default, linear, dynamic, llama3, yarn, longrope": {
+        "rope_scaling": {"rope_type": "axial"}
+    },
+    "`factor` of rope type yarn is missing": {"rope_scaling": {"rope_type": "yarn"}},
     "the rope parameters are not an object": {"rope_scaling": [1]},
-    "`hidden_act` 'gelu' is not supported": {"hidden_act": "gelu"},
-    "quantised weights are not supported": {"quantization_config": {}},
-    "`attention_bias` is not supported": {"attention_bias": True},
+    "`hidden_act` 'tanh' is not supported": {"hidden_act": "tanh"},
+    "quantised weights are not supported (`quantization_config`: awq)": {
+        "quantization_config": {"quant_method": "awq"}
+    },
+    "`final_logit_softcapping` is not supported with this family": {"final_logit_softcapping": 30.0},
+    "`partial_rotary_factor` is not supported with this family": {"partial_rotary_factor": 0.5},
+    "`layer_types` of full_attention, sliding_attention is not supported": {
+        "layer_types": ["full_attention", "sliding_attention"]
+    },
     "a sliding window of 512 tokens is not supported": {"sliding_window": 512},
     "`sliding_window` must be a positive integer": {"sliding_window": "wide"},
     "`eos_token_id` must be token ids": {"eos_token_id": "end"},
@@ -96,6 +107,35 @@ def test_what_dunlin_does_not_run_is_named(what: str) -> None:
 def test_a_window_as_long_as_the_model_changes_nothing() -> None:
     assert parse(sliding_window=4096, max_position_embeddings=4096).max_positions == 4096
     assert parse(sliding_window=16, use_sliding_window=False).max_positions == 2048
+
+
+MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+
+
+def test_which_layers_have_a_window() -> None:
+    def windows(**values: Any) -> list[int]:
+        config = parse(num_hidden_layers=4, sliding_window=16, num_key_value_heads=2, **values)
+        return [config.layer(layer).window for layer in range(4)]
+
+    qwen = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}
+    gemma = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}
+    assert windows(**MISTRAL) == [16, 16, 16, 16]
+    assert windows(**qwen, max_window_layers=3) == [0, 0, 0, 16]
+    assert windows(**qwen, layer_types=["sliding_attention", "full_attention"] * 2) == [16, 0, 16, 0]
+    assert windows(**{**qwen, "use_sliding_window": False}) == [0, 0, 0, 0]
+    assert windows(**gemma) == [16, 0, 16, 0]
+    local = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+    assert windows(**local, sliding_window_pattern=3) == [16, 16, 0, 16]
+    with pytest.raises(ModelError, match="`layer_types` of full_attention is not supported"):
+        windows(**MISTRAL, layer_types=["full_attention"] * 4)
+
+
+def test_a_rope_that_depends_on_length_bounds_the_length() -> None:
+    scaling = {"type": "su", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    phi = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "original_max_position_embeddings": 1000}
+    config = parse(**phi, max_position_embeddings=8000, rope_scaling=scaling)
+    assert (config.max_positions, config.rope.kind, config.rope.factors) == (1000, "longrope", (1.0,) * 8)
+    assert config.rope.attention_factor == pytest.approx((1 + math.log(8) / math.log(1000)) ** 0.5)
 
 
 def test_generation_config_has_the_say_about_the_end(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
-"""`dunlin model`: `init DIR` makes a checkpoint with random weights, to try sizes with; `show` looks at one."""
+"""`dunlin model`: `init DIR` makes a checkpoint with random weights, to try sizes with; `show` looks at one; `list`
+says what dunlin runs.
+"""
 
 import argparse
 from pathlib import Path
 
-from cli.commands.setup import model_show
+from cli.commands.setup import model_list, model_show
 from cli.common.errors import USAGE, CliError
 from cli.common.options import Subparsers, number, whole_number
+from dunlin.model.families import FAMILIES
 from dunlin.runtime.extras import missing_package_text
 
 _INIT = """\
@@ -16,7 +19,6 @@ examples:
   dunlin model init ./wide --family qwen2 --layers 8 --hidden 512 --heads 8 --kv-heads 4 --dtype bfloat16
   dunlin up --model ./small
 """
-_FAMILIES = ("llama", "mistral", "qwen2")
 TOKENS = 4096
 """Of the built-in tokenizer: each needs an embedding."""
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -29,6 +31,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     model_show.add(commands)
+    model_list.add(commands)
     init = commands.add_parser(
         "init",
         help="write a random-weight checkpoint",
@@ -36,7 +39,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     init.add_argument("directory", type=Path, metavar="DIR", help="a directory that holds no checkpoint yet")
-    init.add_argument("--family", choices=_FAMILIES, default="llama", help="architecture (default: llama)")
+    init.add_argument("--family", choices=tuple(FAMILIES), default="llama", help="architecture (default: llama)")
     init.add_argument("--dtype", choices=_DTYPES, default="float32", help="of the weights (default: float32)")
     init.add_argument("--tied", action="store_true", help="one matrix for embedding and output")
     init.add_argument(

@@ -11,8 +11,10 @@ from cli.common.errors import FAILED, OK, USAGE, CliError
 from cli.common.options import Subparsers, add_json
 from cli.common.output import as_json, table
 from dunlin.model.builtin import models_folder, resolve_model
-from dunlin.model.config import FAMILIES, read_json
+from dunlin.model.config_reader import read_json
 from dunlin.model.errors import ModelError
+from dunlin.model.families import FAMILIES
+from dunlin.model.features import features_of
 from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class CheckpointSummary:
     head_dim: int | None
     vocabulary: int | None
     max_positions: int | None
+    served_positions: int | None
+    features: tuple[str, ...]
     dtypes: dict[str, int]
     files: int
     parameters: int
@@ -117,6 +121,8 @@ def summarize_checkpoint(directory: Path) -> CheckpointSummary:
         directory=str(directory),
         architecture=_architecture(values),
         **sizes,
+        served_positions=found.config.max_positions if found.config else None,
+        features=tuple(features_of(found.config)) if found.config else (),
         dtypes=_dtypes(found.entries.values()),
         files=len({entry.path for entry in found.entries.values()}),
         parameters=sum(prod(entry.shape) for entry in found.entries.values()),
@@ -150,7 +156,8 @@ def render(shown: CheckpointSummary) -> str:
         ("hidden size", _text(shown.hidden)),
         ("heads", f"{_text(shown.heads)} query, {_text(shown.kv_heads)} key-value, {_text(shown.head_dim)} wide"),
         ("vocabulary", _text(shown.vocabulary)),
-        ("positions", _text(shown.max_positions)),
+        ("positions", _positions(shown)),
+        ("features", ", ".join(shown.features) or "none beyond Llama's"),
         ("weights", f"{shown.parameters:,} parameters, {_size(shown.weight_bytes)} in {shown.files} file{plural}"),
         ("dtype", dtypes or "unknown"),
         ("KV per token", f"{kv[0]} in bf16, {kv[1]} in fp32"),
@@ -160,6 +167,13 @@ def render(shown: CheckpointSummary) -> str:
     ]
     lines = [line.rstrip() for line in table(("", ""), rows).splitlines()[1:]]
     return "\n".join([*lines, *_listed(shown.problems)])
+
+
+def _positions(shown: CheckpointSummary) -> str:
+    served = shown.served_positions
+    if served is None or shown.max_positions is None or served >= shown.max_positions:
+        return _text(shown.max_positions)
+    return f"{_text(shown.max_positions)}, of which dunlin serves {served:,}: beyond, its rope has other frequencies"
 
 
 def _listed(problems: tuple[str, ...]) -> list[str]:

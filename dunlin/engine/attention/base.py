@@ -6,7 +6,7 @@ work, between which rows may leave and partial results of peers may arrive.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import NamedTuple, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -15,6 +15,32 @@ from dunlin.engine.attention.spans import KeySpan, RoomSpan, Runs, SlotSpan, slo
 
 Result = tuple[Tensor, Tensor]
 """(out `[tokens, heads, head_dim]`, lse `[tokens, heads]` fp32). lse is -inf, and out 0, where no key is visible."""
+
+
+class AttentionKind(NamedTuple):
+    """What a layer's attention does besides the usual; positions are absolute, so spans and chunks change nothing.
+
+    A query sees the keys at the last `window` positions, its own included (0: all up to its own). Scores are multiplied
+    by `scale` (0: by `head_dim ** -0.5`), then become `cap * tanh(score / cap)` (0: stay).
+    """
+
+    window: int = 0
+    cap: float = 0.0
+    scale: float = 0.0
+
+    def scale_of(self, head_dim: int) -> float:
+        return self.scale or head_dim**-0.5
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a query at `position` sees."""
+        return max(position + 1 - self.window, 0) if self.window else 0
+
+    def sees_all(self, queries: range, keys: range) -> bool:
+        """Whether the window hides none of the keys from any of the queries."""
+        return not self.window or not keys or queries[-1] - keys[0] < self.window
+
+
+PLAIN = AttentionKind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +168,7 @@ class AttentionPass(Protocol):
 
 
 class AttentionPlan(Protocol):
-    """A batch, planned once for all its layers."""
+    """A batch, planned once for all its layers of one kind."""
 
     def start(
         self,
@@ -170,7 +196,7 @@ class AttentionPlan(Protocol):
 class Attention(Protocol):
     """A backend."""
 
-    def plan(self, rows: Sequence[BatchRow]) -> AttentionPlan:
+    def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> AttentionPlan:
         """`rows` cover the packed tokens in order, without gaps."""
         ...
 

@@ -1,8 +1,10 @@
 """Which backend the fast mode computes with: the kernel where there is one and it agrees with torch here."""
 
+from itertools import product
+
 import torch
 
-from dunlin.engine.attention.base import Attention, Result, local_row, run_pass
+from dunlin.engine.attention.base import PLAIN, Attention, AttentionKind, Result, local_row, run_pass
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import LEVELS, KernelUnavailable, load_kernel
 from dunlin.engine.attention.paged import PagedAttention
@@ -12,6 +14,7 @@ from dunlin.engine.attention.spans import slot_span
 SHAPES = ((4, 2, 64), (2, 1, 128), (6, 2, 80))
 # (tokens, tokens before them): decode, a short row, a prompt.
 ROWS = ((1, 300), (7, 90), (40, 0))
+KINDS = (PLAIN, AttentionKind(window=100, cap=2.0, scale=0.2))
 # The greatest difference of two numbers near 1. bf16: both round.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 
@@ -29,15 +32,15 @@ def choose_backend() -> tuple[str, str]:
 
 def agrees_with_torch(backend: Attention) -> bool:
     """Compute a ragged batch over scattered slots with both."""
-    return all(_agrees(backend, shape, dtype) for shape in SHAPES for dtype in TOLERANCE)
+    return all(_agrees(backend, *case) for case in product(SHAPES, TOLERANCE, KINDS))
 
 
-def _agrees(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype) -> bool:
-    ours, theirs = (_compute(each, shape, dtype) for each in (backend, FusedAttention()))
+def _agrees(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype, kind: AttentionKind) -> bool:
+    ours, theirs = (_compute(each, shape, dtype, kind) for each in (backend, FusedAttention()))
     return all(torch.allclose(a.float(), b.float(), atol=TOLERANCE[dtype]) for a, b in zip(ours, theirs, strict=True))
 
 
-def _compute(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype) -> Result:
+def _compute(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype, kind: AttentionKind) -> Result:
     (heads, kv_heads, head_dim), random = shape, torch.Generator().manual_seed(1)
     tokens = sum(count for count, _ in ROWS)
     query = torch.randn(tokens, heads, head_dim, generator=random).to(dtype)
@@ -48,4 +51,4 @@ def _compute(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype
         length = count + before
         rows.append(local_row(at, at + count, slot_span(range(length), slots[first : first + length])))
         at, first = at + count, first + length
-    return run_pass(backend.plan(rows).start(query, layer_kv), lambda: None)
+    return run_pass(backend.plan(rows, kind).start(query, layer_kv), lambda: None)

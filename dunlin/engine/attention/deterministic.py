@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.base import BatchRow, PartialResult, Result, merge_results
+from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, PartialResult, Result, merge_results
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import OWN, RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, SlotSpan, count_below
@@ -37,8 +37,8 @@ RUN_QUERIES = 64
 class DeterministicAttention:
     """See `Attention`."""
 
-    def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
-        return PiecewisePlan(rows, _pieces(rows), DeterministicCutter(rows))
+    def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> PiecewisePlan:
+        return PiecewisePlan(rows, _pieces(rows, kind), DeterministicCutter(rows, kind))
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         """Results of whole blocks, K/V of the rest."""
@@ -50,19 +50,20 @@ class DeterministicAttention:
         return results, rooms
 
 
-def _pieces(rows: Sequence[BatchRow]) -> list[Piece]:
+def _pieces(rows: Sequence[BatchRow], kind: AttentionKind) -> list[Piece]:
     short = [index for index, row in enumerate(rows) if _is_short(row)]
     groups = _groups(rows, short)
-    pieces = [Piece(tuple(group), None, 0, _Shared([rows[index] for index in group]).compute) for group in groups]
+    pieces = [Piece(tuple(group), None, 0, _Shared([rows[index] for index in group], kind).compute) for group in groups]
     long = [index for index, row in enumerate(rows) if not _is_short(row) and not row.awaited]
-    return pieces + [piece for index in long for piece in _long_pieces(index, rows[index], rows[index].keys, ())]
+    return pieces + [piece for index in long for piece in _long_pieces(index, rows[index], rows[index].keys, (), kind)]
 
 
 class DeterministicCutter:
     """See `ArrivalCutter`."""
 
-    def __init__(self, rows: Sequence[BatchRow]) -> None:
+    def __init__(self, rows: Sequence[BatchRow], kind: AttentionKind) -> None:
         self._rows = rows
+        self._kind = kind
 
     def check(self, row: int, part: PartialResult) -> None:
         """:raises ValueError: the part is not one block: its bits would depend on where its keys lie."""
@@ -81,7 +82,7 @@ class DeterministicCutter:
             return ()
         rooms = [span for span in arrived if isinstance(span, RoomSpan)]
         elsewhere = [part.positions for part in arrived if isinstance(part, PartialResult)]
-        return _long_pieces(row, self._rows[row], (*self._rows[row].keys, *rooms), elsewhere)
+        return _long_pieces(row, self._rows[row], (*self._rows[row].keys, *rooms), elsewhere, self._kind)
 
 
 def _is_short(row: BatchRow) -> bool:
@@ -129,7 +130,8 @@ def _by_block(positions: range) -> Iterator[tuple[int, range]]:
 class _Shared:
     """Rows of one token each: one tile per row, all tiles in one call."""
 
-    def __init__(self, rows: Sequence[BatchRow]) -> None:
+    def __init__(self, rows: Sequence[BatchRow], kind: AttentionKind) -> None:
+        self._kind = kind
         self._width = _leaves(rows[0].length) * LEAF
         # A row's padding repeats its own last slot: masked, and always finite.
         slots = [F.pad(_slots(row)[None], (0, self._width - row.length), mode="replicate") for row in rows]
@@ -146,7 +148,7 @@ class _Shared:
         keys, values = _cut_leaves(layer_kv.index_select(0, self._slots.view(-1)).view(count, -1, *layer_kv.shape[1:]))
         tile = F.pad(folded, (0, 0, 0, _tile_rows(group) - group))
         positions = self._positions[:, None].expand(-1, tile.shape[2])
-        mixed, sums = reduce(merge_results, _tiles(tile, positions, keys, values, 0))
+        mixed, sums = reduce(merge_results, _tiles(tile, positions, keys, values, 0, self._kind))
         results.out[self._at] = mixed[:, :, :group].reshape(count, heads, head_dim).to(results.out.dtype)
         results.lse[self._at] = sums[:, :, :group].reshape(count, heads)
 
@@ -157,13 +159,15 @@ def _slots(row: BatchRow) -> Tensor:
     return span.slots()
 
 
-def _long_pieces(index: int, row: BatchRow, spans: Sequence[KeySpan], elsewhere: Sequence[range]) -> Iterator[Piece]:
+def _long_pieces(
+    index: int, row: BatchRow, spans: Sequence[KeySpan], elsewhere: Sequence[range], kind: AttentionKind
+) -> Iterator[Piece]:
     """The pieces of one row over the blocks that are not `elsewhere`: run of keys after run, queries after queries."""
     missing = {positions.start // BLOCK for positions in elsewhere}
     held = _held_blocks(row.length, spans)
     at = 0
     for start, stop in _runs(sorted(held - missing)):
-        run = _Run(row, spans, start, stop)
+        run = _Run(row, spans, start, stop, kind)
         for first in range(0, row.tokens, RUN_QUERIES):
             # Queries that see none of the keys still have a result: the first run's.
             if at < -(-row.tokens // RUN_QUERIES) or row.queries[first : first + RUN_QUERIES][-1] >= start * BLOCK:
@@ -201,6 +205,7 @@ class _Run:
     spans: Sequence[KeySpan]
     start: int
     stop: int
+    kind: AttentionKind
 
     @property
     def leaves(self) -> int:
@@ -257,7 +262,7 @@ class _Tiles:
                 _unfold(mixed[0], tokens, group).reshape(-1, heads, head_dim),
                 _unfold(sums[0, :, :, None], tokens, group).reshape(-1, heads),
             )
-            for mixed, sums in _tiles(tile, positions, keys, values, self.run.start * BLOCK)
+            for mixed, sums in _tiles(tile, positions, keys, values, self.run.start * BLOCK, self.run.kind)
         ]
 
 
@@ -288,7 +293,9 @@ def _cut_leaves(keys_values: Tensor) -> Result:
     return leaves[0], leaves[1]
 
 
-def _tiles(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor, first: int) -> list[Result]:
+def _tiles(
+    query: Tensor, positions: Tensor, keys: Tensor, values: Tensor, first: int, kind: AttentionKind
+) -> list[Result]:
     """Query `[n, kv_heads, tile, head_dim]` at `[n, tile]` positions against keys from position `first` on.
 
     Block by block: out like the query, lse `[n, kv_heads, tile]`.
@@ -298,9 +305,15 @@ def _tiles(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor, first
     spread = query[:, None].expand(-1, leaves, -1, -1, -1).reshape(-1, tile, head_dim)
     # A block's leaves are a power of two; a run of several blocks has whole ones.
     shape = (count, -(-leaves // BLOCK_LEAVES), min(leaves, BLOCK_LEAVES), kv_heads, tile)
-    scores = torch.bmm(spread, keys.reshape(-1, LEAF, head_dim).transpose(1, 2)).view(*shape, LEAF) * head_dim**-0.5
+    scores = torch.bmm(spread, keys.reshape(-1, LEAF, head_dim).transpose(1, 2)).view(*shape, LEAF)
+    scores = scores * kind.scale_of(head_dim)
+    if kind.cap:
+        scores = kind.cap * (scores / kind.cap).tanh()
     key_positions = torch.arange(first, first + leaves * LEAF).view(1, *shape[1:3], 1, 1, LEAF)
-    scores.masked_fill_(key_positions > positions.view(count, 1, 1, 1, tile, 1), float("-inf"))
+    query_positions = positions.view(count, 1, 1, 1, tile, 1)
+    scores.masked_fill_(key_positions > query_positions, float("-inf"))
+    if kind.window:
+        scores.masked_fill_(key_positions <= query_positions - kind.window, float("-inf"))
     highest = scores.amax(dim=(2, 5)).clamp_min(_LOWEST)
     shares = scores.sub_(highest[:, :, None, :, :, None]).exp_()
     parts = torch.bmm(shares.view(-1, tile, LEAF), values.reshape(-1, LEAF, head_dim)).view(*shape, head_dim)

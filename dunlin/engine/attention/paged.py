@@ -12,7 +12,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, LocalRows, PartialResult
+from dunlin.engine.attention.base import (
+    DECODE_PAIRS,
+    PIECE_PAIRS,
+    PLAIN,
+    AttentionKind,
+    BatchRow,
+    LocalRows,
+    PartialResult,
+)
 from dunlin.engine.attention.native.library import COLUMNS, PagedKernel, load_kernel
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
@@ -35,25 +43,27 @@ class PagedAttention:
         """:raises KernelUnavailable: there is none."""
         return self._given or load_kernel()
 
-    def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
+    def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> PiecewisePlan:
+        kernel = self.kernel.of(kind)
         if not isinstance(rows, LocalRows):
-            return self._planned(rows, _cut(self.kernel, rows, range(len(rows))))
+            return _planned(kernel, rows, _cut(kernel, rows, range(len(rows))))
         columns = zip(rows.starts, rows.stops, rows.lengths, strict=True)
         decoding = [at for at, row in enumerate(columns) if row[1] - row[0] == 1 and row[2] <= DECODE_PAIRS]
-        pieces = self._decode_pieces(rows, decoding) if decoding else []
+        pieces = self._decode_pieces(kernel, rows, decoding) if decoding else []
         others = sorted(set(range(len(rows))) - set(decoding)) if len(decoding) < len(rows) else []
-        return self._planned(rows, [*pieces, *_cut(self.kernel, rows, others)])
+        return _planned(kernel, rows, [*pieces, *_cut(kernel, rows, others)])
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         return [held], []
 
-    def _planned(self, rows: Sequence[BatchRow], pieces: Iterable[Piece]) -> PiecewisePlan:
-        return PiecewisePlan(rows, list(pieces), PagedCutter(self.kernel, rows))
-
-    def _decode_pieces(self, rows: LocalRows, chosen: Sequence[int]) -> list[Piece]:
+    def _decode_pieces(self, kernel: PagedKernel, rows: LocalRows, chosen: Sequence[int]) -> list[Piece]:
         if self._decode_runs is None or not self._decode_runs.fit(rows, chosen):
             self._decode_runs = _DecodeRuns(rows, chosen)
-        return list(self._decode_runs.pieces(self.kernel, rows, chosen))
+        return list(self._decode_runs.pieces(kernel, rows, chosen))
+
+
+def _planned(kernel: PagedKernel, rows: Sequence[BatchRow], pieces: Iterable[Piece]) -> PiecewisePlan:
+    return PiecewisePlan(rows, list(pieces), PagedCutter(kernel, rows))
 
 
 class PagedCutter:
@@ -82,7 +92,9 @@ def _cut(kernel: PagedKernel, rows: Sequence[BatchRow], chosen: Iterable[int]) -
             for span in row.keys:
                 yield from _pieces_of_span(kernel, index, row, span)
             continue
-        cell = _Cell(index, row, row.keys[0], 0, row.tokens, 0, len(row.keys[0].positions))
+        positions = row.keys[0].positions
+        begin = count_below(positions, kernel.kind.first_seen(row.queries[0]))
+        cell = _Cell(index, row, row.keys[0], 0, row.tokens, begin, len(positions))
         if together and cost + cell.cost > PIECE_PAIRS:
             yield _together(kernel, together)
             together, cost = [], 0
@@ -98,7 +110,7 @@ def _together(kernel: PagedKernel, cells: Sequence["_Cell"]) -> Piece:
 
 
 def _pieces_of_span(kernel: PagedKernel, index: int, row: BatchRow, span: KeySpan) -> Iterator[Piece]:
-    for at, cell in enumerate(_cut_cells(index, row, span)):
+    for at, cell in enumerate(_cut_cells(index, row, span, kernel.kind)):
         yield Piece((index,), span.positions, at, _Single(kernel, cell, _Table([cell])).compute)
 
 
@@ -129,6 +141,10 @@ class _DecodeRuns:
         table[:, 0] = table[:, 1] = starts
         table[:, 8] = torch.tensor(lengths)
         table[:, 3] = table[:, 8] - 1
+        window = kernel.kind.window
+        if window:
+            table[:, 7] = (table[:, 8] - window).clamp_min(0)
+            lengths = [min(length, window) for length in lengths]
         for start, stop in _within(lengths, DECODE_PAIRS):
             members = tuple(chosen[start:stop])
             packed = _Packed(kernel, members, table[start:stop], self._run_at, self._run_slot)
@@ -175,13 +191,14 @@ def _is_small(row: BatchRow) -> bool:
     return max(row.tokens, LEAST_QUERIES) * len(row.keys[0].positions) <= PIECE_PAIRS
 
 
-def _cut_cells(index: int, row: BatchRow, span: KeySpan) -> Iterator[_Cell]:
+def _cut_cells(index: int, row: BatchRow, span: KeySpan, kind: AttentionKind) -> Iterator[_Cell]:
     """A row's cells over one span, block after block of queries; at least one for each."""
     for first in range(0, row.tokens, QUERY_BLOCK):
         stop = min(first + QUERY_BLOCK, row.tokens)
         end = count_below(span.positions, row.queries[stop - 1] + 1)
         width = PIECE_PAIRS // max(stop - first, LEAST_QUERIES)
-        for start in range(0, max(end, 1), width):
+        begin = min(count_below(span.positions, kind.first_seen(row.queries[first])), end)
+        for start in range(begin, max(end, begin + 1), width):
             yield _Cell(index, row, span, first, stop, start, min(start + width, end))
 
 

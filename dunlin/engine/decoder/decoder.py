@@ -1,10 +1,11 @@
-"""The decoder: one definition, configured. Llama's shape, with the variations that `ModelConfig` names.
+"""The decoder: one definition, configured. Llama's shape, with the variations that `ModelConfig` names: a layer has a
+variation where it has its block of weights, or the configuration says so when the decoder is made.
 
 The parts of a layer over packed tokens, on weights and KV that it does not own; `iteration` puts them in order. Knows
 no sequence, no sampling and no message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.base import BatchRow
-from dunlin.engine.decoder.linear_work import ComputeColumns, LinearWork, Product
+from dunlin.engine.attention.base import AttentionKind, BatchRow
+from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
+from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
 from dunlin.engine.decoder.numerics import Numerics, linear_into
 from dunlin.engine.decoder.rope import apply_rotary, inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
@@ -46,7 +48,16 @@ class Decoder:
         self.kv = kv
         self.numerics = numerics
         self._weights = weights
-        self._frequencies = inverse_frequencies(config.rope, config.head_dim)
+        ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
+        self._ropes = [(inverse_frequencies(rope, config.head_dim), rope.attention_factor) for rope in ropes]
+        self._turned = 2 * len(self._ropes[0][0])
+        layers = [config.layer(layer) for layer in range(config.layers)]
+        self._kinds = [AttentionKind(each.window, config.score_cap, config.score_scale) for each in layers]
+        self._rope_of = [int(each.is_local) for each in layers]
+        self._norm = self._offset_norm if config.norm_offset else self._plain_norm
+        self._activate = gated(config.activation)
+        # Rounded like the embedding, as in training.
+        self._embed_scale = torch.tensor(config.embed_scale, dtype=weights.outer["embed"].dtype).item()
 
     def with_kv(self, kv: Sequence[Tensor]) -> "Decoder":
         """The same decoder over other KV."""
@@ -62,16 +73,22 @@ class Decoder:
             runs.append(range(start, layer + 1))
         return runs
 
+    def attention_kind(self, layer: int) -> AttentionKind:
+        """What attention does in a layer."""
+        return self._kinds[layer]
+
     def embed(self, tokens: Tensor) -> Tensor:
         """The hidden states `[tokens, hidden]` before the first layer."""
-        return F.embedding(tokens, self._weights.outer["embed"])
+        embedded = F.embedding(tokens, self._weights.outer["embed"])
+        return embedded if self._embed_scale == 1.0 else embedded * self._embed_scale
 
     def angles(self, positions: Tensor) -> Tensor:
-        """What `project` turns by, for `positions` `[tokens]`; the same in every layer."""
-        return self.numerics.rows(lambda part: rotary_angles(self._frequencies, part), positions)
+        """What `project` turns by in every layer, for `positions` `[tokens]`."""
+        return self.numerics.rows(self._angles, positions)
 
     def project(self, layer: int, hidden: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
         """Write the tokens' keys and values into `slots`; returns their queries `[tokens, heads, head_dim]`."""
+        turn = self._turn_of(layer, turn)
         projected = self.numerics.rows(partial(self._project, self._weights.layers[layer]), hidden, turn)
         return self._write(layer, projected, slots)
 
@@ -91,33 +108,36 @@ class Decoder:
 
     def put_projected(self, layer: int, fused: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
         """The rest of `project`, after its product."""
-        return self._write(layer, self._rotate(fused, turn), slots)
+        rotated = self._rotate(self._weights.layers[layer], fused, self._turn_of(layer, turn))
+        return self._write(layer, rotated, slots)
 
     def begin_finish(self, layer: int, start: int, stop: int, hidden: Tensor, mixed: Tensor) -> LinearWork:
         """The products of `finish` for tokens `[start, stop)`; the result is the hidden states after the layer."""
         weights = self._weights.layers[layer]
-        products = (
-            Product(
-                weights["out"], self._add(weights["out"]), lambda _, out: (out, self._norm(out, weights["mlp_norm"]))
-            ),
-            Product(
-                weights["gate_up"], self._multiply(weights["gate_up"]), lambda before, out: (before, _activate(out))
-            ),
-            Product(weights["down"], self._add(weights["down"]), _kept),
-        )
-        return LinearWork(products, start, stop, hidden, mixed.reshape(mixed.shape[0], -1))
+        feed = self._expert_products(weights) if "router" in weights else self._feed_products(weights)
+        return LinearWork([*feed], start, stop, hidden, mixed.reshape(mixed.shape[0], -1))
 
     # --- a layer ---
+
+    def _angles(self, positions: Tensor) -> Tensor:
+        turns = [rotary_angles(frequencies, positions, factor) for frequencies, factor in self._ropes]
+        return turns[0] if len(turns) == 1 else torch.stack(turns, dim=1)
+
+    def _turn_of(self, layer: int, turn: Tensor) -> Tensor:
+        return turn if len(self._ropes) == 1 else turn[:, self._rope_of[layer]]
 
     def _project(self, weights: dict[str, Tensor], hidden: Tensor, turn: Tensor) -> Tensor:
         """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
         normed = self._norm(hidden, weights["input_norm"])
-        return self._rotate(self.numerics.linear(normed, weights["qkv"], weights.get("qkv_bias")), turn)
+        return self._rotate(weights, self.numerics.linear(normed, weights["qkv"], weights.get("qkv_bias")), turn)
 
-    def _rotate(self, fused: Tensor, turn: Tensor) -> Tensor:
-        rotated = self.config.heads + self.config.kv_heads
-        split = fused.view(-1, rotated + self.config.kv_heads, self.config.head_dim)
-        split[:, :rotated] = apply_rotary(split[:, :rotated], turn)
+    def _rotate(self, weights: dict[str, Tensor], fused: Tensor, turn: Tensor) -> Tensor:
+        heads, kv_heads, turned = self.config.heads, self.config.kv_heads, self._turned
+        split = fused.view(-1, heads + 2 * kv_heads, self.config.head_dim)
+        if self.config.qk_norm:
+            split[:, :heads] = self._norm(split[:, :heads], weights["query_norm"])
+            split[:, heads : heads + kv_heads] = self._norm(split[:, heads : heads + kv_heads], weights["key_norm"])
+        split[:, : heads + kv_heads, :turned] = apply_rotary(split[:, : heads + kv_heads, :turned], turn)
         return split
 
     def _write(self, layer: int, projected: Tensor, slots: Tensor) -> Tensor:
@@ -128,37 +148,100 @@ class Decoder:
 
     def _finish(self, weights: dict[str, Tensor], hidden: Tensor, mixed: Tensor) -> Tensor:
         """Output projection and MLP, both with their residual."""
-        linear = self.numerics.linear
-        hidden = hidden + linear(mixed.reshape(mixed.shape[0], -1), weights["out"], None)
-        gate_up = linear(self._norm(hidden, weights["mlp_norm"]), weights["gate_up"], None)
-        return hidden + linear(_activate(gate_up), weights["down"], None)
+        out = self.numerics.linear(mixed.reshape(mixed.shape[0], -1), weights["out"], weights.get("out_bias"))
+        hidden = hidden + self._after(weights.get("attention_post_norm"), out)
+        normed = self._norm(hidden, weights["mlp_norm"])
+        fed = self._feed_experts(weights, normed) if "router" in weights else self._feed(weights, normed)
+        return hidden + self._after(weights.get("mlp_post_norm"), fed)
+
+    def _after(self, post_norm: Tensor | None, result: Tensor) -> Tensor:
+        """What is added to the residual."""
+        return result if post_norm is None else self._norm(result, post_norm)
+
+    def _feed(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
+        gate_up = self.numerics.linear(normed, weights["gate_up"], weights.get("gate_up_bias"))
+        return self.numerics.linear(self._activate(gate_up), weights["down"], weights.get("down_bias"))
+
+    def _feed_experts(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
+        gate_up, down = self._by_expert(weights)
+        shares = self._shares(weights, normed)
+        linear, mix = self.numerics.linear, self.numerics.experts
+        return mix(normed, shares, gate_up, down, linear, self._activate).to(normed.dtype)
+
+    def _shares(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
+        assert self.config.experts is not None
+        return expert_shares(self.numerics.linear(normed, weights["router"], None), self.config.experts)
+
+    def _by_expert(self, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        assert self.config.experts is not None
+        count = self.config.experts.count
+        return by_expert(weights["expert_gate_up"], count), by_expert(weights["expert_down"], count)
 
     # The same products by columns.
 
-    def _multiply(self, weight: Tensor, bias: Tensor | None = None) -> ComputeColumns:
+    def _feed_products(self, weights: dict[str, Tensor]) -> Iterator[Product]:
+        def fed(residual: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+            return residual, self._activate(out)
+
+        yield self._adding(weights, "out", "out_bias", "attention_post_norm", self._normed(weights))
+        yield Product(weights["gate_up"], self._multiply(weights["gate_up"], weights.get("gate_up_bias")), fed)
+        yield self._adding(weights, "down", "down_bias", "mlp_post_norm", _kept)
+
+    def _expert_products(self, weights: dict[str, Tensor]) -> Iterator[Product]:
+        assert self.config.experts is not None
+        work = ExpertWork(self.config.experts, *self._by_expert(weights), self.numerics.linear, self._activate)
+        normed_after = self._normed(weights)
+
+        def begin(residual: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+            hidden, normed = normed_after(residual, out)
+            return work.begin(hidden, normed, self._shares(weights, normed))
+
+        def end(hidden: Tensor, mixed: Tensor) -> Tensor:
+            return hidden + self._after(weights.get("mlp_post_norm"), mixed.to(hidden.dtype))
+
+        yield self._adding(weights, "out", "out_bias", "attention_post_norm", begin)
+        yield from work.products(end)
+
+    def _normed(self, weights: dict[str, Tensor]) -> AfterProduct:
+        return lambda _, out: (out, self._norm(out, weights["mlp_norm"]))
+
+    def _adding(self, weights: dict[str, Tensor], name: str, bias: str, post_norm: str, then: AfterProduct) -> Product:
+        """A product whose result goes to the residual; with a norm before that it has to be whole."""
+        weight, added, norm = weights[name], weights.get(bias), weights.get(post_norm)
+        if norm is None:
+            return Product(weight, self._add(weight, added), then)
+        return Product(
+            weight,
+            self._multiply(weight, added),
+            lambda residual, out: then(residual, residual + self._norm(out, norm)),
+        )
+
+    def _multiply(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:
         def compute(_: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
             part = None if bias is None else bias[columns]
             linear_into(into, given, weight[columns], part)
 
         return compute
 
-    def _add(self, weight: Tensor) -> ComputeColumns:
+    def _add(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:
         def compute(residual: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
-            torch.add(residual[:, columns], self.numerics.linear(given, weight[columns], None), out=into)
+            part = None if bias is None else bias[columns]
+            torch.add(residual[:, columns], self.numerics.linear(given, weight[columns], part), out=into)
 
         return compute
 
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_eps)
+    def _plain_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(hidden, weight.shape, weight, self.config.norm_eps)
+
+    def _offset_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """In fp32: near 0 the weights are finer than their sum with the offset."""
+        shifted = weight.float() + self.config.norm_offset
+        return F.rms_norm(hidden.float(), weight.shape, shifted, self.config.norm_eps).to(hidden.dtype)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        head = self._weights.outer.get("head", self._weights.outer["embed"])
-        return self.numerics.linear(self._norm(hidden, self._weights.outer["norm"]), head, None).float()
-
-
-def _activate(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+        head, cap = self._weights.outer.get("head", self._weights.outer["embed"]), self.config.logit_cap
+        logits = self.numerics.linear(self._norm(hidden, self._weights.outer["norm"]), head, None)
+        return (logits if not cap else cap * (logits / cap).tanh()).float()
 
 
 def _kept(residual: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionPass, BatchRow, RowState
+from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan, BatchRow, RowState
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.linear_queue import LinearQueue
 from dunlin.engine.decoder.linear_work import LinearWork
@@ -131,7 +131,7 @@ class Iteration:
         self._hidden = (
             hidden if hidden is not None else decoder.embed(batch.tokens) if not resumed else _joined(resumed)
         )
-        self._plan = decoder.numerics.attention.plan(self._rows)
+        self._plans: dict[AttentionKind, AttentionPlan] = {}
         self._resumed = dict(enumerate(resumed))
         self._query: Tensor | None = None
         self._pass: AttentionPass | None = None
@@ -258,7 +258,7 @@ class Iteration:
         if self._pass is None:
             assert self._query is not None
             states = {at: each.attention for at, each in self._resumed.items() if each.attention is not None}
-            self._pass = self._plan.start(self._query, self._decoder.kv[self.layer], states)
+            self._pass = self._plan().start(self._query, self._decoder.kv[self.layer], states)
             for at in self._left:
                 self._pass.leave(at)
             if self._exchange is not None:
@@ -266,6 +266,14 @@ class Iteration:
                 self._exchange.begin(self.layer, self._query, self._pass, rows)
             self._query = None
         return self._pass
+
+    def _plan(self) -> AttentionPlan:
+        """The rows, planned for the layer."""
+        kind = self._decoder.attention_kind(self.layer)
+        plan = self._plans.get(kind)
+        if plan is None:
+            plan = self._plans[kind] = self._decoder.numerics.attention.plan(self._rows, kind)
+        return plan
 
     # --- linear work ---
 
@@ -377,7 +385,7 @@ class Iteration:
             rows.append(replace(row, start=end, stop=end + row.stop - row.start))
             end = rows[-1].stop
         self._rows, self._numbers, self._left = rows, [self._numbers[at] for at in kept], set()
-        self._plan = self._decoder.numerics.attention.plan(rows)
+        self._plans = {}
 
 
 @torch.inference_mode()

@@ -12,6 +12,8 @@ from torch import Tensor
 
 ComputeColumns = Callable[[Tensor, Tensor, slice, Tensor], None]
 """(residual, given, columns, into) -> None: write those columns of the result."""
+AfterProduct = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(residual, result) -> (residual, given) of the next product."""
 QUANTUM = 32
 
 
@@ -19,12 +21,13 @@ QUANTUM = 32
 class Product:
     """One product of a stretch, with `weight` `[columns of the result, inputs]`.
 
-    `after(residual, result)` is what the next product gets: (residual, given).
+    `after` makes what the next product gets. `part` of the rows is computed, on average.
     """
 
     weight: Tensor
     compute: ComputeColumns
-    after: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    after: AfterProduct
+    part: float = 1.0
 
 
 class LinearWork:
@@ -70,9 +73,11 @@ class LinearWork:
         """
         product = self._products[self._at]
         count, inputs = product.weight.shape
-        total = sum(each.weight.numel() for each in self._products)
+        total = sum(each.weight.numel() * each.part for each in self._products)
         left = count - self._column
-        columns = slice(self._column, self._column + even_part(left, share * total / inputs, least_columns))
+        columns = slice(
+            self._column, self._column + even_part(left, share * total / (inputs * product.part), least_columns)
+        )
         if self._out is None:
             self._out = self._given.new_empty(self.stop - self.start, count)
         product.compute(self._residual, self._given, columns, self._out[:, columns])

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
+from dunlin.engine.decoder.experts import MixExperts, mix_gathered, mix_whole
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 
 # In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
@@ -29,8 +30,8 @@ RowWise = Callable[..., Tensor]
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """`rows(function, *inputs)` applies a row-wise function to inputs that agree in their first axis; `linear(input,
-    weight, bias)` is the product; `attention` is the backend. Linear work that is cut has blocks of `piece_rows` at
-    least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
+    weight, bias)` is the product; `attention` is the backend; `experts` mixes experts. Linear work that is cut has
+    blocks of `piece_rows` at least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
     """
 
     rows: Callable[..., Tensor]
@@ -38,6 +39,7 @@ class Numerics:
     attention: Attention
     piece_rows: int
     piece_columns: int | None
+    experts: MixExperts = mix_gathered
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -89,4 +91,4 @@ def fast_numerics(attention: str = "torch") -> Numerics:
 
 def deterministic_numerics() -> Numerics:
     """Fixed shapes throughout; offered in fp32."""
-    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"](), TILE_ROWS, None)
+    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"](), TILE_ROWS, None, mix_whole)

@@ -8,8 +8,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,22 @@ import torch
 from safetensors.torch import save_file
 
 from dunlin.engine.decoder.weights import TORCH_DTYPES
-from dunlin.model.config import FAMILIES, ModelConfig, load_config
+from dunlin.model.config import ModelConfig, load_config
 from dunlin.model.errors import ModelError
+from dunlin.model.families import FAMILIES
 from dunlin.model.weight_layout import WeightBlock, layer_blocks, outer_blocks, part_shapes
 
 TOKENIZER = Path(__file__).parents[2] / "text" / "data"
 
 # `norm`: the standard deviation of the logits; at 3 sampling has variety and a few tokens lead.
-GAINS = {"norm": 3.0, "out": 2.0, "down": 2.0}
+GAINS = {"norm": 3.0, "out": 2.0, "down": 2.0, "expert_down": 2.0, "router": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointShape:
-    """What a random checkpoint looks like; sizes in elements, positions in tokens."""
+    """What a random checkpoint looks like; sizes in elements, positions in tokens. `options` go into its config.json,
+    over what stands there.
+    """
 
     layers: int = 4
     hidden: int = 256
@@ -42,6 +45,7 @@ class CheckpointShape:
     tied: bool = False
     dtype: str = "float32"
     rope_theta: float = 10_000.0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_random_checkpoint(
@@ -69,8 +73,9 @@ def write_random_checkpoint(
 
 
 def _config(family: str, shape: CheckpointShape) -> dict[str, Any]:
-    return {
-        "architectures": [FAMILIES[family].architecture],
+    row = FAMILIES[family]
+    values = {
+        "architectures": [row.architecture],
         "model_type": family,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -87,8 +92,16 @@ def _config(family: str, shape: CheckpointShape) -> dict[str, Any]:
         "tie_word_embeddings": shape.tied,
         "bos_token_id": 0,
         "eos_token_id": 1,
+        "pad_token_id": 2,
         "torch_dtype": shape.dtype,
     }
+    if row.experts_keys:
+        values |= {row.experts_keys[0]: 4, "num_experts_per_tok": 2, row.expert_width_key: shape.intermediate}
+    if row.activation_key != "hidden_act":
+        del values["hidden_act"]  # of another meaning there; the default is the family's
+    if row.score_scale_key:
+        values |= {row.score_scale_key: shape.head_dim, "sliding_window": min(512, shape.max_positions)}
+    return {**values, **shape.options}
 
 
 def _write_tokenizer(directory: Path) -> None:
@@ -104,13 +117,15 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def _tensors(config: ModelConfig, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     for block in outer_blocks(config):
-        yield from _random(block, dtype, generator)
+        yield from _random(block, dtype, generator, config.norm_offset)
     for layer in range(config.layers):
         for block in layer_blocks(config, layer):
-            yield from _random(block, dtype, generator)
+            yield from _random(block, dtype, generator, config.norm_offset)
 
 
-def _random(block: WeightBlock, dtype: torch.dtype, generator: torch.Generator) -> Iterator[tuple[str, torch.Tensor]]:
+def _random(
+    block: WeightBlock, dtype: torch.dtype, generator: torch.Generator, norm_offset: float
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Normal entries that keep the scale of what they multiply, times the block's gain.
 
     Layers write much more to the residual than the embedding does, so a text depends on more than its last token, with
@@ -119,7 +134,7 @@ def _random(block: WeightBlock, dtype: torch.dtype, generator: torch.Generator) 
     for name, shape in part_shapes(block):
         noise = torch.randn(shape, generator=generator)
         if block.name.endswith("norm"):
-            yield name, ((1 + 0.1 * noise) * GAINS.get(block.name, 1.0)).to(dtype)
+            yield name, ((1 + 0.1 * noise) * GAINS.get(block.name, 1.0) - norm_offset).to(dtype)
         elif block.name.endswith("bias"):
             yield name, (0.1 * noise).to(dtype)
         else:

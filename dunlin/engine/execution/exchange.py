@@ -13,7 +13,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionPass, BatchRow, PartialResult
+from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan, BatchRow, PartialResult
 from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.execution.peer_spans import RetainedSpan, ServedPart, part_of, parts_of
@@ -37,7 +37,7 @@ class SplitRow:
 
 @dataclass(slots=True)
 class _Served:
-    """A master's rows: the pass over the own keys, planned once for all layers."""
+    """A master's rows: what the passes over the own keys compute."""
 
     parts: Sequence[ServedPart]
     backend_rows: list[BatchRow] = field(default_factory=list)
@@ -61,7 +61,7 @@ class StepExchange:
         self._links = links
         self._split = split
         self._served = [self._plan_served(parts) for parts in served]
-        self._plans = [self._backend.plan(each.backend_rows) for each in self._served]
+        self._plans: list[dict[AttentionKind, AttentionPlan]] = [{} for _ in self._served]
         self._shape = (decoder.config.heads, decoder.config.head_dim)
         backend = self._backend
         self._parts = [
@@ -165,7 +165,14 @@ class StepExchange:
         served = self._served[index]
         query = torch.from_numpy(content).view(self._dtype).view(-1, *self._shape)[served.packed]
         layer_kv = self._decoder.kv[self.layer]
-        self._serving.append((index, self._plans[index].start(query, layer_kv, dtype=torch.float32)))
+        self._serving.append((index, self._plan(index).start(query, layer_kv, dtype=torch.float32)))
+
+    def _plan(self, index: int) -> AttentionPlan:
+        """The master's rows, planned for the layer."""
+        plans, kind = self._plans[index], self._decoder.attention_kind(self.layer)
+        if kind not in plans:
+            plans[kind] = self._backend.plan(self._served[index].backend_rows, kind)
+        return plans[kind]
 
     def _answer(self, index: int, attention: AttentionPass) -> None:
         served, layer_kv = self._served[index], self._decoder.kv[self.layer]

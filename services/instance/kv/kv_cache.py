@@ -228,7 +228,7 @@ class KvCache:
         self.slot_table.split_off(sequence.number, heirs, BLOCK_TOKENS)
 
     def _chain_of(self, sequence: Sequence) -> ChainOf:
-        # No RoPE name: of the kinds that the engine takes, none has frequencies that depend on a sequence's length.
+        # No RoPE name: no text is taken that is so long that the frequencies would change (`RopeConfig`).
         start = chain_root(sequence.place.tenant, self._weights_digest or "")
         return lambda count: sequence.chains.chain_at(start, sequence.tokens, count * BLOCK_TOKENS)
 

@@ -2,7 +2,8 @@
 
 from benchmarks.engine.roofline import LIMITS, PRODUCT, READ_BYTES, Limits, StepWork, linears_s, roofline_s
 from benchmarks.engine.workloads import PlannedStep
-from dunlin.model.config import ModelConfig, RopeConfig
+from dunlin.model.config import ModelConfig
+from dunlin.model.rope_config import RopeConfig
 
 CONFIG = ModelConfig(
     family="llama",

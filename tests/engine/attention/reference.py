@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import Attention, BatchRow, Result, run_pass
+from dunlin.engine.attention.base import PLAIN, Attention, AttentionKind, BatchRow, Result, run_pass
 from dunlin.engine.attention.native.library import KernelUnavailable, load_kernel
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 
@@ -21,14 +21,19 @@ def make_query(tokens: int, heads: int, head_dim: int = HEAD_DIM) -> Tensor:
     return torch.randn(tokens, heads, head_dim, generator=torch.Generator().manual_seed(9))
 
 
-def reference(query: Tensor, keys_values: Tensor, queries: range, keys: range | None = None) -> tuple[Tensor, Tensor]:
+def reference(
+    query: Tensor, keys_values: Tensor, queries: range, keys: range | None = None, kind: AttentionKind = PLAIN
+) -> tuple[Tensor, Tensor]:
     """In float64, with the matrix of scores written out. The keys are at positions from 0 unless said."""
     heads, head_dim = query.shape[1:]
     spread = keys_values.double().repeat_interleave(heads // keys_values.shape[2], dim=2)
-    scores = torch.einsum("thd,shd->hts", query.double(), spread[:, 0]) * head_dim**-0.5
+    scores = torch.einsum("thd,shd->hts", query.double(), spread[:, 0]) * (kind.scale or head_dim**-0.5)
+    if kind.cap:
+        scores = kind.cap * torch.tanh(scores / kind.cap)
     places = range(len(keys_values)) if keys is None else keys
-    later = torch.tensor(places)[None] > torch.tensor(queries)[:, None]
-    scores = scores.masked_fill(later, float("-inf"))
+    distance = torch.tensor(queries)[:, None] - torch.tensor(places)[None]
+    unseen = (distance < 0) | (distance >= (kind.window or len(keys_values) + queries[-1]))
+    scores = scores.masked_fill(unseen, float("-inf"))
     out = torch.einsum("hts,shd->thd", scores.softmax(-1).nan_to_num(0.0), spread[:, 1])
     return out, scores.logsumexp(-1).t()
 

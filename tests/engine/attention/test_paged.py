@@ -12,7 +12,7 @@ from torch import Tensor
 
 import hatch_build
 from dunlin.engine.attention import choice, paged
-from dunlin.engine.attention.base import BatchRow, LocalRows, Result, local_row, run_pass
+from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, LocalRows, Result, local_row, run_pass
 from dunlin.engine.attention.choice import agrees_with_torch, choose_backend
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import LEVELS, SOURCE, KernelUnavailable, PagedKernel, load_kernel
@@ -162,8 +162,8 @@ def test_a_kernel_that_computes_something_else_is_not_chosen(monkeypatch: pytest
     class Wrong(PagedAttention):
         """Takes the first slots for everyone's."""
 
-        def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
-            return super().plan([local_row(row.start, row.stop, 0, row.length) for row in rows])
+        def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> PiecewisePlan:
+            return super().plan([local_row(row.start, row.stop, 0, row.length) for row in rows], kind)
 
     assert not agrees_with_torch(Wrong(KERNEL))
     monkeypatch.setattr(choice, "PagedAttention", Wrong)

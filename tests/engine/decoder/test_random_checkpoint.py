@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
-from dunlin.model.config import FAMILIES, load_config
+from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
+from dunlin.model.families import FAMILIES
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from tests.engine.build import make_checkpoint, make_shape
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dunlin.engine.decoder.rope import apply_rotary, inverse_frequencies, rotary_angles
-from dunlin.model.config import RopeConfig
+from dunlin.model.rope_config import RopeConfig
 
 
 def test_frequencies_fall_by_powers_of_theta() -> None:

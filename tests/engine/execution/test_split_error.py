@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import (
+    PLAIN,
     Attention,
+    AttentionKind,
     AttentionPass,
     AttentionPlan,
     BatchRow,
@@ -49,8 +51,8 @@ class RecordingAttention:
         self.layers: list[tuple[Tensor, Tensor]] = []
         self._backend = backend
 
-    def plan(self, rows: Sequence[BatchRow]) -> AttentionPlan:
-        return _RecordingPlan(self, self._backend.plan(rows))
+    def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> AttentionPlan:
+        return _RecordingPlan(self, self._backend.plan(rows, kind))
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         return self._backend.share(held, length)

@@ -5,12 +5,14 @@ A call releases the interpreter's lock and uses as many of torch's threads as to
 
 import ctypes
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dunlin.engine.attention.base import PLAIN, AttentionKind
 
 SOURCE = Path(__file__).with_name("paged_attention.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
@@ -26,10 +28,15 @@ class KernelUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PagedKernel:
-    """The attention kernel. `level` indexes `LEVELS`: the most that it uses of the processor."""
+    """The attention kernel for layers of one kind. `level` indexes `LEVELS`: the most that it uses of the processor."""
 
     function: Any
     level: int
+    kind: AttentionKind = PLAIN
+
+    def of(self, kind: AttentionKind) -> "PagedKernel":
+        """The kernel for layers of `kind`."""
+        return self if kind == self.kind else replace(self, kind=kind)
 
     def attend(
         self,
@@ -79,6 +86,9 @@ class PagedKernel:
             _DTYPES[out.dtype],
             self.level,
             torch.get_num_threads(),
+            self.kind.window,
+            self.kind.scale,
+            self.kind.cap,
         )
         if refused:
             raise ValueError(f"{heads} heads over {kv_heads} KV heads of {head_dim}")
@@ -97,5 +107,6 @@ def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:
     if digest != hashlib.sha256(source.read_bytes()).hexdigest():
         raise KernelUnavailable(f"{library.name} was built from another source: run `python hatch_build.py`")
     function = loaded.dunlin_paged_attention
-    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 7
+    i64, i32, f32 = ctypes.c_int64, ctypes.c_int, ctypes.c_float
+    function.argtypes = [*[ctypes.c_void_p] * 7, *[i64] * 3, *[i32] * 7, i64, f32, f32]
     return PagedKernel(function, loaded.dunlin_level())

@@ -58,6 +58,8 @@ struct Call {
     const int64_t *run_at, *run_slot;
     int64_t row_count, query_stride, slot_stride;
     int heads, kv_heads, dim, dtype, out_dtype, level;
+    int64_t window; // a query sees so many of the last positions, its own included; 0: all
+    float scale, cap;
     int group() const { return heads / kv_heads; }
 };
 
@@ -81,8 +83,9 @@ struct HeadBlock {
     size_t key_offset, value_offset, value_bytes; // bytes; of one head's key, or value
     const char *query;               // [rows, dim]
     const int *visible;
+    const int *hidden; // of the visible keys, so many of the first are before a row's window; null: there is no window
     int rows, dim;
-    float scale;
+    float scale, cap;
     float *scores;     // [rows, BLOCK]
     float *high, *sum; // [rows]
     float *mixed;      // [rows, dim], in the order of `place`
@@ -136,7 +139,8 @@ template <typename T> INLINE void portable_block(const HeadBlock &b) {
         const T *query = reinterpret_cast<const T *>(b.query) + size_t(r) * dim;
         float *scores = b.scores + r * BLOCK;
         float high = NOTHING;
-        for (int k = 0; k < b.visible[r]; k++) {
+        const int first = b.hidden ? b.hidden[r] : 0;
+        for (int k = first; k < b.visible[r]; k++) {
             const T *key = reinterpret_cast<const T *>(b.keys[k] + b.key_offset);
             float lanes[LANES] = {0};
             int d = 0;
@@ -146,6 +150,7 @@ template <typename T> INLINE void portable_block(const HeadBlock &b) {
                 for (int j = 0; j < width; j++) lanes[j] += lanes[j + width];
             for (; d < dim; d++) lanes[0] += load_one(query + d) * load_one(key + d);
             scores[k] = lanes[0] * b.scale;
+            if (b.cap != 0) scores[k] = b.cap * std::tanh(scores[k] / b.cap);
             if (scores[k] > high || scores[k] != scores[k]) high = scores[k]; // what is no number stays none
         }
         if (high == NOTHING) continue;
@@ -154,8 +159,8 @@ template <typename T> INLINE void portable_block(const HeadBlock &b) {
         float *mixed = b.mixed + size_t(r) * dim;
         for (int d = 0; d < dim; d++) mixed[d] *= kept;
         float sum = b.sum[r] * kept;
-        for (int k = 0; k < b.visible[r]; k++) scores[k] = exp_small(scores[k] - highest);
-        for (int k = 0; k < b.visible[r]; k++) {
+        for (int k = first; k < b.visible[r]; k++) scores[k] = exp_small(scores[k] - highest);
+        for (int k = first; k < b.visible[r]; k++) {
             const T *value = reinterpret_cast<const T *>(b.keys[k] + b.value_offset);
             const float share = scores[k];
             sum += share;
@@ -218,6 +223,13 @@ INLINE512 __m512 exp512(__m512 x) {
     return _mm512_maskz_scalef_ps(seen, p, n);
 }
 
+// Absolute error below 1e-7; keeps what is no number.
+INLINE512 __m512 tanh512(__m512 x) {
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    const __m512 t = exp512(_mm512_mul_ps(_mm512_andnot_ps(sign, x), _mm512_set1_ps(-2.0f)));
+    return _mm512_or_ps(_mm512_div_ps(_mm512_sub_ps(one, t), _mm512_add_ps(one, t)), _mm512_and_ps(sign, x));
+}
+
 // Scores of a row to shares in place; updates the row's highest score. Returns what its earlier sum is worth now.
 INLINE512 float shares_of(const HeadBlock &b, int r) {
     float *scores = b.scores + r * BLOCK;
@@ -227,8 +239,16 @@ INLINE512 float shares_of(const HeadBlock &b, int r) {
     __mmask16 strange = 0;
     for (int i = 0; i < groups; i++) {
         const int left = b.visible[r] - 16 * i;
-        const __mmask16 seen = left >= 16 ? 0xffff : left <= 0 ? 0 : __mmask16((1u << left) - 1);
+        __mmask16 seen = left >= 16 ? 0xffff : left <= 0 ? 0 : __mmask16((1u << left) - 1);
+        if (b.hidden) {
+            const int before = b.hidden[r] - 16 * i;
+            seen &= before <= 0 ? 0xffff : before >= 16 ? 0 : __mmask16(0xffffu << before);
+        }
         held[i] = _mm512_mask_mul_ps(_mm512_set1_ps(NOTHING), seen, _mm512_loadu_ps(scores + 16 * i), scale);
+        if (b.cap != 0) {
+            const __m512 cap = _mm512_set1_ps(b.cap);
+            held[i] = _mm512_mask_mul_ps(held[i], seen, tanh512(_mm512_div_ps(held[i], cap)), cap);
+        }
         high = _mm512_max_ps(high, held[i]);
         strange |= _mm512_cmp_ps_mask(held[i], held[i], _CMP_UNORD_Q);
     }
@@ -528,6 +548,14 @@ int64_t count_seen(const Row &row, int64_t token) {
     return std::min((position - row.key_at) / row.key_step + 1, row.key_to);
 }
 
+// How many of a row's keys are before the window of a token.
+int64_t count_hidden(const Row &row, int64_t token, int64_t window) {
+    if (!window) return 0;
+    const int64_t first = row.query_at + token * row.query_step - window + 1; // the first position that it sees
+    if (first <= row.key_at) return 0;
+    return std::min((first - row.key_at - 1) / row.key_step + 1, row.key_to);
+}
+
 // A task's part of the scratch: high [heads x tokens], sum, mixed.
 struct Part {
     float *high, *sum, *mixed;
@@ -554,6 +582,8 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
                         call.query + (row.query + task.first + t) * call.query_stride * item + head * span, span);
 
     const char *keys[2][BLOCK];
+    static thread_local std::vector<int> hidden;
+    if (call.window) hidden.resize(rows);
     int visible[QUERY_BLOCK * 16], counts[2];
     std::vector<int> many;
     int *seen = visible;
@@ -566,13 +596,16 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
         for (int t = 0; t < task.count; t++) {
             const int64_t left = count_seen(row, task.first + t) - at;
             std::fill(seen + t * group, seen + (t + 1) * group, int(std::max<int64_t>(std::min<int64_t>(left, counts[turn]), 0)));
+            if (!call.window) continue;
+            const int64_t before = count_hidden(row, task.first + t, call.window) - at;
+            std::fill(hidden.begin() + t * group, hidden.begin() + (t + 1) * group, int(std::max<int64_t>(std::min<int64_t>(before, counts[turn]), 0)));
         }
         for (int head = 0; head < call.kv_heads; head++) {
             const size_t offset = size_t(head) * dim * item;
             const HeadBlock b{keys[turn], counts[turn ^ 1] ? keys[turn ^ 1] : nullptr, counts[turn], counts[turn ^ 1],
                               offset, offset + size_t(call.kv_heads) * dim * item, dim * item,
-                              packed.data() + size_t(head) * task.count * span, seen, rows, dim,
-                              1.0f / std::sqrt(float(dim)), scores.data(), part.high + size_t(head) * rows,
+                              packed.data() + size_t(head) * task.count * span, seen,
+                              call.window ? hidden.data() : nullptr, rows, dim, call.scale, call.cap, scores.data(), part.high + size_t(head) * rows,
                               part.sum + size_t(head) * rows, part.mixed + size_t(head) * rows * dim};
             kernel.block(b);
         }
@@ -645,7 +678,7 @@ size_t cut_tasks(const Call &call, std::vector<Task> &tasks, std::vector<std::pa
             const int32_t count = int32_t(std::min<int64_t>(QUERY_BLOCK, row.tokens - first));
             const int64_t end = std::max(count_seen(row, first + count - 1), row.key_from);
             const int32_t before = int32_t(tasks.size()), block = int32_t(blocks.size());
-            int64_t from = row.key_from;
+            int64_t from = std::min(std::max(row.key_from, count_hidden(row, first, call.window)), end);
             do {
                 const int64_t to = std::min(from + width, end);
                 tasks.push_back({int32_t(r), int32_t(first), count, block, from, to, floats});
@@ -676,16 +709,18 @@ int dunlin_level() {
     return PORTABLE;
 }
 
-// Strides are in numbers. `rows` is [row_count, 11] as in `Row`. Returns 0; 1 for a shape that it cannot compute.
+// Strides are in numbers. `rows` is [row_count, 11] as in `Row`. `window`, `cap`: 0 for none; `scale`: 0 for the root of
+// `dim`. Returns 0; 1 for a shape that it cannot compute.
 int dunlin_paged_attention(const void *query, const void *kv, void *out, float *lse, const int64_t *rows,
                            const int64_t *run_at, const int64_t *run_slot, int64_t row_count, int64_t query_stride,
                            int64_t slot_stride, int heads, int kv_heads, int dim, int dtype, int out_dtype, int level,
-                           int threads) {
+                           int threads, int64_t window, float scale, float cap) {
     if (kv_heads < 1 || heads % kv_heads || dim < 1 || dim > 512) return 1;
     const size_t item = dtype == BF16 ? 2 : 4;
     const Call call{static_cast<const char *>(query), static_cast<const char *>(kv), static_cast<char *>(out), lse,
                     reinterpret_cast<const Row *>(rows), run_at, run_slot, row_count, query_stride,
-                    int64_t(slot_stride * item), heads, kv_heads, dim, dtype, out_dtype, level};
+                    int64_t(slot_stride * item), heads, kv_heads, dim, dtype, out_dtype, level, window,
+                    scale != 0 ? scale : 1.0f / std::sqrt(float(dim)), cap};
     static thread_local std::vector<Task> tasks;
     static thread_local std::vector<std::pair<int32_t, int32_t>> cuts;
     static thread_local std::vector<float> scratch;

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cli.commands.setup import model_list
 from cli.commands.setup.model_init import TOKENS
 from cli.commands.setup.model_show import render, summarize_checkpoint
 from cli.main import main
@@ -50,7 +51,7 @@ def test_a_checkpoint_that_can_be_served(checkpoint: Path) -> None:
     ("values", "said"),
     [
         ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "axial", "factor": 2.0}}, "axial"),
         ({"num_attention_heads": 3}, "3"),
         ({"num_hidden_layers": 3}, "tensor `model.layers.2.mlp.down_proj.weight` is missing"),
         ({"hidden_size": 64}, "model.norm.weight` has shape (32,), config.json implies (64,); use the config.json"),
@@ -187,3 +188,23 @@ def test_the_written_vocabulary_has_an_embedding_for_every_token() -> None:
 def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config\.json"):
         summarize_checkpoint(tmp_path)
+
+
+def test_features_and_the_positions_that_are_served(tmp_path: Path) -> None:
+    options = {
+        "sliding_window": 64,
+        "max_position_embeddings": 512,
+        "original_max_position_embeddings": 128,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+    }
+    write_random_checkpoint(tmp_path / "model", "phi3", replace(SHAPE, options=options))
+    shown = summarize_checkpoint(tmp_path / "model")
+    assert (shown.max_positions, shown.served_positions, shown.servable) == (512, 128, True)
+    assert shown.features == ("window of 64 tokens in 2 of 2 layers", "rope longrope")
+    assert "512, of which dunlin serves 128" in render(shown)
+
+
+def test_the_page_of_models_is_what_the_code_says() -> None:
+    root = Path(__file__).parents[4]
+    fresh = "run `dunlin model list --markdown > docs/models.md`"
+    assert (root / "docs/models.md").read_text() == model_list.page() + "\n", fresh

@@ -12,7 +12,8 @@ from benchmarks.kv.tenant_isolation import ForeignRead, IsolationModel
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import HostRegion, Region, i32
-from dunlin.model.config import ROPE_KINDS
+from dunlin.model.families import FAMILIES
+from dunlin.model.rope_config import RopeConfig
 from services.instance.kv import kv_cache
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.prefix_cache import PrefixCache
@@ -215,8 +216,11 @@ def test_what_is_reused_ends_where_a_region_begins(boundaries: tuple[int, ...], 
 
 
 def test_no_kind_of_rope_depends_on_a_sequence_s_length() -> None:
-    # One that does (dynamic, longrope) would have to be part of the name of every prefix: see `KvCache._chain_of`.
-    assert set(ROPE_KINDS) == {"default", "linear", "llama3"}
+    # One that does would have to be part of the name of every prefix: see `KvCache._chain_of`. `dynamic` has other
+    # frequencies only beyond the positions that a file names, `longrope` beyond those that a text may have here.
+    assert RopeConfig(kind="longrope", original_max_positions=32).most_positions(128) == 32
+    kinds = {kind for family in FAMILIES.values() for kind in family.rope_kinds}
+    assert kinds == {"default", "linear", "dynamic", "llama3", "yarn", "longrope"}
 
 
 # --- isolation ---
