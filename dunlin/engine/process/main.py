@@ -35,6 +35,7 @@ from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
+from dunlin.structured_output.compiler import GrammarCompiler
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 CANNOT_CONTINUE = 3
@@ -126,7 +127,10 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access, options.node)
         layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
         clock = time.perf_counter
-        runner = EngineRunner(loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers)
+        grammars = GrammarCompiler(options.model, loaded.config.vocab, loaded.config.eos_ids)
+        runner = EngineRunner(
+            loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers, grammars=grammars
+        )
         beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
