@@ -25,7 +25,7 @@ try:
 except KernelUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 MOST = PRODUCT_ROWS[KERNELS.level]
-ROUNDING = {"rtol": 2.0**-7, "atol": 0.02}
+ROUNDING = 2.0**-7
 
 
 def random(*shape: int, seed: int = 1) -> Tensor:
@@ -33,7 +33,7 @@ def random(*shape: int, seed: int = 1) -> Tensor:
 
 
 def close(found: Tensor | None, wanted: Tensor) -> bool:
-    return found is not None and torch.allclose(found.float(), wanted.float(), **ROUNDING)
+    return found is not None and torch.allclose(found.float(), wanted.float(), rtol=ROUNDING, atol=0.02)
 
 
 @pytest.mark.parametrize("count", range(1, MOST + 1))
