@@ -137,7 +137,9 @@ class Decoder:
         if self.config.qk_norm:
             split[:, :heads] = self._norm(split[:, :heads], weights["query_norm"])
             split[:, heads : heads + kv_heads] = self._norm(split[:, heads : heads + kv_heads], weights["key_norm"])
-        split[:, : heads + kv_heads, :turned] = apply_rotary(split[:, : heads + kv_heads, :turned], turn)
+        rotated = split[:, : heads + kv_heads]
+        part = rotated if turned == self.config.head_dim else rotated[..., :turned]
+        part.copy_(apply_rotary(part, turn))
         return split
 
     def _write(self, layer: int, projected: Tensor, slots: Tensor) -> Tensor:
