@@ -5,6 +5,7 @@ Measures; decides nothing about what to measure (`plan`) or to fit (`profile`). 
 
 import os
 import random
+import select
 import socket
 import subprocess
 import time
@@ -265,6 +266,23 @@ class EngineProbe:
         took_s = self.cpu_s() - began_s
         self._send(Close(messages[0].sequence))
         return took_s
+
+    def piece_times(self, tokens: int) -> list[float]:
+        """The engine's CPU seconds from safepoint to safepoint in a step of one prompt of so many tokens, as finely as
+        this process sees them: it looks all the time, or where it shares the engine's core now and then. Pieces between
+        two looks count as equal. Raises ProbeError.
+        """
+        opened, step = self._prompt(tokens)
+        seen, before_s, times = self._page.passed, self.cpu_s(), list[float]()
+        self._send(opened, step)
+        while not select.select([self._socket], [], [], _LOOK_S if self._shares_core else 0.0)[0]:
+            if (passed := self._page.passed) != seen:
+                now_s = self.cpu_s()
+                times += [(now_s - before_s) / (passed - seen)] * (passed - seen)
+                seen, before_s = passed, now_s
+        self._receive(StepDone)
+        self._send(Close(opened.sequence))
+        return times
 
     def interrupt_time(self, tokens: int, after_s: float) -> float | None:
         """The engine's CPU seconds from an interrupt to its answer, where it had used `after_s` for a prompt of so many

@@ -1,31 +1,42 @@
-"""Measures how an engine answers interrupts, and fits `InterruptTimes`: the spread of the answers says how far
-safepoints are apart and how evenly, their middle what an answer takes.
+"""Measures how an engine answers interrupts: where it cuts layers, from the safepoints that it passes, and how long
+after a safepoint the answer comes, from the answers.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import accumulate, pairwise
 from math import fsum
-from operator import itemgetter
 from statistics import median, quantiles
 
 from cli.profiling.engine_probe import EngineProbe
-from dunlin.cost.interrupts import InterruptTimes
+from dunlin.cost.interrupts import InterruptTimes, LayerPieces
 
 PROMPTS = (200, 500, 1100)
-INTERRUPTS = 40
-"""Of each length."""
-QUICK_INTERRUPTS = 6
+"""Interrupted."""
+_PIECES_MOST = 64
+"""Of a layer, as it is kept."""
 _PARTS = (0.1, 0.85)
 """Of a step's time, between which interrupts come."""
 _STEPS = 3
 """Undisturbed steps before each."""
-_LAYER_SAFEPOINTS = (1, 2, 4, 8)
-_RESPONSES_S = (0.0025, 0.0035, 0.005, 0.007, 0.01)
-_GROWTHS = (1.0, 1.5, 2.0, 3.0, 5.0)
 _QUANTILES = 10
-"""The last tenth shows the longest pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptPlan:
+    """`pieces_of`: tokens of the prompts whose steps' pieces are counted, in `repeats` steps after one that is not;
+    then `interrupts` of each of `PROMPTS`.
+    """
+
+    pieces_of: tuple[int, ...]
+    repeats: int
+    interrupts: int
+
+
+# Each prompt is at most half as long again as the one before: between two of them layers are cut alike.
+USUAL_PLAN = InterruptPlan((100, 140, 200, 280, 400, 560, 800, 1130, 1600, 2260, 3200), 4, 20)
+QUICK_PLAN = InterruptPlan((140, 400, 1130), 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +52,28 @@ class InterruptTrial:
     took_s: float
 
 
-def measure_interrupts(probe: EngineProbe, count: int = INTERRUPTS) -> InterruptTimes:
-    """Interrupt steps of prompts, and fit. Without a step long enough: the default. Raises ProbeError."""
-    return fit_interrupts(interrupt_trials(probe, PROMPTS, count, seed=0), len(probe.ready.layers))
+def measure_interrupts(probe: EngineProbe, plan: InterruptPlan = USUAL_PLAN) -> InterruptTimes:
+    """Count pieces of steps, interrupt steps, and fit. Without a step long enough: the default. Raises ProbeError."""
+    layers = len(probe.ready.layers)
+    measured = [
+        layer_pieces([probe.piece_times(tokens) for _ in range(plan.repeats + 1)][1:], layers)
+        for tokens in _fitting(probe, plan.pieces_of)
+    ]
+    times = InterruptTimes(measured=tuple(sorted(measured, key=lambda each: each.layer_s)))
+    return fit_answer(times, interrupt_trials(probe, PROMPTS, plan.interrupts, seed=0), layers)
+
+
+def layer_pieces(steps: Sequence[Sequence[float]], layers: int) -> LayerPieces:
+    """One layer for all the layers of some steps of one prompt, given the seconds of each step's pieces: as many pieces
+    as a layer has on average, each as long as the average of its share of all pieces in order of length.
+    """
+    pieces = sorted(each for step in steps for each in step)
+    count = min(max(round(len(pieces) / len(steps) / layers), 1), _PIECES_MOST, len(pieces))
+    bounds = [len(pieces) * number // count for number in range(count + 1)]
+    lengths = [fsum(pieces[a:b]) / (b - a) for a, b in pairwise(bounds)]
+    whole = fsum(lengths)
+    starts = accumulate(lengths[:-1], initial=0.0)
+    return LayerPieces(fsum(pieces) / len(steps) / layers, tuple(round(start / whole, 5) for start in starts))
 
 
 def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, seed: int) -> list[InterruptTrial]:
@@ -51,9 +81,8 @@ def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, see
 
     Raises ProbeError.
     """
-    ready, draw, trials = probe.ready, random.Random(seed), list[InterruptTrial]()
-    limit = min(ready.slots // 2, ready.max_positions - 2)
-    for tokens in [each for each in prompts if each <= limit]:
+    draw, trials = random.Random(seed), list[InterruptTrial]()
+    for tokens in _fitting(probe, prompts):
         for _ in range(count):
             step_s = median(probe.prompt_time(tokens) for _ in range(_STEPS))
             after_s = step_s * draw.uniform(*_PARTS)
@@ -63,22 +92,16 @@ def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, see
     return trials
 
 
-def fit_interrupts(trials: Sequence[InterruptTrial], layers: int) -> InterruptTimes:
-    """The times whose answers are spread as those of the trials; fewer than eight say nothing."""
+def fit_answer(times: InterruptTimes, trials: Sequence[InterruptTrial], layers: int) -> InterruptTimes:
+    """The times with the answer's delay that the trials show; fewer than eight say nothing."""
     if len(trials) < 8:
-        return InterruptTimes()
-    taken_s = quantiles([trial.took_s for trial in trials], n=_QUANTILES)
-
-    def fitted(times: InterruptTimes) -> tuple[float, InterruptTimes]:
-        """(how far it is from the trials, the times with their answer)."""
-        modelled_s = quantiles(_answers(times, trials, layers), n=_QUANTILES)
-        answer_s = max(0.0, median(taken - answer for taken, answer in zip(taken_s, modelled_s, strict=True)))
-        missed = [abs(answer + answer_s - taken) / taken for taken, answer in zip(taken_s, modelled_s, strict=True)]
-        return fsum(missed), replace(times, answer_s=answer_s)
-
-    candidates = [InterruptTimes(0.0, *values) for values in product(_LAYER_SAFEPOINTS, _RESPONSES_S, _GROWTHS)]
-    return min(map(fitted, candidates), key=itemgetter(0))[1]
+        return times
+    at_once = replace(times, answer_s=0.0)
+    modelled_s = [at_once.response_at(trial.after_s, trial.step_s, layers) for trial in trials]
+    tenths = (quantiles(values, n=_QUANTILES) for values in ([trial.took_s for trial in trials], modelled_s))
+    return replace(times, answer_s=max(0.0, median(taken - answer for taken, answer in zip(*tenths, strict=True))))
 
 
-def _answers(times: InterruptTimes, trials: Sequence[InterruptTrial], layers: int) -> list[float]:
-    return [times.response_at(trial.after_s, trial.step_s, layers) for trial in trials]
+def _fitting(probe: EngineProbe, prompts: Sequence[int]) -> list[int]:
+    limit = min(probe.ready.slots // 2, probe.ready.max_positions - 2)
+    return [each for each in prompts if each <= limit]

@@ -13,7 +13,7 @@ import numpy as np
 from cli.profiling.engine_probe import EngineProbe, ProbeHostTier, StepTiming, StepTrial, lower_quartile
 from cli.profiling.fitting.fitted_parts import FitError, fit_error
 from cli.profiling.fitting.regression import Array, relative_fit
-from cli.profiling.interrupt_fit import INTERRUPTS, QUICK_INTERRUPTS, measure_interrupts
+from cli.profiling.interrupt_fit import QUICK_PLAN, USUAL_PLAN, measure_interrupts
 from cli.profiling.service_trace import service_steps
 from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes, copy_lengths, step_trials
 from dunlin.cost.engine_timing import EngineTiming
@@ -65,7 +65,7 @@ def measure_profile(
     steps = [step_point(trial, seen) for trial, seen in zip(todo, turns, strict=True)]
     served = measure_trace(probe, sizes.beats)
     moves = _measure_moves(probe)
-    interrupts = measure_interrupts(probe, QUICK_INTERRUPTS if sizes == QUICK_SIZES else INTERRUPTS)
+    interrupts = measure_interrupts(probe, QUICK_PLAN if sizes == QUICK_SIZES else USUAL_PLAN)
     steps += served
     step = fit_steps(steps)
     unsteady = step_unsteadiness(step, served)

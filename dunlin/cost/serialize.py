@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.interrupts import InterruptTimes
+from dunlin.cost.interrupts import InterruptTimes, LayerPieces
 from dunlin.cost.models import (
     MessageCosts,
     PiecewiseCurve,
@@ -57,11 +57,20 @@ def parse_timing(plain: Mapping[str, Any]) -> EngineTiming:
 
 
 def parse_interrupts(plain: Mapping[str, Any]) -> InterruptTimes:
-    """The times out of plain values. Raises TypeError or ValueError on a wrong one."""
-    times = InterruptTimes(**plain)
-    if times.answer_s < 0 or times.layer_safepoints < 1 or not (times.response_s > 0 and times.growth > 0):
+    """The times out of plain values. Raises KeyError, TypeError or ValueError on a wrong one."""
+    known = {name: value for name, value in plain.items() if name != "growth"}  # of profiles before `measured`
+    measured = tuple(_layer_pieces(each) for each in known.pop("measured", ()))
+    times = InterruptTimes(**known, measured=measured)
+    if times.answer_s < 0 or times.layer_safepoints < 1 or not times.response_s > 0:
         raise ValueError(f"no engine answers interrupts so: {times}")
     return times
+
+
+def _layer_pieces(plain: Mapping[str, Any]) -> LayerPieces:
+    pieces = LayerPieces(float(plain["layer_s"]), tuple(map(float, plain["starts"])))
+    if not (pieces.layer_s > 0 and pieces.starts[:1] == (0.0,) and sorted(pieces.starts) == list(pieces.starts)):
+        raise ValueError(f"no layer is cut so: {pieces}")
+    return pieces
 
 
 def parse_quality(plain: Mapping[str, Any]) -> ProfileQuality:

@@ -2,18 +2,22 @@
 
 import pytest
 
-from dunlin.cost.interrupts import InterruptTimes
+from dunlin.cost.interrupts import InterruptTimes, LayerPieces
+
+SHORT, LONG = LayerPieces(0.004, (0.0, 0.25)), LayerPieces(0.016, (0.0, 0.5, 0.75))
+MEASURED = InterruptTimes(measured=(SHORT, LONG))
 
 
 @pytest.mark.parametrize(
     ("layer_s", "least", "pieces"), [(0.004, 1, 1), (0.005, 1, 1), (0.0051, 1, 2), (0.021, 1, 8), (0.004, 4, 4)]
 )
-def test_pieces_of_a_layer_are_short_and_a_power_of_two(layer_s: float, least: int, pieces: int) -> None:
-    assert InterruptTimes(layer_safepoints=least).pieces(layer_s, 1 << 16) == pieces
+def test_unmeasured_pieces_are_short_and_even(layer_s: float, least: int, pieces: int) -> None:
+    assert InterruptTimes(layer_safepoints=least).cut(layer_s, 1 << 16) == (pieces, (0.0,))
 
 
-def test_no_layer_has_more_pieces_than_it_can() -> None:
-    assert InterruptTimes().pieces(100.0, 16) == 16
+def test_no_layer_has_more_runs_than_it_can() -> None:
+    assert InterruptTimes().cut(100.0, 16) == (16, (0.0,))
+    assert MEASURED.cut(100.0, 16) == (16, LONG.starts)
 
 
 def test_an_interrupt_is_answered_after_the_next_safepoint() -> None:
@@ -22,16 +26,19 @@ def test_an_interrupt_is_answered_after_the_next_safepoint() -> None:
     assert times.response_at(0.012, step_s=0.016, layers=4) == pytest.approx(0.001)
 
 
-def test_pieces_of_a_run_grow() -> None:
-    """A layer of 4 ms has one run, with pieces of 4/15, 8/15, 16/15 and 32/15 ms."""
-    times = InterruptTimes(layer_safepoints=4, growth=2.0)
-    assert times.starts(4) == pytest.approx((0.0, 1 / 15, 3 / 15, 7 / 15))
-    assert times.response_at(0.004, step_s=0.016, layers=4) == 0.0
-    assert times.response_at(0.0049, step_s=0.016, layers=4) == pytest.approx(0.012 * 1 / 3 - 0.0049 + 0.004 * 7 / 15)
-    assert times.response_at(0.006, step_s=0.016, layers=4) == pytest.approx(0.002)
+@pytest.mark.parametrize(("layer_s", "like"), [(0.001, SHORT), (0.0079, SHORT), (0.0081, LONG), (0.02, LONG)])
+def test_a_layer_is_cut_like_the_measured_one_next_to_it_by_ratio(layer_s: float, like: LayerPieces) -> None:
+    assert MEASURED.cut(layer_s, 1 << 16) == (1, like.starts)
 
 
-def test_a_layer_of_many_pieces_has_several_runs() -> None:
-    times = InterruptTimes(layer_safepoints=8, growth=2.0)
-    assert times.starts(8) == times.starts(4)
-    assert times.response_at(0.0021, step_s=0.016, layers=4) == pytest.approx(0.002 / 15 - 0.0001)
+@pytest.mark.parametrize(("layer_s", "runs"), [(0.0239, 1), (0.025, 2), (0.047, 2), (0.049, 4)])
+def test_a_layer_longer_than_all_is_cut_like_several(layer_s: float, runs: int) -> None:
+    """Pieces do not grow with the layer."""
+    assert MEASURED.cut(layer_s, 1 << 16) == (runs, LONG.starts)
+
+
+def test_an_interrupt_of_a_measured_layer_waits_for_its_own_pieces() -> None:
+    assert MEASURED.response_at(0.0165, step_s=0.032, layers=2) == pytest.approx(0.0075)
+    assert MEASURED.response_at(0.008, step_s=0.032, layers=2) == 0.0
+    assert MEASURED.response_at(0.013, step_s=0.032, layers=2) == pytest.approx(0.003)
+    assert MEASURED.response_at(0.0025, step_s=0.008, layers=2) == pytest.approx(0.0015)

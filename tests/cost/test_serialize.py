@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.interrupts import InterruptTimes
+from dunlin.cost.interrupts import InterruptTimes, LayerPieces
 from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.cost.serialize import parse_step, parse_timing, parse_transfers, serialize_step, serialize_timing
 from dunlin.cost.timing_loader import load_timing
@@ -20,7 +20,7 @@ PRICE = st.floats(0, 1)
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
     moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
-    interrupts = InterruptTimes(1e-3, 4)
+    interrupts = InterruptTimes(1e-3, 4, measured=(LayerPieces(0.004, (0.0, 0.5)),))
     timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32, interrupts=interrupts)
     assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
 
@@ -43,6 +43,8 @@ def test_an_older_profile_says_nothing_of_interrupts_and_a_wrong_one_is_refused(
     assert parse_timing({name: value for name, value in plain.items() if name != "interrupts"}) == timing
     with pytest.raises(ValueError, match="no engine answers interrupts so"):
         parse_timing({**plain, "interrupts": {"layer_safepoints": 0}})
+    with pytest.raises(ValueError, match="no layer is cut so"):
+        parse_timing({**plain, "interrupts": {"measured": [{"layer_s": 0.004, "starts": [0.5, 0.0]}]}})
 
 
 def test_moves_that_take_no_time_are_refused() -> None:

@@ -5,7 +5,7 @@ changes gets a function of the old arguments here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,16 @@ def engine_parts(tree: Path) -> EngineParts:
     for names in (_THIS, _5D01139):
         module, _, _ = names["runner"].rpartition(".")
         if (tree / "dunlin" / f"{module.replace('.', '/')}.py").exists():
-            return EngineParts(**{part: _look_up(name) for part, name in names.items()})
+            parts = EngineParts(**{part: _look_up(name) for part, name in names.items()})
+            return replace(parts, numerics=_chosen_numerics) if names is _THIS else parts
     raise SystemExit(f"{tree} is no checkout of dunlin, or of a commit whose engine has other names: name another")
+
+
+def _chosen_numerics() -> Any:
+    """The fast mode with the attention that an engine's process chooses here."""
+    name, description = _look_up("engine.attention.choice.choose_backend")()
+    print(f"attention by {description}", flush=True)
+    return _look_up("engine.decoder.numerics.fast_numerics")(name)
 
 
 def _look_up(name: str) -> Any:

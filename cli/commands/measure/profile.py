@@ -26,6 +26,7 @@ from dunlin.runtime.extras import missing_package_text
 if TYPE_CHECKING:
     from cli.profiling.profiler import MeasuredProfile
     from dunlin.cost.engine_timing import EngineTiming
+    from dunlin.cost.interrupts import InterruptTimes
     from dunlin.cost.store import ProfileKey
 
 _DESCRIPTION = """\
@@ -248,9 +249,7 @@ def render(found: "MeasuredProfile", key: "ProfileKey", path: Path, points: bool
         "",
         "a step takes (from one's end to the next one's, the next one queued)",
         table(("step", "ms"), [(name, f"{timing.step_s(batch) * 1e3:.2f}") for name, batch in typical_steps()]),
-        f"an interrupt is answered {timing.interrupts.answer_s * 1e3:.2f} ms after a safepoint; a layer has at least "
-        f"{timing.interrupts.layer_safepoints} of them, {timing.interrupts.response_s * 1e3:g} ms apart on average at "
-        "most",
+        _interrupts_line(timing.interrupts),
     ]
     if points:
         lines += ["", _points(found)]
@@ -258,6 +257,15 @@ def render(found: "MeasuredProfile", key: "ProfileKey", path: Path, points: bool
     if note:
         lines += ["", note]
     return "\n".join([*lines, "", f"kept in {path}"])
+
+
+def _interrupts_line(times: "InterruptTimes") -> str:
+    """What is known of interrupts."""
+    answer = f"an interrupt is answered {times.answer_s * 1e3:.2f} ms after a safepoint"
+    if not times.measured:
+        return f"{answer}; how layers are cut was not measured"
+    cuts = [f"{each.layer_s * 1e3:.2g} ms: {len(each.starts)}" for each in times.measured]
+    return f"{answer}; pieces of a layer that takes {', '.join(cuts)}"
 
 
 def _points(found: "MeasuredProfile") -> str:

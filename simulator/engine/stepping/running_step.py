@@ -2,7 +2,7 @@
 
 Its work is counted in units, `LAYER_UNITS` per layer, so that a place in it is one integer, whichever rows share the
 step: (layer, block) = divmod(units, LAYER_UNITS). A safepoint is every layer's start, and the start of each piece of a
-layer, as `InterruptTimes` says; their number is a power of two.
+layer, as `InterruptTimes` says.
 """
 
 from bisect import bisect_left, bisect_right
@@ -83,7 +83,8 @@ class SimulatedRunningStep:
     @property
     def safepoints(self) -> int:
         """All safepoints of the step, its end included."""
-        return self.layers * self._pieces
+        run, starts = self._run
+        return self.layers * (LAYER_UNITS // run) * len(starts)
 
     def wait_s(self, now_s: float, units: int) -> float:
         """Seconds until the step reaches `units`."""
@@ -103,13 +104,9 @@ class SimulatedRunningStep:
         return self.whole_s / (self.layers * LAYER_UNITS)
 
     @property
-    def _pieces(self) -> int:
-        return self.interrupts.pieces(self.whole_s / self.layers, LAYER_UNITS)
-
-    @property
     def _run(self) -> tuple[int, tuple[int, ...]]:
         """Units of a run of pieces, and where in it each of them begins."""
-        return _run_units(self.interrupts, self._pieces)
+        return _run_units(*self.interrupts.cut(self.whole_s / self.layers, LAYER_UNITS))
 
     def _worked_s(self, now_s: float) -> float:
         """Seconds of its work since `since_s`; below 0 while a delay is longer."""
@@ -117,7 +114,6 @@ class SimulatedRunningStep:
 
 
 @lru_cache(maxsize=256)
-def _run_units(interrupts: InterruptTimes, pieces: int) -> tuple[int, tuple[int, ...]]:
-    starts = interrupts.starts(pieces)
-    run = LAYER_UNITS * len(starts) // pieces
+def _run_units(runs: int, starts: tuple[float, ...]) -> tuple[int, tuple[int, ...]]:
+    run = LAYER_UNITS // runs
     return run, tuple(round(start * run) for start in starts)

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.engine.contestants.trees import engine_parts
 from benchmarks.harness.processes import ROOT
+from dunlin.engine.attention.choice import choose_backend
+from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Step
 
@@ -18,3 +20,8 @@ def test_the_parts_of_this_tree_are_found() -> None:
 def test_a_folder_without_an_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no checkout of dunlin"):
         engine_parts(tmp_path)
+
+
+def test_the_engine_is_measured_with_the_attention_that_its_process_chooses() -> None:
+    chosen, _ = choose_backend()
+    assert type(engine_parts(ROOT).numerics().attention) is ATTENTION_BACKENDS[chosen]

@@ -4,13 +4,14 @@ from itertools import pairwise
 
 import pytest
 
-from dunlin.cost.interrupts import InterruptTimes
+from dunlin.cost.interrupts import InterruptTimes, LayerPieces
 from dunlin.messages.engine import Step
 from dunlin.messages.types import i8, i32, i64
 from simulator.engine.stepping.running_step import LAYER_UNITS, SimulatedRunningStep
 from simulator.engine.stepping.step_queue import QueuedSimStep
 
 LAYER_S = 0.012
+THIRD = (0.0, 1 / 3)
 
 
 def step(interrupts: InterruptTimes) -> SimulatedRunningStep:
@@ -24,10 +25,10 @@ def step(interrupts: InterruptTimes) -> SimulatedRunningStep:
     [
         (InterruptTimes(response_s=1.0), (0.0, 1.0)),
         (InterruptTimes(layer_safepoints=2, response_s=1.0), (0.0, 0.5, 1.0, 1.5)),
-        (InterruptTimes(layer_safepoints=2, response_s=1.0, growth=2.0), (0.0, 1 / 3, 1.0, 4 / 3)),
+        (InterruptTimes(measured=(LayerPieces(LAYER_S, THIRD),)), (0.0, 1 / 3, 1.0, 4 / 3)),
         (
-            InterruptTimes(layer_safepoints=8, response_s=1.0, growth=2.0),
-            [half / 2 + share / 30 for half in range(4) for share in (0, 1, 3, 7)],
+            InterruptTimes(measured=(LayerPieces(LAYER_S / 2, THIRD),)),
+            [half / 2 + share / 6 for half in range(4) for share in (0, 1)],
         ),
     ],
 )
@@ -43,6 +44,6 @@ def test_safepoints_are_where_the_pieces_begin(interrupts: InterruptTimes, share
 
 
 def test_an_interrupt_at_a_safepoint_need_not_wait() -> None:
-    running = step(InterruptTimes(layer_safepoints=2, response_s=1.0, growth=2.0))
+    running = step(InterruptTimes(measured=(LayerPieces(LAYER_S, THIRD),)))
     assert running.next_safepoint(LAYER_S) == LAYER_UNITS
     assert running.wait_s(LAYER_S, LAYER_UNITS) == 0.0
