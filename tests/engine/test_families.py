@@ -84,7 +84,7 @@ def by_steps(decoder: Decoder) -> list[Tensor]:
     return [torch.stack([each.get(at, each[max(each)] * float("nan")) for at in range(LENGTH)]) for each in found]
 
 
-def assert_equal(ours: Iterable[Tensor], theirs: Sequence[Tensor], what: str) -> None:
+def assert_equal(ours: Iterable[Tensor], theirs: Iterable[Tensor], what: str) -> None:
     for own, exact in zip(ours, theirs, strict=True):
         known = own.isfinite().all(dim=1)
         assert known.any(), what
