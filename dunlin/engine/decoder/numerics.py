@@ -42,8 +42,9 @@ def turn_heads(vectors: Tensor, heads: int, turn: Tensor) -> None:
     """Rotate the first `heads` of `vectors` `[tokens, all heads, head_dim]` in place, in as many dimensions as
     `turn` `[tokens, 2, 1, pairs]` has.
     """
-    turned = 2 * turn.shape[-1]
-    vectors[:, :heads, :turned] = apply_rotary(vectors[:, :heads, :turned], turn)
+    part, turned = vectors[:, :heads], 2 * turn.shape[-1]
+    part = part if turned == vectors.shape[-1] else part[..., :turned]
+    part.copy_(apply_rotary(part, turn))
 
 
 @dataclass(frozen=True, slots=True)
