@@ -24,7 +24,7 @@ STDLIB_PURE = (
 )  # fmt: skip
 PROMISED = (
     "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py",
-    "dunlin/kv/prefix_hash.py", "dunlin/limits.py", "dunlin/cores/**",
+    "dunlin/cost/step_fit.py", "dunlin/kv/prefix_hash.py", "dunlin/limits.py", "dunlin/cores/**",
     "dunlin/config/fields.py", "dunlin/config/common.py",
 )  # fmt: skip
 PURE_PARTS = (

@@ -1,13 +1,14 @@
 """Runs one system under one load in the twin."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from benchmarks.papers.conserve_scenes import TPOT_S, TTFT_S, Scene, Setup, System
 from dunlin.workload.loadgen.stats import RequestRecord, percentiles
 from dunlin.workload.traffic.scaling import overlay
 from dunlin.workload.traffic.workload_spec import read_workload
+from simulator.study.report import SimulationOutcome
 from simulator.study.run_case import run_case
 from simulator.study.sweep import Case
 
@@ -66,10 +67,8 @@ class Plan:
 
 def run(plan: Plan, scene: Scene, system: System, ideal: Row | None) -> Row:
     """Simulate one system, with the p99 of `ideal` (online requests alone) as its objectives, as the paper does."""
-    chat = scene.online(plan.seed)
-    waiting = round(BATCH_PER_S * plan.setup.rate_factor * plan.horizon_s)
-    batch = read_workload(f"gamma:rate=10000,cv=1,requests={waiting},lengths=longbench,class=batch", plan.seed + 1)
-    outcome = run_case(_case(plan, system, ideal), overlay([chat, batch]))
+    aims = (TTFT_S, TPOT_S) if ideal is None else (1e-3 * ideal.ttft_p99, 1e-3 * ideal.tpot_p99)
+    outcome = outcome_of(plan, scene, system, aims)
     online = [record for record in outcome.records if record.label == "chat"]
     offline = [record for record in outcome.records if record.label == "batch"]
     whole = _window(online, offline, 0.0, plan.horizon_s)
@@ -88,8 +87,20 @@ def run(plan: Plan, scene: Scene, system: System, ideal: Row | None) -> Row:
     )
 
 
-def _case(plan: Plan, system: System, ideal: Row | None) -> Case:
-    aims = (TTFT_S, TPOT_S) if ideal is None else (1e-3 * ideal.ttft_p99, 1e-3 * ideal.tpot_p99)
+def outcome_of(
+    plan: Plan, scene: Scene, system: System, aims: tuple[float, float], has_profiles: bool = True
+) -> SimulationOutcome:
+    """Simulate one system beside batch work, with these objectives (TTFT and TPOT, in seconds). `has_profiles`: it
+    knows the times of its steps; else it learns them.
+    """
+    chat = scene.online(plan.seed)
+    waiting = round(BATCH_PER_S * plan.setup.rate_factor * plan.horizon_s)
+    batch = read_workload(f"gamma:rate=10000,cv=1,requests={waiting},lengths=longbench,class=batch", plan.seed + 1)
+    case = replace(_case(plan, system, aims), has_profiles=has_profiles)
+    return run_case(case, overlay([chat, batch]))
+
+
+def _case(plan: Plan, system: System, aims: tuple[float, float]) -> Case:
     settings = (
         ("instance.kv_cache.max_slots", plan.setup.slots),
         ("instance.scheduler.max_running", plan.setup.max_running),

@@ -15,6 +15,7 @@ from dunlin.cost.models import (
     TransferModel,
     TransferModels,
 )
+from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.messages.types import TransferKind
 
 _PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s")
@@ -113,6 +114,29 @@ def parse_transfers(plain: Mapping[str, Any]) -> TransferModels:
         if model.fixed_s < 0 or not model.bytes_per_s > 0:
             raise ValueError(f"the moves of kind {name} take no time or a negative one: {model}")
     return TransferModels(models.pop("default"), {TransferKind[name]: model for name, model in models.items()})
+
+
+def serialize_learnt(learnt: LearntSteps) -> dict[str, Any]:
+    """What was learnt as plain values, which `parse_learnt` reads back."""
+    return asdict(learnt)
+
+
+def parse_learnt(plain: Mapping[str, Any]) -> LearntSteps:
+    """What was learnt out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
+    small, large = _sums_of(plain["small"]), _sums_of(plain["large"])
+    (prompt_error, decode_error), (of_prompts, of_decodes) = plain["errors"], plain["predicted"]
+    errors, predicted = (float(prompt_error), float(decode_error)), (int(of_prompts), int(of_decodes))
+    learnt = LearntSteps(small, large, int(plain["with_decodes"]), errors, predicted)
+    if min(learnt.with_decodes, *errors, *predicted) < 0:
+        raise ValueError(f"no steps teach so: {learnt}")
+    return learnt
+
+
+def _sums_of(plain: Mapping[str, Any]) -> StepSums:
+    products, targets = list(map(float, plain["products"])), list(map(float, plain["targets"]))
+    sums = StepSums(int(plain["steps"]), float(plain["weight"]), float(plain["unit"]), products, targets)
+    sums.check()
+    return sums
 
 
 def _curve_to_plain(curve: PiecewiseCurve) -> dict[str, Any]:

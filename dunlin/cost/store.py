@@ -1,4 +1,5 @@
-"""The scaling information base: measured points and fitted models in SQLite, per model, device and parallelism.
+"""The scaling information base: measured points and fitted models in SQLite, per model, device and parallelism; and
+what instances have learnt of their steps, besides per version of the engine.
 
 Keeps what it is given. Does not measure (`profile`) and does not fit (`fit_points`). A core never imports it.
 """
@@ -12,11 +13,17 @@ from types import TracebackType
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts
-from dunlin.cost.serialize import parse_timing, serialize_timing
+from dunlin.cost.serialize import parse_learnt, parse_timing, serialize_learnt, serialize_timing
+from dunlin.cost.step_fit import LearntSteps
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import TransferKind
 
 _VERSION = 1
+_LEARNT = """
+create table if not exists learnt (
+    model text not null, device text not null, parallelism text not null, engine text not null,
+    learnt_at text not null, steps text not null, primary key (model, device, parallelism, engine));
+"""
 _COUNTS = tuple(field.name for field in fields(BatchCounts))
 _SCHEMA = f"""
 create table profile (
@@ -45,6 +52,12 @@ class ProfileKey:
     model: str
     device: str
     parallelism: str
+
+
+def engine_key(model: str, device: str, threads: int, dtype: str, *, deterministic: bool) -> ProfileKey:
+    """The key of a live engine with these settings."""
+    split = f"threads={threads},dtype={dtype}"
+    return ProfileKey(model, device, split + (",deterministic" if deterministic else ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,7 @@ class ProfileStore:
                 self._connection.executescript(_SCHEMA + f"pragma user_version = {_VERSION};")
         elif version != _VERSION:
             raise StoreError(f"{self._path}: written by another version ({version}, not {_VERSION}): measure again")
+        self._connection.execute(_LEARNT)  # stores of this version may be without
 
     def save(
         self,
@@ -124,12 +138,16 @@ class ProfileStore:
         )
         return [ProfileKey(*row) for row in rows]
 
+    def models(self) -> list[str]:
+        """The models that have a profile."""
+        return sorted({key.model for key in self.keys()})
+
     def timing(self, model: str) -> EngineTiming:
         """The latest profile of that model. Raises StoreError where there is none, or it is damaged."""
         for key in self.keys():
             if key.model == model:
                 return self.timing_of(key)
-        known = ", ".join(sorted({key.model for key in self.keys()})) or "none yet"
+        known = ", ".join(self.models()) or "none yet"
         raise StoreError(f"{self._path}: no profile of {model}; measured: {known}; `dunlin profile` makes one")
 
     def timing_of(self, key: ProfileKey) -> EngineTiming:
@@ -143,6 +161,28 @@ class ProfileStore:
             return parse_timing(json.loads(row[0]))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{self._path}: the profile of {key} is damaged: {error!r}") from error
+
+    def save_learnt(self, key: ProfileKey, engine: str, learnt_at: str, learnt: LearntSteps) -> None:
+        """Keep what the steps of an engine of that version taught, in place of what was kept before. Raises StoreError
+        where the file cannot be written.
+        """
+        row = (*astuple(key), engine, learnt_at, json.dumps(serialize_learnt(learnt)))
+        try:
+            with self._connection as connection:
+                connection.execute("insert or replace into learnt values (?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}") from error
+
+    def learnt(self, key: ProfileKey, engine: str) -> LearntSteps | None:
+        """What was kept of such an engine; None: nothing. Raises StoreError where it is damaged."""
+        row = self._connection.execute(
+            "select steps from learnt where (model, device, parallelism, engine) = (?, ?, ?, ?)",
+            (*astuple(key), engine),
+        ).fetchone()
+        try:
+            return None if row is None else parse_learnt(json.loads(row[0]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{self._path}: what was learnt of {key} is damaged: {error!r}") from error
 
     def step_points(self, key: ProfileKey) -> list[StepPoint]:
         """The steps of a profile, in the order of measurement."""

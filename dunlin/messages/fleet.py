@@ -5,7 +5,7 @@ A report is also a heartbeat: it says how far the sender is, and the monitor jud
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Method, Parties, Subject, message, number
-from dunlin.messages.types import I64, GroupKind, GroupRole, Why, i64
+from dunlin.messages.types import I64, GroupKind, GroupRole, StepTimesSource, Why, i64
 
 PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
 
@@ -23,7 +23,10 @@ class InstanceReport:
     its slots to interactive requests that wait; `preemptible_running` sequences with `preemptible_slots` would. Of
     those waiting `batch_waiting` are of the batch class. `risen` sequences of that class are scheduled as interactive
     ones, because they were starved; the counts of batch work before are without them. Counters (`…_total`) only grow.
-    `ttft_misses_total` and `tpot_misses_total` are counters of late tokens by `MissCause`.
+    `ttft_misses_total` and `tpot_misses_total` are counters of late tokens by `MissCause`. `step_times`: what the times
+    of steps are predicted from; `prompt_step_error` and `decode_step_error` are the mean relative errors of the latest
+    predictions of steps with prompts and of decode rows alone, `learnt_steps_total` the steps that taught it, also by
+    processes before.
     """
 
     ready: bool = number(1, default=False)
@@ -88,6 +91,10 @@ class InstanceReport:
     batch_waiting_tokens: int = number(81, default=0)
     risen: int = number(82, default=0)
     risen_total: int = number(83, default=0)
+    step_times: StepTimesSource = number(84, default=StepTimesSource.NONE)
+    prompt_step_error: float = number(85, default=0.0)
+    decode_step_error: float = number(86, default=0.0)
+    learnt_steps_total: int = number(87, default=0)
     ttft_misses_total: I64 = number(90, default_factory=i64)
     tpot_misses_total: I64 = number(91, default_factory=i64)
 

@@ -58,6 +58,15 @@ class RequestClass(IntEnum):
     BATCH = 1
 
 
+class StepTimesSource(IntEnum):
+    """What an instance predicts the times of its steps from. NONE: no policy of it asks. LEARNING: from nothing yet."""
+
+    NONE = 0
+    LEARNING = 1
+    LEARNT = 2
+    PROFILE = 3
+
+
 class FinishReason(IntEnum):
     """Why a sequence produced its last token. RUNNING: it did not yet."""
 

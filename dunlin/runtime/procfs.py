@@ -1,6 +1,8 @@
 """Processes of this machine, as /proc tells of them: which is the child of which, and the CPU time of each."""
 
 import os
+import platform
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +25,15 @@ def descendants(pid: int) -> list[int]:
 def command_line(pid: int) -> str:
     """Its words with a space after each. Raises OSError if it is gone."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def processor_name() -> str:
+    """What the machine calls its processor."""
+    try:
+        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        named = None
+    return named.group(1).strip() if named else platform.processor() or platform.machine()
 
 
 def process_cpu_s(pid: int) -> float:

@@ -11,6 +11,7 @@ from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
+from dunlin.cost import PROFILES_FILE
 from dunlin.engine.process.options import ENGINE_MODULE
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
@@ -22,7 +23,8 @@ from dunlin.wire.service.process import run_service
 from services.instance.process_config import InstanceProcessConfig, PeerTransfersConfig
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
-from services.instance.step_profile import find_profile
+from services.instance.server_learnt_steps import saver
+from services.instance.step_profile import find_step_times, learnt_key
 
 TABLES = {"cluster": ClusterConfig, "instance": InstanceProcessConfig}
 DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
@@ -85,13 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = settings.configure("instance", InstanceProcessConfig, node=options.node, model=model)
         engine = engine_settings(config, options.data_dir, arguments.engine_module)
         engine = replace(engine, node=options.node, helper=helper_options(config.peer_transfers, options))
-        profile = find_profile(config, options.data_dir)
+        known = find_step_times(config, options.data_dir)
     except ConfigError as error:
         flags.error(str(error))
     except ModelError as error:
         print(f"dunlin {options.role}/{options.name}: {error}", file=sys.stderr)
         return 2
-    return run_service(options, lambda: serve(options, config, engine, profile), settings.told())
+    save = saver(options.data_dir / PROFILES_FILE, learnt_key(config))
+    return run_service(options, lambda: serve(options, config, engine, known, save), settings.told())
 
 
 def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str = ENGINE_MODULE) -> EngineLaunchSettings:

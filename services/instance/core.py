@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from dunlin.cores.handlers import handlers_of, handles
 from dunlin.cores.reporting import PromptHeartbeat, ReportDue
-from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message
 from dunlin.messages.engine import EngineProgress, EngineReady, TransferDone, Unsupported
 from dunlin.messages.fleet import InstanceReport
@@ -38,8 +37,10 @@ from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.sequence_rise import SequenceRise
+from services.instance.scheduling.step_forecast import make_forecast
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.scheduling.steps import BatchComposer, step_budget
+from services.instance.scheduling.step_times import KnownStepTimes
+from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.finished_answers import FinishedAnswers
 from services.instance.sequence.table import SequenceTable
 
@@ -55,16 +56,16 @@ class DispatcherGraceOver:
 class InstanceCore:
     """The decisions of one instance. `stale_total` counts replaced kvstores; a report adds the counts of its parts.
 
-    `profile`: the step times of its engine, for policies that aim at objectives; None: they count tokens instead.
+    `known`: the step times of its engine, for policies that aim at objectives; None: it learns them.
     """
 
-    def __init__(self, address: Address, config: InstanceConfig, profile: StepTimes | None = None) -> None:
+    def __init__(self, address: Address, config: InstanceConfig, known: KnownStepTimes = None) -> None:
         keep = config.retention
         self.address = address
         self.engine = Address("engine", address.name)
         self.sequences = SequenceTable()
         self.host_cache = HostCacheClient(self.engine, config.host_tier.answer_timeout_s)
-        self.steps = StepLedger(self.engine, self.sequences, profile)
+        self.steps = StepLedger(self.engine, self.sequences, make_forecast(config, known))
         mode, keeps = PREEMPTION_MODES[config.preemption.mode], config.checkpoint.engine_share > 0
         self.lifecycle = SequenceLifecycle(self.engine, self.sequences, self.host_cache, self.steps, mode, keeps=keeps)
         shared = (self.sequences, self.lifecycle, self.host_cache)
@@ -231,9 +232,8 @@ class InstanceCore:
         )
 
     def _make_composer(self, config: InstanceConfig) -> BatchComposer:
-        budget = step_budget(config.scheduler, self.steps.forecast)
         preempts_steps = INTERRUPT_POLICIES[config.interrupts.policy] in ARRIVAL_POLICIES
-        return BatchComposer(config.scheduler.policy, budget, self.steps, self._misses.objectives, preempts_steps)
+        return BatchComposer(config.scheduler, self.steps, self._misses.objectives, preempts_steps)
 
     def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
         interrupts = INTERRUPT_POLICIES[config.interrupts.policy]

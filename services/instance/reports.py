@@ -70,5 +70,6 @@ def build_report(
         layers_held=len(ready.layers) if ready else 0,
         model_layers=len(layers),
         **engine.misses.report_fields(),
+        **steps.forecast.report_fields(),
         **more,
     )

@@ -2,25 +2,37 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from dunlin.cost.models import StepTimes
+import grpc
+
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
+from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.envelopes import DISPATCH, GROUP, PLAN, POOL
 from dunlin.wire.errors import StartError
 from dunlin.wire.service.options import ServiceOptions
 from dunlin.wire.service.service import ServiceProcess
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
+from services.instance.scheduling.step_times import PROFILES, KnownStepTimes
 from services.instance.server_engine_supervisor import EngineLaunchSettings, EngineProcessSupervisor
+from services.instance.server_learnt_steps import LearntStepsWriter, Save
 
 _log = logging.getLogger(__name__)
 
 
 async def serve(
-    options: ServiceOptions, config: InstanceConfig, settings: EngineLaunchSettings, profile: StepTimes | None = None
+    options: ServiceOptions, config: InstanceConfig, settings: EngineLaunchSettings, known: KnownStepTimes, save: Save
 ) -> int:
     """Serve until told to stop; returns the exit code.
+
+    Args:
+        options: where to run.
+        config: of the core.
+        settings: of the engine's processes.
+        known: what is known of the times of its steps.
+        save: keeps what is learnt of them.
 
     Raises:
         StartError: the model cannot be served, the port is taken, or no etcd.
@@ -37,11 +49,12 @@ async def serve(
         service.request_stop(exit_code=2)
 
     await service.start(
-        lambda address: InstanceCore(address, config, profile),
+        lambda address: InstanceCore(address, config, known),
         accepts=[DISPATCH, PLAN, GROUP],
         dials={"kvstore": POOL},
         same_node=["kvstore"],
         on_demand={"instance": GROUP},
+        make_handlers=lambda host: _attach(host, save),
     )
     keeper = EngineProcessSupervisor(service.host, settings, cannot_start)
     tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keeper.report_progress())]
@@ -56,3 +69,9 @@ async def serve(
     if failures:
         raise StartError(failures[0])
     return exit_code
+
+
+def _attach(host: CoreHost, save: Save) -> Sequence[grpc.GenericRpcHandler]:
+    """What the core needs from its first message on."""
+    host.attach(PROFILES, LearntStepsWriter(save))
+    return ()

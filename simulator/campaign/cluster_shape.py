@@ -36,6 +36,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         managers=shape.managers,
         nodes=shape.nodes,
         preset=shape.preset,
+        has_profiles=shape.has_profiles,
         tier_bytes=shape.tier_bytes,
         engine=engine_settings(
             progress_s=0.25,

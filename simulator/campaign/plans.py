@@ -20,6 +20,8 @@ AIMED = 0.3
 """Share of the faults that wait until a process is in a certain phase."""
 CHATS = 0.2
 """Share of the seeds in which requests continue earlier answers, as in a chat."""
+LEARNING = 0.25
+"""Share of the plans in which instances have no profiles of their engines."""
 BATCH_SHARES = (0.0, 0.0, 0.3, 0.7)
 """Shares of batch work, one of which each plan has."""
 LONGEST_PROMPT = 60
@@ -87,6 +89,8 @@ class ClusterShape:
     """The instances' share of time for copies of victims when no slot is free."""
     rebalance: str = ""
     """The managers' policy for work that moves; empty: the preset's."""
+    has_profiles: bool = True
+    """Whether instances know the times of their steps; else they learn them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class TrialPlan:
 def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> TrialPlan:
     """The plan of a seed, with faults of `kinds` and one of `presets`."""
     shape = _shape(Random(f"{seed} shape"), presets)
+    shape = replace(shape, has_profiles=Random(f"{seed} profiles").random() >= LEARNING)
     length_s = _length_s(Random(f"{seed} length"))
     asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
     if PRESETS[shape.preset].admit == "all":

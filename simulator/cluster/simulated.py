@@ -8,6 +8,7 @@ socket or clock is imported here.
 from collections.abc import Callable
 from typing import Any
 
+from dunlin.cost.step_fit import LearntSteps
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.engine import MapHost
 from dunlin.messages.group import DIALING, DialPeer
@@ -15,6 +16,7 @@ from dunlin.messages.types import GroupRole
 from services.dispatcher.core import DispatcherCore
 from services.global_manager.core import GlobalManagerCore
 from services.instance.core import InstanceCore
+from services.instance.scheduling.step_times import PROFILES, SaveLearntSteps
 from services.kvstore.core import KvstoreCore
 from services.kvstore.transfer.transport_commands import TRANSPORT
 from services.monitor.core import MonitorCore
@@ -48,13 +50,26 @@ class SimulatedDialer:
         return []
 
 
+class SimulatedProfiles:
+    """Stands for the stores of profiles: keeps what instances learn of their engines' steps, by the instance's name."""
+
+    def __init__(self) -> None:
+        self.learnt: dict[str, LearntSteps] = {}
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Keep what an instance has learnt."""
+        if isinstance(message, SaveLearntSteps):
+            self.learnt[sender.name] = message.learnt
+        return []
+
+
 class SimulatedCluster:
     """The processes of a `spec`, in one world.
 
     `cores` and `engine_supervisors` are by address, of all processes that run; `instances` and `dispatchers` by name,
-    of those that should run. `host_memories`: each kvstore's host tier; `mapped_of`: the kvstore whose memory an
-    instance's engine has mapped. `engine`: the settings of engines of instances that start from now on. `started_s`
-    and `ended_s` are times of the world.
+    of those that should run. `profiles`: what instances have learnt. `host_memories`: each kvstore's host tier;
+    `mapped_of`: the kvstore whose memory an instance's engine has mapped. `engine`: the settings of engines of
+    instances that start from now on. `started_s` and `ended_s` are times of the world.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -74,7 +89,9 @@ class SimulatedCluster:
         self.mapped_of: dict[Address, Address] = {}
         self.fabric = make_fabric(self.world.call_at, spec.node_links)
         self.peers = PeerNetwork(lambda engine, due: self.world.post(engine, engine, due, 0.0))
+        self.profiles = SimulatedProfiles()
         self.world.add(DIALING, SimulatedDialer(self.world))
+        self.world.add(PROFILES, self.profiles)
         self.world.add(
             TRANSPORT,
             SimulatedKvTransport(self.host_memories, self.world, self.fabric, self.roster.node_of, spec.network.link_s),
@@ -194,6 +211,8 @@ class SimulatedCluster:
             self.world.connect(address, other)
         if address.role in ("instance", "kvstore"):
             self.world.connect(address, DIALING)
+        if address.role == "instance" and not self.spec.has_profiles:
+            self.world.connect(address, PROFILES)
         if address.role == "kvstore":
             self.world.connect(address, TRANSPORT)
 
@@ -210,7 +229,8 @@ class SimulatedCluster:
         if address.role == "kvstore":
             self.host_memories[address], self._kvstores[address.incarnation] = SimulatedHostMemory(), address
             return KvstoreCore(address, spec.kvstore_config(node))
-        return InstanceCore(address, spec.instance_config(node), profile_of(self.engine.timing))
+        known = profile_of(self.engine.timing) if spec.has_profiles else self.profiles.learnt.get(address.name)
+        return InstanceCore(address, spec.instance_config(node), known)
 
     def _make_engine_supervisor(self, core: InstanceCore) -> SimulatedEngineSupervisor:
         return SimulatedEngineSupervisor(

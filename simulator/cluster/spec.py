@@ -26,7 +26,8 @@ class ClusterSpec:
     settings of a role, by their names within it, that differ from its defaults; they win over the preset's. `skews_s`:
     clock offsets in seconds, assigned in turn to the processes as they start. `engines`: those that differ from
     `engine`, by their instance's name. `host`: CPU costs of the processes
-    (None: no time).
+    (None: no time). `has_profiles`: instances know the exact times of `engine`; else they learn them from their steps,
+    where a policy needs them, and the next process of an instance goes on from what the one before learnt.
 
     Raises:
         ValueError: there is no such preset, or too few of a role. The configurations, when they are asked for: a role
@@ -45,6 +46,7 @@ class ClusterSpec:
     node_links: NodeLinks = field(default_factory=NodeLinks)
     skews_s: tuple[float, ...] = ()
     host: ProcessCosts | None = None
+    has_profiles: bool = True
     instance: Overrides = field(default_factory=dict)
     dispatcher: Overrides = field(default_factory=dict)
     manager: Overrides = field(default_factory=dict)

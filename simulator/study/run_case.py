@@ -131,6 +131,7 @@ def cluster_of(case: Case) -> ClusterSpec:
             engine=engine_of(timing, case.max_positions),
             node_links=timing.node,
             host=None if Path(case.device).is_file() else DISPATCHING,
+            has_profiles=case.has_profiles,
         )
         spec = replace(spec, **_overrides(case))  # type: ignore[arg-type]
         # What a role would refuse at its start is refused here, before anything runs.

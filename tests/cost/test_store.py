@@ -8,6 +8,7 @@ import pytest
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts, PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
+from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.cost.store import ProfileKey, ProfileStore, StepPoint, StoreError, TransferPoint
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import TransferKind
@@ -101,3 +102,35 @@ def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
         connection.execute("update profile set timing = '{}'")
     with ProfileStore(tmp_path / "db") as store, pytest.raises(StoreError, match="damaged"):
         store.timing("tiny")
+
+
+def test_what_was_learnt_is_kept_by_engine_beside_profiles(tmp_path: Path) -> None:
+    learnt, newer = LearntSteps(StepSums(), StepSums(), 7, (0.1, 0.2), (3, 4)), LearntSteps(StepSums(), StepSums(), 8)
+    with ProfileStore(tmp_path / "db") as store:
+        store.save_learnt(KEY, "0.1", "2026-01-01", learnt)
+        store.save_learnt(KEY, "0.2", "2026-01-01", newer)
+        store.save(KEY, "2026-01-01", timing())
+        store.save_learnt(KEY, "0.2", "2026-01-02", newer)
+    with ProfileStore(tmp_path / "db") as store:
+        assert [store.learnt(KEY, engine) for engine in ("0.1", "0.2", "0.3")] == [learnt, newer, None]
+        assert store.learnt(ProfileKey("tiny", "cpu", "threads=2"), "0.1") is None
+        assert store.models() == ["tiny"]
+
+
+def test_a_store_from_before_there_was_anything_learnt_is_used(tmp_path: Path) -> None:
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("drop table learnt")
+    with ProfileStore(tmp_path / "db") as store:
+        assert store.learnt(KEY, "0.1") is None
+        assert store.timing("tiny") == timing()
+
+
+def test_what_was_learnt_and_is_damaged_is_refused(tmp_path: Path) -> None:
+    with ProfileStore(tmp_path / "db") as store:
+        store.save_learnt(KEY, "0.1", "2026-01-01", LearntSteps(StepSums(), StepSums()))
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("update learnt set steps = '{}'")
+    with ProfileStore(tmp_path / "db") as store, pytest.raises(StoreError, match="what was learnt of"):
+        store.learnt(KEY, "0.1")

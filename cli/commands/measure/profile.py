@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import platform
-import re
 import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from cli.common.options import Subparsers, add_json, whole_number
 from cli.common.output import as_json, table
 from dunlin.cost import PROFILES_FILE
 from dunlin.runtime.extras import missing_package_text
+from dunlin.runtime.procfs import processor_name
 
 if TYPE_CHECKING:
     from cli.profiling.profiler import MeasuredProfile
@@ -213,19 +212,11 @@ def _data_dir(arguments: argparse.Namespace) -> Path:
 
 
 def _key(arguments: argparse.Namespace) -> "ProfileKey":
-    from dunlin.cost.store import ProfileKey
+    from dunlin.cost.store import engine_key
 
-    split = f"threads={arguments.threads},dtype={arguments.dtype}"
-    return ProfileKey(arguments.model, processor_name(), split + (",deterministic" if arguments.deterministic else ""))
-
-
-def processor_name() -> str:
-    """What the machine calls its processor."""
-    try:
-        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        named = None
-    return named.group(1).strip() if named else platform.processor() or platform.machine()
+    return engine_key(
+        arguments.model, processor_name(), arguments.threads, arguments.dtype, deterministic=arguments.deterministic
+    )
 
 
 def render(found: "MeasuredProfile", key: "ProfileKey", path: Path, points: bool = False) -> str:

@@ -6,7 +6,8 @@ import re
 from cli.common.cluster import connect
 from cli.common.options import Subparsers, add_cluster_options, add_json
 from cli.common.output import as_json, table
-from dunlin.messages.fleet import FleetStatus, MemberStatus
+from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
+from dunlin.messages.types import StepTimesSource
 
 _DESCRIPTION = """\
 Print every process of the cluster, as the monitor sees it.
@@ -77,6 +78,15 @@ def member_state(member: MemberStatus) -> str:
     return "up"
 
 
+def _step_times(one: InstanceReport) -> str:
+    """Whether predictions of steps are learnt, and how far off they are; empty where they are not learnt."""
+    if one.step_times is StepTimesSource.LEARNING:
+        return f", learns the times of steps ({one.learnt_steps_total} so far)"
+    if one.step_times is StepTimesSource.LEARNT:
+        return f", times of steps learnt (off by {max(one.prompt_step_error, one.decode_step_error):.0%})"
+    return ""
+
+
 def _load(member: MemberStatus) -> tuple[str, str, str, str]:
     if member.instance is not None:
         one = member.instance
@@ -91,7 +101,7 @@ def _more(member: MemberStatus) -> str:
     if member.instance is not None:
         one = member.instance
         part = f"group {one.group} {one.part.name.lower()}, plan {one.plan_version}"
-        return f"{part}, engine {one.engine_pid}, {one.steps_total} steps"
+        return f"{part}, engine {one.engine_pid}, {one.steps_total} steps{_step_times(one)}"
     if member.dispatcher is not None:
         two = member.dispatcher
         return f"{two.finished_total} finished, {two.failed_total} failed, {two.replaced_total} dispatched again"

@@ -102,6 +102,10 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "the device's); may be repeated",
     )  # fmt: skip
     group.add_argument(
+        "--learn-step-times", action="store_false", dest="has_profiles",
+        help="instances learn the times of their steps, instead of knowing them from the first one on",
+    )  # fmt: skip
+    group.add_argument(
         "--nodes", type=whole_number(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)"
     )
     group.add_argument(
@@ -205,6 +209,7 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
         oracle=arguments.oracle,
+        has_profiles=arguments.has_profiles,
         links=_links_of(arguments.link),
         settings=tuple(
             (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)

@@ -16,7 +16,6 @@ from functools import cache
 import torch
 
 from dunlin.effects import Address, Message
-from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource
@@ -190,17 +189,15 @@ def _numerics(options: EngineOptions) -> numerics.Numerics:
     """:raises ValueError: determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    return (
-        numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics(_backend(options.name))
-    )
+    return numerics.deterministic_numerics() if options.deterministic else _fast_numerics(options.name)
 
 
 @cache
-def _backend(engine: str) -> str:
-    """The attention backend of the fast mode; says which one it is, once: a standby loads twice."""
-    name, description = choose_backend()
-    print(f"dunlin engine {engine}: attention by {description}", file=sys.stderr, flush=True)
-    return name
+def _fast_numerics(engine: str) -> numerics.Numerics:
+    """Says what computes, once: a standby loads twice."""
+    chosen, description = numerics.choose_fast_numerics()
+    print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
+    return chosen
 
 
 def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None]) -> Sequence[int]:

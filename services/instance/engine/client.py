@@ -141,11 +141,12 @@ class EngineClient:
             self.stale_total += 1
             return []
         timing = self._steps.forecast.on_done(now_s, done)
-        answer = self._steps.complete(done)
+        answer, more = self._steps.complete(done), self._steps.forecast.learnt()
         if answer.is_plain_decode(self._sequences.running):  # no sequence changes its state
-            missed = self.misses.on_repeated(timing, self._sequences.running)
-            return [*steady_token_messages(answer), *missed] if missed else steady_token_messages(answer)
-        effects = token_messages(answer) + self.misses.on_step(timing, answer.rows, answer.sampled, answer.left)
+            more += self.misses.on_repeated(timing, self._sequences.running)
+            return [*steady_token_messages(answer), *more] if more else steady_token_messages(answer)
+        more += self.misses.on_step(timing, answer.rows, answer.sampled, answer.left)
+        effects = token_messages(answer) + more
         for sequence in answer.rows:
             is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed
             if is_over or not sequence.is_plain_decode:

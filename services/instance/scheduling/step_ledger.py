@@ -9,7 +9,6 @@ Knows no policy, no slot and no dispatcher.
 
 from collections.abc import Iterable
 
-from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, StepDone
 from dunlin.messages.types import Verdict, Why, i64
@@ -26,12 +25,12 @@ class StepLedger:
     """Owns the outstanding steps by number, the parked rows by sequence, and the interrupts that have no answer.
 
     A sequence that an unanswered interrupt names is *held*: it gets no new row, because where its KV ends is
-    not known yet. `forecast` knows when the outstanding steps will be done, if there is a `profile` of the engine.
+    not known yet. `forecast` knows when the outstanding steps will be done, if anything predicts the engine's times.
     """
 
-    def __init__(self, engine: Address, sequences: SequenceTable, profile: StepTimes | None = None) -> None:
+    def __init__(self, engine: Address, sequences: SequenceTable, forecast: StepForecast | None = None) -> None:
         self.totals = StepTotals()
-        self.forecast = StepForecast(profile)
+        self.forecast = forecast or StepForecast()
         self._engine = engine
         self._sequences = sequences
         self._outstanding: dict[int, StepRows] = {}

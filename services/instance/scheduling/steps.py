@@ -11,7 +11,6 @@ from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
-from services.instance.scheduling.step_forecast import StepForecast
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import StepRows
 from services.instance.sequence.table import Sequence
@@ -33,15 +32,14 @@ class BatchComposer:
 
     def __init__(
         self,
-        policy: str,
-        budget: StepBudget,
+        config: SchedulerConfig,
         ledger: StepLedger,
         objectives: EffectiveObjectives,
         preempts_steps: bool = False,
     ) -> None:
-        self._policy = BATCH_POLICIES[policy]
-        self._policy_name = policy
-        self._budget = budget
+        self._policy = BATCH_POLICIES[config.policy]
+        self._policy_name = config.policy
+        self._budget = StepBudget(config.budget_tokens, most_tokens=config.max_step_tokens)
         self._ledger = ledger
         self._objectives = objectives
         self._preempts_steps = preempts_steps
@@ -74,6 +72,7 @@ class BatchComposer:
         if not able:
             return []
         self._budget.contexts = [sequence.issued for sequence in able]
+        self._budget.times = self._ledger.forecast.times
         self._objectives.set_budget(self._budget, running, zip(able, candidates, strict=True))
         taken = self._policy(candidates, self._budget)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
@@ -143,12 +142,3 @@ class BatchComposer:
             Figure("rows_before", before),
         )
         return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures)
-
-
-def step_budget(scheduler: SchedulerConfig, forecast: StepForecast) -> StepBudget:
-    """The budget of all steps, before there are objectives; without a profile its policy counts tokens."""
-    return StepBudget(
-        scheduler.budget_tokens,
-        most_tokens=scheduler.max_step_tokens,
-        times=forecast if forecast.is_on else None,
-    )

@@ -9,9 +9,11 @@ from dunlin.config.errors import ConfigError
 from dunlin.cost import PROFILES_FILE
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.cost.store import ProfileKey, ProfileStore
 from services.instance.process_config import InstanceProcessConfig
-from services.instance.step_profile import find_profile
+from services.instance.server_learnt_steps import saver
+from services.instance.step_profile import find_step_times, learnt_key
 from tests.settings import configured
 
 
@@ -28,8 +30,9 @@ def config(**settings: str) -> InstanceProcessConfig:
 
 
 def step_s(config: InstanceProcessConfig, data_dir: Path) -> float:
-    profile = find_profile(config, data_dir)
+    profile = find_step_times(config, data_dir)
     assert profile is not None
+    assert not isinstance(profile, LearntSteps)
     return profile.step_s(BatchCounts(1, 10))
 
 
@@ -42,17 +45,39 @@ def test_the_named_store_counts_before_the_data_directory(tmp_path: Path) -> Non
 def test_a_named_store_must_have_the_model(tmp_path: Path) -> None:
     other = save(tmp_path / "mine.db", 0.2, "other")
     with pytest.raises(ConfigError, match=r"instance.engine.profile: .*no profile of builtin:tiny; measured: other"):
-        find_profile(config(engine__profile=str(other)), tmp_path)
+        find_step_times(config(engine__profile=str(other)), tmp_path)
     with pytest.raises(ConfigError, match=r"absent.db: there is no such file"):
-        find_profile(config(engine__profile=str(tmp_path / "absent.db")), tmp_path)
+        find_step_times(config(engine__profile=str(tmp_path / "absent.db")), tmp_path)
 
 
 def test_without_one_the_policies_that_want_it_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     save(tmp_path / PROFILES_FILE, 0.1, "other")
-    assert find_profile(config(), tmp_path) is None
+    assert find_step_times(config(), tmp_path) is None
     assert caplog.text == ""
     wanting = config(scheduler__policy="slo_aware", interrupts__policy="on_arrival")
-    assert find_profile(wanting, tmp_path) is None
+    assert find_step_times(wanting, tmp_path) is None
     assert "slo_aware and on_arrival: no profile of builtin:tiny" in caplog.text
-    assert "run `dunlin profile --model builtin:tiny`" in caplog.text
+    assert "learnt from those that are served" in caplog.text
+    assert "`dunlin profile --model builtin:tiny`" in caplog.text
+
+
+def test_what_such_an_engine_taught_is_found_where_there_is_no_profile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    wanting = config(scheduler__policy="harvest")
+    learnt = LearntSteps(StepSums(), StepSums(), 3)
+    saver(tmp_path / PROFILES_FILE, learnt_key(wanting))(learnt)
+    assert find_step_times(wanting, tmp_path) == learnt
+    assert caplog.text == ""
+    assert find_step_times(config(scheduler__policy="harvest", engine__dtype="bf16"), tmp_path) is None
+    save(tmp_path / PROFILES_FILE, 0.1)
+    assert step_s(wanting, tmp_path) == 0.1, "a profile counts before it"
+
+
+def test_a_damaged_store_is_said_and_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / PROFILES_FILE).write_bytes(b"no database, but long enough to be read as one" * 9)
+    assert find_step_times(config(), tmp_path) is None
+    assert "cannot be used as a store" in caplog.text

@@ -15,6 +15,7 @@ from dunlin.messages.fleet import (
     ManagerReport,
     MemberStatus,
 )
+from dunlin.messages.types import StepTimesSource
 
 
 def member(**changes: Any) -> MemberStatus:
@@ -31,6 +32,22 @@ def test_an_instance_in_one_line() -> None:
     words = line(member()).split()
     assert words[:10] == ["instance", "instance-0", "12", "34", "node", "up", "60", "100", "2", "1"]
     assert "engine 77" in line(member())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "0 steps"),
+        ({"step_times": StepTimesSource.PROFILE, "prompt_step_error": 0.2}, "0 steps"),
+        ({"step_times": StepTimesSource.LEARNING, "learnt_steps_total": 7}, "learns the times of steps (7 so far)"),
+        (
+            {"step_times": StepTimesSource.LEARNT, "prompt_step_error": 0.1, "decode_step_error": 0.2},
+            "times of steps learnt (off by 20%)",
+        ),
+    ],
+)
+def test_an_instance_says_that_it_learns(fields: dict[str, Any], words: str) -> None:
+    assert line(member(instance=InstanceReport(**fields))).rstrip().endswith(words)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache, steps)
     lifecycle.kv_cache = KvCache(96)
     objectives = EffectiveObjectives(ObjectivesConfig())
-    composer = BatchComposer("chunked", StepBudget(512), steps, objectives)
+    composer = BatchComposer(SchedulerConfig(), steps, objectives)
     interrupts = RowInterrupts(never, sequences, steps, objectives)
     config = SchedulerConfig(allocate_ahead_tokens=4)
     scheduler = Scheduler(
