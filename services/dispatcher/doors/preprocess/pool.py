@@ -69,6 +69,8 @@ class PreprocessPool:
         request = preprocessed.request
         if request.settings.sampling.grammar is not None and preprocessed.prompts:
             await self._grammars.check(request.grammar_field, request.settings.sampling.grammar)
+            async with self._turn:
+                await asyncio.sleep(0)  # many may have waited for the same grammar: they go on one a turn of the loop
         return preprocessed
 
     async def _read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
