@@ -24,12 +24,12 @@ def open_of(number: int = 1, tokens: tuple[int, ...] = (5, 6, 7), **changes: Any
 
 def test_an_opened_sequence_knows_its_tokens_its_limit_and_the_kv_that_it_has() -> None:
     held = sequences()
-    sampling = SamplingParams(seed=9, logprobs=2)
+    sampling = SamplingParams(seed=9, logprobs=2, min_tokens=2)
     held.open(open_of(sampling=sampling, extent_start=i64([8, 20]), extent_length=i64([1, 1]), stop_ids=i32([3])))
     one = held.by_number[1]
     assert (one.length, one.kv_tokens, one.prompt_tokens, one.tokens_max) == (3, 2, 3, 7)
     assert (one.seed, one.logprobs, list(one.stop_ids), one.state) == (9, 2, [3], digest_of([5, 6, 7]))
-    assert (one.ended, one.fails) == (False, False)
+    assert (one.ended, one.fails, one.least_length) == (False, False, 5)
 
 
 def test_the_engines_positions_limit_a_sequence() -> None:

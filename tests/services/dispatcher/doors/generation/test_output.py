@@ -135,3 +135,20 @@ def test_log_probabilities_keep_their_tokens() -> None:
     assert (list(piece.logprobs), list(piece.top_count)) == ([-1.5] * 3, [1, 1, 1])
     assert list(piece.top_token) == TOKENS[:3]
     assert len(piece.offsets) == 3
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_stop_strings_are_looked_for_after_the_least_tokens(together: bool) -> None:
+    tokens = MODEL.tokenizer.encode("heron heron heron stood", add_special_tokens=False)
+    least = len(MODEL.tokenizer.encode("heron heron", add_special_tokens=False))
+    text = OutputProcessor(MODEL.tokenizer.detokenizer(), ["heron"], least)
+    stopped = [text.push(delta(*part)) for part in ([tokens] if together else [[token] for token in tokens])]
+    assert any(stopped)
+    assert (taken(text).text, text.finish) == ("heron heron ", FinishReason.STOP)
+
+
+def test_a_special_token_may_have_a_text() -> None:
+    text = OutputProcessor(MODEL.tokenizer.detokenizer(), (), shown={6: "[CALLS]"})
+    text.push(delta(TOKENS[0], 6, 5, TOKENS[1]))
+    first, second = (MODEL.tokenizer.decode([token]) for token in TOKENS[:2])
+    assert taken(text).text == f"{first}[CALLS]{second}"

@@ -51,3 +51,11 @@ def test_objectives_of_the_sdk_reach_the_settings() -> None:
     assert (request.settings.ttft_objective_s, request.settings.tpot_objective_s) == (0.75, 0.25)
     request, _ = parse_generate(encode(build_request("x", None, {})))
     assert (request.settings.ttft_objective_s, request.settings.tpot_objective_s) == (None, None)
+
+
+def test_what_bounds_the_output_comes_from_the_sdks_arguments() -> None:
+    options: Any = {"min_tokens": 3, "allowed_token_ids": [5, 6], "bad_words": ["egret"]}
+    settings = parse_generate(encode(build_request("x", None, options)))[0].settings
+    assert (settings.sampling.min_tokens, list(settings.sampling.allowed_tokens)) == (3, [5, 6])
+    assert settings.bad_words == ("egret",)
+    assert not parse_generate(encode(GenerateRequest(prompt="x")))[0].settings.sampling.allowed_tokens

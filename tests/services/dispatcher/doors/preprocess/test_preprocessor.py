@@ -1,7 +1,11 @@
 """The preprocessor: bodies become checked requests with tokens, or errors that name what is wrong."""
 
+import json
+from itertools import pairwise
+
 import pytest
 
+from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
 from dunlin.messages.public import GenerateRequest
 from dunlin.wire.codec import encode
@@ -57,3 +61,17 @@ def test_json_is_read_strictly(body: bytes, text: str) -> None:
     with pytest.raises(MalformedRequest, match=text) as raised:
         read_json(body)
     assert raised.value.kind == "malformed"
+
+
+def test_a_bad_word_is_forbidden_as_a_text_begins_with_it_and_after_a_space() -> None:
+    body = b'{"prompt": "x", "bad_words": ["heron", " stood"]}'
+    sampling = preprocessor().read(BodyKind.COMPLETION, body).request.settings.sampling
+    starts = [0, *sampling.bad_stops]
+    words = [list(sampling.bad_tokens[start:stop]) for start, stop in pairwise(starts)]
+    encode_text = model().tokenizer.encode
+    assert words == [encode_text(text, add_special_tokens=False) for text in ("heron", " heron", "stood", " stood")]
+    with pytest.raises(InvalidField, match="bad_words: have "):
+        preprocessor().read(BodyKind.COMPLETION, json.dumps({"prompt": "x", "bad_words": MANY}).encode())
+
+
+MANY = [f"{index:02}" + "🐦🦜" * 100 for index in range(60)]
