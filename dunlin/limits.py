@@ -9,7 +9,7 @@ from reprlib import Repr
 from typing import Any
 
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import I32, SamplingParams, i32
+from dunlin.messages.types import I32, Grammar, SamplingParams, i32
 
 I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
 I32_MOST = (1 << 31) - 1
@@ -19,6 +19,13 @@ MOST_STOP_IDS = 256
 MOST_EOS_IDS = 64
 """A model's own; they travel with the client's stop ids."""
 MOST_BIASES = 1024
+MOST_ALLOWED_TOKENS = 4096
+MOST_BAD_WORDS = 64
+MOST_BAD_WORD_CHARACTERS = 256
+MOST_BAD_TOKENS = 8192
+"""Of all bad words together, each spelled in two ways."""
+MOST_GRAMMAR_BYTES = 64 << 10
+"""Of a JSON schema (as compact JSON), a regular expression, a grammar, or a list of choices made into one."""
 MOST_LOGPROBS = 20
 MOST_CHOICES = 128
 MOST_TENANT_CHARACTERS = 256
@@ -114,6 +121,7 @@ SAMPLING: dict[str, WholeNumber | RealNumber] = {
     "frequency_penalty": RealNumber(-2.0, 2.0),
     "repetition_penalty": RealNumber(0.001, 10.0, above=True),  # less makes logits infinite
     "logprobs": WholeNumber(0, MOST_LOGPROBS),
+    "min_tokens": WholeNumber(0, I32_MOST),
 }
 """The fields of `SamplingParams` that a client sets."""
 
@@ -136,11 +144,12 @@ def placement_error(place: Place, vocabulary: int) -> str:
 
 
 def check_vocabulary(sampling: SamplingParams, stop_ids: I32, vocabulary: int) -> None:
-    """Raise InvalidField for a bias or a client's stop id that is no token of the model.
+    """Raise InvalidField for a bias, a client's stop id, or an allowed or a bad token that is no token of the model.
 
     The model's own end tokens are not asked for here: some checkpoints name one that they do not have.
     """
-    for name, ids in (("logit_bias", sampling.bias_tokens), ("stop_token_ids", stop_ids)):
+    named = ("logit_bias", sampling.bias_tokens), ("stop_token_ids", stop_ids)
+    for name, ids in (*named, ("allowed_token_ids", sampling.allowed_tokens), ("bad_words", sampling.bad_tokens)):
         if ids and max(ids) >= vocabulary:
             raise InvalidField(name, f"token id {max(ids)} is outside the vocabulary of {vocabulary}")
 
@@ -163,6 +172,28 @@ def _check_sampling(sampling: SamplingParams) -> None:
         raise InvalidField("logit_bias", f"{len(sampling.bias_values)} values for {len(sampling.bias_tokens)} tokens")
     for value in sampling.bias_values:
         BIAS("logit_bias", value)
+    _check_count("allowed_token_ids", sampling.allowed_tokens, MOST_ALLOWED_TOKENS)
+    _check_bad_words(sampling)
+    check_grammar("grammar", sampling.grammar)
+
+
+def _check_bad_words(sampling: SamplingParams) -> None:
+    _check_count("bad_words", sampling.bad_tokens, MOST_BAD_TOKENS)
+    starts, stops = [0, *sampling.bad_stops], [*sampling.bad_stops, len(sampling.bad_tokens)]
+    if any(start >= stop for start, stop in zip(starts[:-1], stops[:-1], strict=True)) or starts[-1] != stops[-1]:
+        raise InvalidField("bad_words", "their columns do not fit each other")
+
+
+def check_grammar(name: str, grammar: Grammar | None) -> None:
+    """Raise InvalidField for a grammar that is too long, or no Unicode; whether it can be compiled is not asked."""
+    if grammar is None:
+        return
+    try:
+        size = len(grammar.text.encode())
+    except UnicodeEncodeError:  # lone surrogates, which JSON can express
+        raise InvalidField(name, "is not valid Unicode text") from None
+    if size > MOST_GRAMMAR_BYTES:
+        raise InvalidField(name, f"has {size} bytes; at most {MOST_GRAMMAR_BYTES} are allowed")
 
 
 def _check_count(name: str, ids: I32, most: int) -> None:

@@ -186,6 +186,10 @@ def sqlite_stays_in_the_store(tree: Tree) -> list[str]:
     return only_in(tree, ("sqlite3",), ("dunlin/cost/store.py", "dunlin/telemetry/**"))
 
 
+def grammars_stay_in_their_package(tree: Tree) -> list[str]:
+    return only_in(tree, ("llguidance",), ("dunlin/structured_output/**",))
+
+
 def objects_stay_in_their_process(tree: Tree) -> list[str]:
     return only_in(tree, OBJECTS, ())
 
@@ -385,6 +389,7 @@ RULES: list[Callable[[Tree], list[str]]] = [
     web_stays_at_the_door,
     torch_stays_below,
     sqlite_stays_in_the_store,
+    grammars_stay_in_their_package,
     objects_stay_in_their_process,
     vocabulary_knows_itself,
     policies_know_no_core,

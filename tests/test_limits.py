@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from dunlin.limits import (
     I32_MOST,
+    MOST_ALLOWED_TOKENS,
     MOST_BIASES,
     MOST_EOS_IDS,
+    MOST_GRAMMAR_BYTES,
     MOST_LOGPROBS,
     MOST_STOP_IDS,
     MOST_TENANT_CHARACTERS,
@@ -23,7 +25,7 @@ from dunlin.limits import (
     placement_error,
 )
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import SamplingParams, f32, i32
+from dunlin.messages.types import Grammar, GrammarKind, SamplingParams, f32, i32
 from services.dispatcher.doors.generation.settings import parse_settings
 
 VOCABULARY = 100
@@ -113,6 +115,15 @@ FAULTS = [
     (sampling(bias_tokens=i32([-1]), bias_values=f32([1.0])), "logit_bias: must be"),
     (sampling(bias_tokens=i32([VOCABULARY]), bias_values=f32([1.0])), "logit_bias: token id 100 is outside"),
     (sampling(bias_tokens=i32(range(1025)), bias_values=f32([0.0] * 1025)), "logit_bias: has 1025 entries"),
+    (sampling(min_tokens=-1), "min_tokens: must be"),
+    (sampling(grammar=Grammar(GrammarKind.REGEX, "ä" * MOST_GRAMMAR_BYTES)), "grammar: has 131072 bytes"),
+    (sampling(allowed_tokens=i32(range(MOST_ALLOWED_TOKENS + 1))), "allowed_token_ids: has 4097 entries"),
+    (sampling(allowed_tokens=i32([VOCABULARY])), "allowed_token_ids: token id 100 is outside"),
+    (sampling(bad_tokens=i32([1]), bad_stops=i32([2])), "bad_words: their columns do not fit"),
+    (sampling(bad_tokens=i32([1, 2]), bad_stops=i32([2, 1])), "bad_words: their columns do not fit"),
+    (sampling(bad_tokens=i32([1, 2]), bad_stops=i32([0, 2])), "bad_words: their columns do not fit"),
+    (sampling(bad_tokens=i32([-1]), bad_stops=i32([1])), "bad_words: must be"),
+    (sampling(bad_tokens=i32([1] * 8193), bad_stops=i32([8193])), "bad_words: has 8193 entries"),
     (place(stop_ids=i32(range(MOST_STOP_IDS + MOST_EOS_IDS + 1))), "stop_token_ids: has 321 entries"),
     (place(stop_ids=i32([-1])), "stop_token_ids: must be"),
     (place(max_tokens=0), "max_tokens: must be between 1"),
@@ -138,4 +149,6 @@ def test_every_field_of_sampling_is_checked() -> None:
     """A new field comes with its limit, or this fails."""
     checked = {wanted_text.split(":")[0] for _, wanted_text in FAULTS}
     names = {field.name for field in dataclasses.fields(SamplingParams)}
-    assert names - checked == {"seed", "bias_tokens", "bias_values"}  # any 64 bits; as logit_bias
+    unnamed = {"bias_tokens", "bias_values", "allowed_tokens", "bad_tokens", "bad_stops"}  # as the doors call them
+    assert {"logit_bias", "allowed_token_ids", "bad_words"} <= checked
+    assert names - checked == {"seed"} | unnamed  # any 64 bits

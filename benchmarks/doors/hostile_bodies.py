@@ -28,7 +28,7 @@ class HostileBody:
 
 def kinds() -> dict[str, Callable[[], HostileBody]]:
     """Each kind by its name."""
-    return {**_texts(), **_shapes(), **_wide(), **_grpc()}
+    return {**_texts(), **_shapes(), **_wide(), **_grammars(), **_grpc()}
 
 
 def _texts() -> dict[str, Callable[[], HostileBody]]:
@@ -75,6 +75,24 @@ def _wide() -> dict[str, Callable[[], HostileBody]]:
         "128 choices, 1,000 biases": lambda: _wide_call(n=128, logit_bias=bias, max_tokens=4),
         "128 choices of 900 tokens": lambda: _wide_call(n=128, prompt=[7] * 900, max_tokens=2),
     }
+
+
+def _grammars() -> dict[str, Callable[[], HostileBody]]:
+    wide = {"type": "object", "properties": {f"field {index}": {"type": "string"} for index in range(1_500)}}
+    deep: dict[str, object] = {"type": "object"}
+    for _ in range(150):
+        deep = {"type": "object", "properties": {"a": deep, "b": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}
+    return {
+        "an expression that explodes": lambda: _guided(guided_regex="((a{1,900}|b{1,900}){1,900}c){1,900}"),
+        "expressions of 7 KB, fifty at once": lambda: _guided(50, guided_regex="(" + "a.*b|" * 1_400 + "c)+"),
+        "a schema of 1,500 fields": lambda: _guided(guided_json=wide),
+        "a schema 150 deep": lambda: _guided(guided_json=deep),
+        "1,000 choices, fifty at once": lambda: _guided(50, guided_choice=[f"no. {index}" for index in range(1_000)]),
+    }
+
+
+def _guided(width: int = 1, **fields: object) -> HostileBody:
+    return HostileBody(COMPLETIONS, json.dumps({"prompt": "x", "max_tokens": 4, **fields}).encode(), width)
 
 
 def _grpc() -> dict[str, Callable[[], HostileBody]]:

@@ -27,10 +27,9 @@ import torch
 from benchmarks.engine.comparison import in_turn
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
-from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder.iteration import Safepoint
 from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.numerics import fast_numerics
+from dunlin.engine.decoder.numerics import choose_fast_numerics
 from dunlin.engine.decoder.piece_sizes import MOST
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.limits import RunnerLimits
@@ -226,9 +225,9 @@ def measure(plan: InterruptsPlan, outcome: BenchmarkResult) -> None:
         write_random_checkpoint(Path(folder) / "model", "llama", shape)
         kv_bytes = (plan.tokens + 64) * shape.layers * 2 * shape.kv_heads * shape.head_dim * 2 + (shape.layers << 17)
         fd = os.memfd_create("dunlin-bench-arena")
-        backend, description = choose_backend()
-        outcome.figures["attention"] = description
-        loaded = load_model(Path(folder) / "model", "bfloat16", kv_bytes, fast_numerics(backend), fd)
+        numerics, description = choose_fast_numerics()
+        outcome.figures["computes"] = description
+        loaded = load_model(Path(folder) / "model", "bfloat16", kv_bytes, numerics, fd)
         outcome.figures["load of the machine at the start"] = os.getloadavg()[0]
         token, step_s = measure_cost(loaded, plan, outcome)
         measure_responses(loaded, plan, outcome, token, step_s)

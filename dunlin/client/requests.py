@@ -1,10 +1,11 @@
 """From a caller's arguments to a `GenerateRequest`. Types are checked here, ranges by the server."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from dunlin.client.errors import InvalidRequest
-from dunlin.messages.public import ChatMessage, GenerateRequest
+from dunlin.messages.public import ChatMessage, GenerateRequest, StructuredOutput
 from dunlin.messages.types import I32, RequestClass, i32
 
 Prompt = str | Sequence[int]
@@ -21,7 +22,9 @@ class Options(TypedDict, total=False):
     tokens. `logprobs`: 0 for the chosen token's, n for the n best besides. `timeout_s`: the server gives up then.
     `ttft_objective_s` and `tpot_objective_s`: seconds within which the first token, and each further one, should come;
     the server refuses those below its least. `idempotency_key`: the tenant's own name for the request; sent again with
-    the same one, it gets the same answer.
+    the same one, it gets the same answer. `structured_output` is what the text must match: one of `{"json": schema}`
+    (a dict, or its text), `{"json_object": True}`, `{"regex": …}`, `{"choice": […]}` and `{"grammar": …}`. No stop ends
+    the text before `min_tokens`; tokens outside `allowed_token_ids`, and `bad_words`, are not generated.
     """
 
     max_tokens: int | None
@@ -43,9 +46,13 @@ class Options(TypedDict, total=False):
     idempotency_key: str
     ttft_objective_s: float | None
     tpot_objective_s: float | None
+    structured_output: StructuredOutput | Mapping[str, Any] | None
+    min_tokens: int | None
+    allowed_token_ids: Sequence[int]
+    bad_words: Sequence[str]
 
 
-INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs")
+INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs", "min_tokens")
 NUMBER_OPTIONS = (
     "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "timeout_s",
     "ttft_objective_s", "tpot_objective_s",
@@ -64,7 +71,10 @@ def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, opt
     for name, value in values.items():
         _check_number(name, value)
     values["stop"] = _stops(values.get("stop"))
-    values["stop_token_ids"] = _ids("stop_token_ids", values.get("stop_token_ids") or ())
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        values[name] = _ids(name, values.get(name) or ())
+    values["bad_words"] = _stops(values.get("bad_words"))
+    values["structured_output"] = _structured_output(values.get("structured_output"))
     if isinstance(prompt, str):
         values["prompt"] = prompt
     elif prompt is not None:
@@ -89,6 +99,23 @@ def _check_number(name: str, value: object) -> None:
 
 def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def _structured_output(asked: StructuredOutput | Mapping[str, Any] | None) -> StructuredOutput | None:
+    if asked is None or isinstance(asked, StructuredOutput):
+        return asked
+    match list(asked.items()):
+        case [("json", schema)]:
+            return StructuredOutput(json_schema=schema if isinstance(schema, str) else json.dumps(schema))
+        case [("choice", choices)]:
+            return StructuredOutput(choice=tuple(choices))
+        case [("regex", str(pattern))]:
+            return StructuredOutput(regex=pattern)
+        case [("grammar", str(text))]:
+            return StructuredOutput(grammar=text)
+        case [("json_object", True)]:
+            return StructuredOutput(json_object=True)
+    raise InvalidRequest("structured_output: must have exactly one of json, json_object, regex, choice and grammar")
 
 
 def _ids(name: str, ids: Sequence[int]) -> I32:

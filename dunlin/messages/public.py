@@ -14,6 +14,21 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    """What the generated text must match: exactly one field says it.
+
+    `json_schema` is JSON text; `json_object`: any JSON object. `regex` is a regular expression that the whole text
+    matches, `choice` has the texts of which it is one, `grammar` is in Lark's notation or GBNF.
+    """
+
+    json_schema: str = ""
+    json_object: bool = False
+    regex: str = ""
+    choice: tuple[str, ...] = ()
+    grammar: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Generate from exactly one of `prompt`, `prompt_tokens` or `messages`.
 
@@ -24,6 +39,9 @@ class GenerateRequest:
     lost. All else must be as in the first request, and `seed` that of its first event. `idempotency_key`: a second
     request of the tenant with the same key joins the first. `ttft_objective_s` and `tpot_objective_s`: seconds within
     which its first token, and each further one, should come; None: the tenant's or the cluster's objective.
+
+    No end token and no stop ends the text before `min_tokens`. No token outside `allowed_token_ids` is generated
+    (empty: all may be), and none of `bad_words`.
     """
 
     prompt: str | None = None
@@ -50,6 +68,10 @@ class GenerateRequest:
     resume_tokens: I32 = field(default_factory=i32)
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
+    structured_output: StructuredOutput | None = None
+    min_tokens: int | None = None
+    allowed_token_ids: I32 = field(default_factory=i32)
+    bad_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,4 +136,5 @@ __all__ = [
     "GenerateRequest",
     "InfoReply",
     "InfoRequest",
+    "StructuredOutput",
 ]

@@ -220,12 +220,32 @@ class KeptRegion:
     chain: bytes = number(3, default=b"")
 
 
+class GrammarKind(IntEnum):
+    """The language of a grammar's text. LARK: Lark's, or GBNF where the text has `::=`."""
+
+    JSON_SCHEMA = 0
+    REGEX = 1
+    LARK = 2
+
+
+@message()
+class Grammar:
+    """What the generated text must match. A JSON schema is JSON text."""
+
+    kind: GrammarKind = number(1)
+    text: str = number(2)
+
+
 @message()
 class SamplingParams:
     """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise.
 
     The noise is a function of (seed, choice, position, token). `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and
     `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the chosen token's alone, n for the n best besides.
+
+    Only tokens that `grammar` can go on with are chosen; the end tokens come when it is matched. No stop token is
+    chosen before `min_tokens` were generated, and no token outside `allowed_tokens`; empty: all are allowed. The tokens
+    `bad_tokens[bad_stops[i - 1]:bad_stops[i]]` never come one after the other in the generated text.
     """
 
     temperature: float = number(1, default=1.0)
@@ -240,6 +260,11 @@ class SamplingParams:
     logprobs: int | None = number(10, default=None)
     bias_tokens: I32 = number(11, default_factory=i32)
     bias_values: F32 = number(12, default_factory=f32)
+    grammar: Grammar | None = number(13, default=None)
+    min_tokens: int = number(14, default=0)
+    allowed_tokens: I32 = number(15, default_factory=i32)
+    bad_tokens: I32 = number(16, default_factory=i32)
+    bad_stops: I32 = number(17, default_factory=i32)
 
 
 @message()

@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -74,6 +75,8 @@ class GenerationTag(Extension):
 class ChatTemplate:
     """One compiled template; `source` None: `DEFAULT_TEMPLATE`. `path` is the template's file, for errors.
 
+    `reads_tools`: it writes into the prompt what tools there are.
+
     Raises:
         ModelError: the template does not compile.
     """
@@ -84,8 +87,10 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         self._special_tokens = dict(special_tokens)
+        self.source = DEFAULT_TEMPLATE if source is None else source
         try:
-            self._template = environment.from_string(DEFAULT_TEMPLATE if source is None else source)
+            self._template = environment.from_string(self.source)
+            self.reads_tools = "tools" in find_undeclared_variables(environment.parse(self.source))
         except TemplateError as error:
             raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None
 
@@ -95,7 +100,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: the template refuses the messages, fails on them, or does not read a name.
         """
-        messages = [_NamedMessage(message) if "name" in message else message for message in messages]
+        messages = [_NamedMessage(message) if _has_speaker(message) else message for message in messages]
         variables = {
             **ABSENT_VARIABLES,
             **self._special_tokens,
@@ -110,6 +115,11 @@ class ChatTemplate:
             raise ChatTemplateError(f"the model's chat template cannot take these messages: {text}") from None
         _check_names(messages)
         return prompt
+
+
+def _has_speaker(message: Mapping[str, Any]) -> bool:
+    """Whether a message names who speaks. The name of a tool's answer only repeats that of the call."""
+    return "name" in message and message.get("role") != "tool"
 
 
 def _check_names(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -56,6 +56,12 @@ class Tokenizer:
         """The text of `tokens`, special tokens left out."""
         return str(self._inner.decode(tokens))
 
+    def special_token(self, text: str) -> int | None:
+        """The special token, which has no text of its own, that is called `text`; None if there is none."""
+        token = self._inner.token_to_id(text)
+        entry = self._inner.get_added_tokens_decoder().get(token) if token is not None else None
+        return token if entry is not None and entry.special else None
+
     def detokenizer(self) -> Detokenizer:
         """A new incremental decoder for one text."""
         return WindowDetokenizer(self._inner) if self._table is None else ByteDetokenizer(self._table)

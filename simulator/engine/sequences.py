@@ -14,7 +14,8 @@ class SimulatedSequence:
     """One open sequence.
 
     `length` tokens are known, and the KV cache holds the KV of the first `kv_tokens`. `state` belongs to the token
-    model. `logprobs`: alternatives to report per token. `fails`: its logits are not finite.
+    model. `logprobs`: alternatives to report per token. `fails`: its logits are not finite. A stop token ends it from
+    `least_length` tokens on.
     """
 
     number: int
@@ -28,6 +29,7 @@ class SimulatedSequence:
     state: int
     ended: bool = False
     fails: bool = False
+    least_length: int = 0
 
 
 class SimulatedSequences:
@@ -71,6 +73,7 @@ class SimulatedSequences:
         self.by_number[number] = SimulatedSequence(
             number, message.prompt_tokens, tokens_max, message.stop_ids, sampling.seed, tops, length, held, state
         )
+        self.by_number[number].least_length = message.prompt_tokens + sampling.min_tokens
         self.by_number[number].fails = self.failing_token in message.tokens
         if self._audit is not None:
             self._audit.opened(number, message.tokens, slots_of_extents(message.extent_start, message.extent_length))

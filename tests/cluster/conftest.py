@@ -24,17 +24,20 @@ def eventually(holds: Callable[[], bool], limit_s: float = 300.0) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All clusters here share one copy of the built-in model: nobody makes it anew."""
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All clusters here share one copy of the built-in model: nobody makes it anew. None but the shared one has engines
+    that stand by: each is one process more to load.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DUNLIN_MODELS", str(tmp_path_factory.mktemp("models")))
+        patch.setenv("DUNLIN_INSTANCE__ENGINE__STANDBY", "false")
         yield
 
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterProcess]:
-    """Three deterministic instances. Tests that use it leave it whole."""
-    with ClusterProcess("--instances", "3", "--deterministic") as made:
+    """Three deterministic instances, with engines that stand by. Tests that use it leave it whole."""
+    with ClusterProcess("--instances", "3", "--deterministic", "--set", "instance.engine.standby=true") as made:
         request.config.stash[SHARED] = made
         yield made
 

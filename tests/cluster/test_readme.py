@@ -43,11 +43,11 @@ def test_the_curl_line(cluster: ClusterProcess) -> None:
     assert '"finish_reason"' in run(cluster, "bash", "-c", block("", "curl "))
 
 
-@pytest.mark.parametrize("beginning", ["from openai import", "import dunlin"])
+@pytest.mark.parametrize("beginning", ["from openai import", "import dunlin", "import json, openai"])
 def test_the_lines_of_python(cluster: ClusterProcess, beginning: str) -> None:
     assert run(cluster, sys.executable, "-c", block("python", beginning)).strip()
 
 
 def test_the_lines_of_openai_are_few() -> None:
-    lines = [line for line in block("python", "from openai import").splitlines() if line]
-    assert len(lines) <= 6
+    for beginning in ("from openai import", "import json, openai"):
+        assert len([line for line in block("python", beginning).splitlines() if line]) <= 6

@@ -10,7 +10,7 @@ from torch import Tensor
 from dunlin.engine.attention.base import BatchRow, local_row
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.iteration import Iteration, forward
+from dunlin.engine.decoder.iteration import Iteration, RowProgress, forward
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, fast_numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
@@ -48,19 +48,22 @@ def row_of(text: int, start: int, first: int, stop: int) -> BatchRow:
     return local_row(start, start + stop - first, slot_span(range(stop), SLOTS[text][:stop]))
 
 
-def whole_batch() -> DecoderBatch:
-    """Both texts in one step; logits of all tokens."""
-    rows = [row_of(text, text * LENGTH, 0, LENGTH) for text in range(2)]
-    slots = torch.tensor([*SLOTS[0], *SLOTS[1]])
-    positions = torch.arange(LENGTH).repeat(2)
-    return DecoderBatch(torch.tensor([*TEXTS[0], *TEXTS[1]]), positions, slots, rows, torch.arange(2 * LENGTH))
+def whole_batch(*texts: int) -> DecoderBatch:
+    """The texts in one step; logits of all tokens."""
+    rows = [row_of(text, at * LENGTH, 0, LENGTH) for at, text in enumerate(texts)]
+    slots, tokens = (torch.tensor([each for text in texts for each in of[text]]) for of in (SLOTS, TEXTS))
+    positions = torch.arange(LENGTH).repeat(len(texts))
+    return DecoderBatch(tokens, positions, slots, rows, torch.arange(len(tokens)))
+
+
+def begin(decoder: Decoder, batch: DecoderBatch, resumed: Sequence[RowProgress] = ()) -> Iteration:
+    """All linear work cut as small as can be."""
+    sizes = PieceSizes(0.0, SteppingClock(), least_rows=48, least_columns=16)
+    return Iteration(decoder, batch, range(decoder.config.layers), sizes, resumed=resumed)
 
 
 @torch.inference_mode()
-def by_columns(decoder: Decoder, batch: DecoderBatch) -> Tensor:
-    """All linear work cut as small as can be."""
-    sizes = PieceSizes(0.0, SteppingClock(), least_rows=48, least_columns=16)
-    iteration = Iteration(decoder, batch, range(decoder.config.layers), sizes)
+def finish(iteration: Iteration, decoder: Decoder) -> Tensor:
     while not iteration.done:
         iteration.advance()
     return decoder.logits(iteration.hidden)
@@ -81,7 +84,7 @@ def by_steps(decoder: Decoder) -> list[Tensor]:
     return [torch.stack([each.get(at, each[max(each)] * float("nan")) for at in range(LENGTH)]) for each in found]
 
 
-def assert_equal(ours: Iterable[Tensor], theirs: Sequence[Tensor], what: str) -> None:
+def assert_equal(ours: Iterable[Tensor], theirs: Iterable[Tensor], what: str) -> None:
     for own, exact in zip(ours, theirs, strict=True):
         known = own.isfinite().all(dim=1)
         assert known.any(), what
@@ -99,10 +102,10 @@ def decoder_with(loaded: LoadedModel, numerics: Numerics) -> Decoder:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_logits_are_the_oracles(tmp_path: Path, name: str) -> None:
     directory = make(tmp_path, name)
-    theirs, loaded, batch = oracle(directory), load(directory), whole_batch()
+    theirs, loaded, batch = oracle(directory), load(directory), whole_batch(0, 1)
     assert_equal(forward(loaded.decoder, batch).view(2, LENGTH, -1), theirs, "whole")
     assert_equal(by_steps(loaded.decoder), theirs, "chunks, batches and alone")
-    assert_equal(by_columns(loaded.decoder, batch).view(2, LENGTH, -1), theirs, "cut by columns")
+    assert_equal(finish(begin(loaded.decoder, batch), loaded.decoder).view(2, LENGTH, -1), theirs, "cut by columns")
     assert_equal(forward(decoder_with(loaded, fast_numerics("torch")), batch).view(2, LENGTH, -1), theirs, "torch")
     exact = decoder_with(loaded, deterministic_numerics())
     whole = forward(exact, batch).view(2, LENGTH, -1)
@@ -110,3 +113,27 @@ def test_logits_are_the_oracles(tmp_path: Path, name: str) -> None:
     for own, steps in zip(whole, by_steps(exact), strict=True):
         known = steps.isfinite().all(dim=1)
         assert torch.equal(own[known], steps[known]), "bits depend on the steps"
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mixtral-window", "llama-mha-biases"])
+def test_rows_that_leave_anywhere_and_come_back_have_the_same_logits(tmp_path: Path, name: str) -> None:
+    decoder = load(make(tmp_path, name)).decoder
+    theirs = forward(decoder, whole_batch(0, 1)).view(2, LENGTH, -1)
+    iteration, left = begin(decoder, whole_batch(0, 1)), 3
+    pieces = 0
+    while not iteration.done:
+        with torch.inference_mode():
+            iteration.advance()
+        pieces += 1
+    for after in range(1, pieces, max(pieces // 8, 1)):
+        iteration = begin(decoder, whole_batch(0, 1))
+        with torch.inference_mode():
+            for _ in range(after):
+                iteration.advance()
+            progress = iteration.leave(0)
+        assert_equal([finish(iteration, decoder)], theirs[1:], f"the other row, after {after}")
+        if progress.layer < decoder.config.layers:
+            again = begin(decoder, whole_batch(0), [progress])
+            assert_equal([finish(again, decoder)], theirs[:1], f"the row that left after {after} pieces")
+            left -= 1
+    assert left < 0

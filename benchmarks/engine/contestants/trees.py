@@ -57,10 +57,10 @@ def engine_parts(tree: Path) -> EngineParts:
 
 
 def _chosen_numerics() -> Any:
-    """The fast mode with the attention that an engine's process chooses here."""
-    name, description = _look_up("engine.attention.choice.choose_backend")()
-    print(f"attention by {description}", flush=True)
-    return _look_up("engine.decoder.numerics.fast_numerics")(name)
+    """The fast mode with what an engine's process chooses here."""
+    chosen, description = _look_up("engine.decoder.numerics.choose_fast_numerics")()
+    print(description, flush=True)
+    return chosen
 
 
 def _look_up(name: str) -> Any:

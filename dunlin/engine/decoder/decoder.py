@@ -17,7 +17,7 @@ from dunlin.engine.attention.base import AttentionKind, BatchRow
 from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
 from dunlin.engine.decoder.numerics import Numerics, linear_into
-from dunlin.engine.decoder.rope import apply_rotary, inverse_frequencies, rotary_angles
+from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
 from dunlin.model.config import ModelConfig
 
@@ -50,12 +50,11 @@ class Decoder:
         self._weights = weights
         ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
         self._ropes = [(inverse_frequencies(rope, config.head_dim), rope.attention_factor) for rope in ropes]
-        self._turned = 2 * len(self._ropes[0][0])
         layers = [config.layer(layer) for layer in range(config.layers)]
         self._kinds = [AttentionKind(each.window, config.score_cap, config.score_scale) for each in layers]
         self._rope_of = [int(each.is_local) for each in layers]
         self._norm = self._offset_norm if config.norm_offset else self._plain_norm
-        self._activate = gated(config.activation)
+        self._activate = numerics.silu_gate if config.activation == "silu" else gated(config.activation)
         # Rounded like the embedding, as in training.
         self._embed_scale = torch.tensor(config.embed_scale, dtype=weights.outer["embed"].dtype).item()
 
@@ -132,12 +131,12 @@ class Decoder:
         return self._rotate(weights, self.numerics.linear(normed, weights["qkv"], weights.get("qkv_bias")), turn)
 
     def _rotate(self, weights: dict[str, Tensor], fused: Tensor, turn: Tensor) -> Tensor:
-        heads, kv_heads, turned = self.config.heads, self.config.kv_heads, self._turned
+        heads, kv_heads = self.config.heads, self.config.kv_heads
         split = fused.view(-1, heads + 2 * kv_heads, self.config.head_dim)
         if self.config.qk_norm:
             split[:, :heads] = self._norm(split[:, :heads], weights["query_norm"])
             split[:, heads : heads + kv_heads] = self._norm(split[:, heads : heads + kv_heads], weights["key_norm"])
-        split[:, : heads + kv_heads, :turned] = apply_rotary(split[:, : heads + kv_heads, :turned], turn)
+        self.numerics.turn(split, heads + kv_heads, turn)
         return split
 
     def _write(self, layer: int, projected: Tensor, slots: Tensor) -> Tensor:
@@ -231,7 +230,7 @@ class Decoder:
         return compute
 
     def _plain_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, weight.shape, weight, self.config.norm_eps)
+        return self.numerics.norm(hidden, weight, self.config.norm_eps)
 
     def _offset_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """In fp32: near 0 the weights are finer than their sum with the offset."""

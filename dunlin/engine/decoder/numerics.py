@@ -1,16 +1,19 @@
 """How row-wise work is cut: freely, or so that bits do not depend on the other rows of the batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
-from dunlin.engine.decoder.experts import MixExperts, mix_gathered, mix_whole
+from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
+from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
+from dunlin.engine.decoder.rope import apply_rotary
 
 # In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
 # batches are.
@@ -27,11 +30,30 @@ _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointw
 RowWise = Callable[..., Tensor]
 
 
+silu_gate = gated("silu")
+
+
+def rms_norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """The norm over `weight`'s axes, computed in fp32."""
+    return F.rms_norm(rows, weight.shape, weight, epsilon)
+
+
+def turn_heads(vectors: Tensor, heads: int, turn: Tensor) -> None:
+    """Rotate the first `heads` of `vectors` `[tokens, all heads, head_dim]` in place, in as many dimensions as
+    `turn` `[tokens, 2, 1, pairs]` has.
+    """
+    part, turned = vectors[:, :heads], 2 * turn.shape[-1]
+    part = part if turned == vectors.shape[-1] else part[..., :turned]
+    part.copy_(apply_rotary(part, turn))
+
+
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """`rows(function, *inputs)` applies a row-wise function to inputs that agree in their first axis; `linear(input,
     weight, bias)` is the product; `attention` is the backend; `experts` mixes experts. Linear work that is cut has
     blocks of `piece_rows` at least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
+    `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
+    which rotates the first `heads` of each token in place, are the rest of a layer.
     """
 
     rows: Callable[..., Tensor]
@@ -40,6 +62,9 @@ class Numerics:
     piece_rows: int
     piece_columns: int | None
     experts: MixExperts = mix_gathered
+    norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+    silu_gate: Callable[[Tensor], Tensor] = silu_gate
+    turn: Callable[[Tensor, int, Tensor], None] = turn_heads
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -84,9 +109,38 @@ def _tile(rows: Tensor, start: int) -> Tensor:
     return F.pad(tile, padding) if tile.shape[0] < TILE_ROWS else tile.clone()
 
 
-def fast_numerics(attention: str = "torch") -> Numerics:
-    """The quickest numerics: bits may depend on the batch."""
-    return Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention](), LEAST_ROWS, LEAST_COLUMNS)
+def fast_numerics(attention: str = "torch", kernels: RowKernels | None = None) -> Numerics:
+    """The quickest numerics: bits may depend on the batch. `kernels` compute what they are for, torch the rest."""
+    plain = Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention](), LEAST_ROWS, LEAST_COLUMNS)
+    return plain if kernels is None else _with_kernels(plain, kernels)
+
+
+def choose_fast_numerics() -> tuple[Numerics, str]:
+    """The fast numerics with what can compute here and agrees with torch, and what to tell of it."""
+    attention, description = choose_backend()
+    kernels = choose_row_kernels()
+    few = "products of few rows by a kernel" if kernels is not None else "products of few rows by torch"
+    return fast_numerics(attention, kernels), f"attention by {description}, {few}"
+
+
+def _with_kernels(plain: Numerics, kernels: RowKernels) -> Numerics:
+    def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        found = kernels.product(rows, weight, bias)
+        return plain.linear(rows, weight, bias) if found is None else found
+
+    def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        found = kernels.norm(rows, weight, epsilon)
+        return plain.norm(rows, weight, epsilon) if found is None else found
+
+    def gate(rows: Tensor) -> Tensor:
+        found = kernels.silu_gate(rows)
+        return plain.silu_gate(rows) if found is None else found
+
+    def turn(vectors: Tensor, heads: int, angles: Tensor) -> None:
+        if not kernels.turn(vectors, heads, angles):
+            plain.turn(vectors, heads, angles)
+
+    return replace(plain, linear=product, norm=norm, silu_gate=gate, turn=turn)
 
 
 def deterministic_numerics() -> Numerics:

@@ -5,7 +5,7 @@ how often a sequence was preempted or moved. Log-probabilities are the model's o
 sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +13,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dunlin.engine.decoder.gumbel import noise_key, noisy_argmax
 from dunlin.messages.types import SamplingParams
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
-_MASK = (1 << 64) - 1
+MOST_PRUNED_TOP_P = 1.0 - 1e-6
+"""Beyond, what a nucleus leaves out is too little to tell before all tokens are sorted; up to there a token is in it or
+not whatever rounding does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingInput:
-    """One row's choice: `tokens` is the sequence so far (prompt first), the token chosen goes to `len(tokens)`."""
+    """One row's choice: `tokens` is the sequence so far (prompt first), the token chosen goes to `len(tokens)`.
+
+    Besides what `sampling` says, none of `excluded` is chosen, and of the vocabulary only what is True in `allowed`.
+    """
 
     sampling: SamplingParams
     tokens: Sequence[int]
     prompt_tokens: int
+    excluded: Collection[int] = ()
+    allowed: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,97 +54,84 @@ def sample_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> list[Sample
     best = scores.argmax(dim=-1)
     finite = scores.gather(1, best[:, None])[:, 0].isfinite().tolist()
     tokens = best.tolist()
-    warm = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0 and finite[row]]
-    if warm:
-        sampled = _sample(scores[warm], [draws[row] for row in warm])
-        for row, token in zip(warm, sampled, strict=True):
-            tokens[row] = token
+    for row, draw in enumerate(draws):
+        if draw.sampling.temperature > 0 and finite[row]:
+            tokens[row] = _sample(scores[row], draw)
     rows = zip(logits, tokens, draws, finite, strict=True)
     return [_with_logprobs(row, token, draw.sampling.logprobs) if good else None for row, token, draw, good in rows]
 
 
-def gumbel_noise(keys: NDArray[np.uint64], vocabulary: int) -> NDArray[np.float64]:
-    """Gumbel noise `[rows, vocabulary]` for the rows' keys (see `noise_key`)."""
+def _sample(scores: Tensor, draw: SamplingInput) -> int:
+    """The token of a row with a temperature. By numpy: on a busy machine torch's threads wait for each other."""
+    sampling = draw.sampling
     with np.errstate(over="ignore"):
-        mixed = keys[:, None] + np.arange(1, vocabulary + 1, dtype=np.uint64) * _GOLDEN
-        for shift, factor in _MIX:
-            mixed = (mixed ^ (mixed >> shift)) * factor
-    mixed ^= mixed >> np.uint64(31)
-    # The upper 52 bits and a half: never 0, never 1.
-    uniform = ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return np.asarray(-np.log(-np.log(uniform)))
-
-
-def noise_key(seed: int, choice: int, position: int) -> int:
-    """The hash key of one choice's noise: each part is mixed in before the next, so they cannot cancel."""
-    state = 0
-    for part in (seed, choice, position):
-        state = _mix_int((state + part * int(_GOLDEN) + 1) & _MASK)
-    return state
-
-
-def _mix_int(value: int) -> int:
-    for shift, factor in _MIX:
-        value = ((value ^ (value >> int(shift))) * int(factor)) & _MASK
-    return value ^ (value >> 31)
-
-
-def _sample(scores: Tensor, draws: Sequence[SamplingInput]) -> list[int]:
-    temperatures = torch.tensor([draw.sampling.temperature for draw in draws], dtype=torch.float64)
-    scaled = scores.double() / temperatures[:, None]
-    for row, draw in enumerate(draws):
-        _filter(scaled[row], draw.sampling)
-    keys = [noise_key(draw.sampling.seed, draw.sampling.choice, len(draw.tokens)) for draw in draws]
-    noise = gumbel_noise(np.array(keys, dtype=np.uint64), scaled.shape[1])
-    tokens: list[int] = (scaled + torch.from_numpy(noise)).argmax(dim=-1).tolist()
-    return tokens
-
-
-def _filter(scaled: Tensor, sampling: SamplingParams) -> None:
-    """Exclude in place, in this order: all but the `top_k` best, the tail beyond `top_p`, what `min_p` cuts."""
+        scaled = scores.numpy().astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scaled):
-        scaled[scaled < scaled.topk(sampling.top_k).values[-1]] = float("-inf")
+        place = len(scaled) - sampling.top_k
+        scaled[scaled < np.partition(scaled, place)[place]] = -np.inf
     if sampling.top_p < 1.0:
-        ordered, order = scaled.softmax(dim=-1).sort(descending=True, stable=True)
-        before = ordered.cumsum(dim=-1) - ordered
-        excluded = before >= sampling.top_p
-        excluded[0] = False
-        scaled[order[excluded]] = float("-inf")
+        _keep_nucleus(scaled, sampling.top_p)
     if sampling.min_p > 0.0:
-        scaled[scaled < scaled.max() + float(np.log(sampling.min_p))] = float("-inf")
+        scaled[scaled < scaled.max() + float(np.log(sampling.min_p))] = -np.inf
+    return noisy_argmax(scaled, noise_key(sampling.seed, sampling.choice, len(draw.tokens)))
+
+
+def _keep_nucleus(scaled: NDArray[np.float64], top_p: float) -> None:
+    """Exclude all but the likeliest tokens that together reach `top_p`, the first of equally likely ones first."""
+    shares = torch.from_numpy(scaled).softmax(dim=-1).numpy()
+    # Tokens of this share or less are together at most half of what lies beyond `top_p`: they are not sorted. Those of
+    # more are far from what rounding does to their sum.
+    least = (1.0 - top_p) / (2 * len(shares)) if top_p < MOST_PRUNED_TOP_P else -1.0
+    ordered = -np.sort(-shares[shares > least])
+    if not len(ordered):  # the temperature is so low that scores are infinite
+        return
+    inside = ordered.cumsum() - ordered < top_p
+    kept = max(1, int(inside.sum()))
+    kept_surely = shares > ordered[kept - 1]
+    alike = np.flatnonzero(shares == ordered[kept - 1])
+    kept_surely[alike[: kept - int(kept_surely.sum())]] = True
+    scaled[~kept_surely] = -np.inf
 
 
 def _adjusted(logits: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
-    """Logits after penalties and biases; the very same tensor where no row has any."""
-    changed = [row for row, draw in enumerate(draws) if _has_adjustments(draw.sampling)]
+    """Logits after penalties, biases and exclusions; the very same tensor where no row has any."""
+    changed = [row for row, draw in enumerate(draws) if _has_adjustments(draw)]
     if not changed:
         return logits
     scores = logits.clone()
     for row in changed:
         _penalise(scores[row], draws[row])
         _bias(scores[row], draws[row].sampling)
+        _exclude(scores[row], draws[row])
     return scores
 
 
-def _has_adjustments(sampling: SamplingParams) -> bool:
+def _has_adjustments(draw: SamplingInput) -> bool:
+    sampling = draw.sampling
     penalties = sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty
-    return penalties != (0.0, 0.0, 1.0) or len(sampling.bias_tokens) > 0
+    columns = sampling.bias_tokens, sampling.allowed_tokens, sampling.bad_tokens, draw.excluded
+    return penalties != (0.0, 0.0, 1.0) or any(map(len, columns)) or draw.allowed is not None
 
 
 def _penalise(scores: Tensor, draw: SamplingInput) -> None:
     """Repetition counts the prompt too; presence and frequency count what was generated, as their inventors do."""
     sampling, vocabulary = draw.sampling, len(scores)
     if sampling.repetition_penalty != 1.0:
-        seen = _counts(draw.tokens, vocabulary) > 0
-        away = torch.where(scores > 0, scores / sampling.repetition_penalty, scores * sampling.repetition_penalty)
-        scores.copy_(torch.where(seen, away, scores))
+        seen, _ = _counts(draw.tokens, vocabulary)
+        values = scores[seen]
+        scores[seen] = torch.where(
+            values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
+        )
     if sampling.presence_penalty or sampling.frequency_penalty:
-        counts = _counts(draw.tokens[draw.prompt_tokens :], vocabulary)
-        scores -= sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts
+        seen, counts = _counts(draw.tokens[draw.prompt_tokens :], vocabulary)
+        scores[seen] -= sampling.presence_penalty + sampling.frequency_penalty * counts
 
 
-def _counts(tokens: Sequence[int], vocabulary: int) -> Tensor:
-    return torch.bincount(torch.tensor(tokens, dtype=torch.int64), minlength=vocabulary)[:vocabulary]
+def _counts(tokens: Sequence[int], vocabulary: int) -> tuple[Tensor, Tensor]:
+    """The tokens of the vocabulary that occur, and how often."""
+    found, counts = np.unique(np.array(tokens, dtype=np.int64), return_counts=True)
+    known = found < vocabulary
+    return torch.from_numpy(found[known]), torch.from_numpy(counts[known])
 
 
 def _bias(scores: Tensor, sampling: SamplingParams) -> None:
@@ -148,6 +142,30 @@ def _bias(scores: Tensor, sampling: SamplingParams) -> None:
     values = torch.frombuffer(sampling.bias_values, dtype=torch.float32)
     known = (tokens >= 0) & (tokens < len(scores))
     scores.index_add_(0, tokens[known], values[known])
+
+
+def _exclude(scores: Tensor, draw: SamplingInput) -> None:
+    """Set to -inf, in place, what may not be chosen: a bias cannot bring it back."""
+    vocabulary = len(scores)
+    if draw.sampling.allowed_tokens:
+        allowed = torch.zeros(vocabulary, dtype=torch.bool)
+        allowed[[token for token in draw.sampling.allowed_tokens if token < vocabulary]] = True
+        scores.masked_fill_(~allowed, float("-inf"))
+    if draw.allowed is not None:
+        scores.masked_fill_(torch.from_numpy(~draw.allowed), float("-inf"))
+    excluded = [token for token in (*draw.excluded, *_ends_of_bad_words(draw)) if 0 <= token < vocabulary]
+    if excluded:
+        scores[excluded] = float("-inf")
+
+
+def _ends_of_bad_words(draw: SamplingInput) -> Iterator[int]:
+    """The last token of each bad word whose other tokens are the last of the generated text."""
+    sampling, start = draw.sampling, 0
+    for stop in sampling.bad_stops:
+        *before, last = sampling.bad_tokens[start:stop]
+        start, at = stop, len(draw.tokens) - len(before)
+        if at >= draw.prompt_tokens and list(draw.tokens[at:]) == before:
+            yield last
 
 
 def _with_logprobs(logits: Tensor, token: int, wanted: int | None) -> SampledToken:

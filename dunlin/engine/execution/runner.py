@@ -4,6 +4,7 @@ Owns the sequences, the steps and the transfers; computes one step, or a part of
 and no process; its clocks are those that it is given.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,9 @@ from dunlin.messages.engine import (
     Transfer,
     Unsupported,
 )
+from dunlin.messages.types import Grammar
+from dunlin.structured_output.compiler import GrammarCompiler, GrammarError
+from dunlin.structured_output.matcher import RejectingMatcher, TextMatcher
 
 Event = Any
 
@@ -56,8 +60,10 @@ class EngineRunner:
         memory: OwnMemory | None = None,
         layers: LayerMemory | None = None,
         work_clock: Callable[[], float] = time.thread_time,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`layers`: those that can change; None: the ones held are fixed."""
+        """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one."""
+        self._grammars = grammars
         self._decoder = decoder
         self._limits = limits or RunnerLimits()
         self._sequences: dict[int, EngineSequence] = {}
@@ -162,10 +168,22 @@ class EngineRunner:
         wrong = _wrong_extents(message, max(self._slab.slots))
         if wrong:
             return [Unsupported("Open", wrong)]
-        opened = self._sequences[message.sequence] = EngineSequence(message, positions, len(self._decoder.kv))
+        layers, matcher = len(self._decoder.kv), self._matcher(message.sampling.grammar)
+        opened = self._sequences[message.sequence] = EngineSequence(message, positions, layers, matcher)
         if min(self._slab.slots) < opened.slots.length:
             opened.keep_kv_within(self._slab.slots)
         return []
+
+    def _matcher(self, grammar: Grammar | None) -> TextMatcher | None:
+        """A door has compiled the grammar before: where that fails here, the text has no valid next token."""
+        if grammar is None:
+            return None
+        try:
+            if self._grammars is not None:
+                return self._grammars.matcher(grammar)
+        except GrammarError as error:
+            print(f"dunlin engine: a grammar cannot be compiled: {error}", file=sys.stderr, flush=True)
+        return RejectingMatcher(self._decoder.config.vocab)
 
     def _on_close(self, message: Close) -> list[Event]:
         self._sequences.pop(message.sequence, None)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
-from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
+from dunlin.engine.decoder.sampling import sample_tokens
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
 from dunlin.engine.transfer.transit_rooms import TransitRooms
@@ -144,7 +144,7 @@ class RunningStep:
                 last.append(end - 1)
         if not sampled:
             return SampledRows()
-        draws = [SamplingInput(row.state.sampling, row.state.tokens, row.state.prompt_tokens) for row in sampled]
+        draws = [row.state.next_draw() for row in sampled]
         samples = apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
         if sampled[0].hidden_out:
             _leave_tokens(sampled, rooms)

@@ -8,8 +8,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from dunlin.engine.attention.spans import Runs, SlotSpan
+from dunlin.engine.decoder.sampling import SamplingInput
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
+from dunlin.structured_output.matcher import TextMatcher
 
 ELSEWHERE = -(1 << 62)
 """The first slot of a run of tokens that lie at other engines; those of the run after it are negative, too."""
@@ -130,10 +132,11 @@ class SlotMap:
 class EngineSequence:
     """One open sequence of a model of `layers`. `tokens` is the prompt followed by everything generated.
 
-    `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been.
+    `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been. `matcher`, at the
+    beginning of a text, is that of its grammar: it takes in every generated token, those of `opened` first.
     """
 
-    def __init__(self, opened: Open, max_positions: int, layers: int) -> None:
+    def __init__(self, opened: Open, max_positions: int, layers: int, matcher: TextMatcher | None = None) -> None:
         self.tokens = list(opened.tokens)
         self.prompt_tokens = opened.prompt_tokens
         self.sampling = opened.sampling
@@ -141,6 +144,9 @@ class EngineSequence:
         self.valid = ValidKv(layers)
         self.finish = FinishReason.RUNNING
         self._stop_ids = frozenset(opened.stop_ids)
+        self._matcher = matcher
+        if matcher is not None:
+            matcher.consume(opened.tokens[opened.prompt_tokens :])
         self._tokens_max = min(opened.prompt_tokens + opened.max_tokens, max_positions)
         for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
             self.slots.assign(self.slots.length, ELSEWHERE if start < 0 else start, length)
@@ -174,9 +180,20 @@ class EngineSequence:
         """End without a next token: its logits are not finite."""
         self.finish = FinishReason.ERROR
 
+    def next_draw(self) -> SamplingInput:
+        """What the choice of the next token depends on."""
+        matcher = self._matcher
+        is_short = len(self.tokens) < self.prompt_tokens + self.sampling.min_tokens
+        # A text that is complete ends, however short.
+        excluded = self._stop_ids if is_short and (matcher is None or not matcher.is_complete) else ()
+        allowed = None if matcher is None else matcher.allowed(self._stop_ids)
+        return SamplingInput(self.sampling, self.tokens, self.prompt_tokens, excluded, allowed)
+
     def append(self, token: int) -> FinishReason:
         """Append a sampled token; returns whether it was the last."""
         self.tokens.append(token)
+        if self._matcher is not None and token not in self._stop_ids:
+            self._matcher.consume((token,))
         if token in self._stop_ids:
             self.finish = FinishReason.STOP
         elif len(self.tokens) >= self._tokens_max:

@@ -16,7 +16,6 @@ from functools import cache
 import torch
 
 from dunlin.effects import Address, Message
-from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource
@@ -36,6 +35,7 @@ from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
+from dunlin.structured_output.compiler import GrammarCompiler
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 CANNOT_CONTINUE = 3
@@ -127,7 +127,10 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access, options.node)
         layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
         clock = time.perf_counter
-        runner = EngineRunner(loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers)
+        grammars = GrammarCompiler(options.model, loaded.config.vocab, loaded.config.eos_ids)
+        runner = EngineRunner(
+            loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers, grammars=grammars
+        )
         beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
@@ -186,17 +189,15 @@ def _numerics(options: EngineOptions) -> numerics.Numerics:
     """:raises ValueError: determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    return (
-        numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics(_backend(options.name))
-    )
+    return numerics.deterministic_numerics() if options.deterministic else _fast_numerics(options.name)
 
 
 @cache
-def _backend(engine: str) -> str:
-    """The attention backend of the fast mode; says which one it is, once: a standby loads twice."""
-    name, description = choose_backend()
-    print(f"dunlin engine {engine}: attention by {description}", file=sys.stderr, flush=True)
-    return name
+def _fast_numerics(engine: str) -> numerics.Numerics:
+    """Says what computes, once: a standby loads twice."""
+    chosen, description = numerics.choose_fast_numerics()
+    print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
+    return chosen
 
 
 def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None]) -> Sequence[int]:

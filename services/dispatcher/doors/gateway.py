@@ -44,6 +44,7 @@ class CallPart:
 
 
 SINGLE_REQUEST = CallPart()
+NO_MARKS: Mapping[int, str] = {}
 
 
 class RequestGateway:
@@ -77,6 +78,7 @@ class RequestGateway:
         choice: int = 0,
         part: CallPart = SINGLE_REQUEST,
         retry: RetryIdentity = NEW_REQUEST,
+        shown: Mapping[int, str] = NO_MARKS,
     ) -> tuple[Address, ResponseStream]:
         """Submit a request to the core and wait until it is admitted.
 
@@ -87,6 +89,7 @@ class RequestGateway:
             choice: the number of the choice, which tells apart the samples of one prompt.
             part: its place in the call.
             retry: its idempotency key, and what it resumes.
+            shown: special tokens that have a text in the output, and that text.
 
         Returns:
             The client's address, which the caller must `close`, and the stream of its output.
@@ -98,7 +101,9 @@ class RequestGateway:
         check_vocabulary(settings.sampling, settings.stop_ids, self.model.vocabulary)
         self.prompts.check_length(tokens, settings.max_tokens)
         self.prompts.check_received(tokens, retry.resume_tokens)
-        output = OutputProcessor(self.model.tokenizer.detokenizer(), settings.stops)
+        output = OutputProcessor(
+            self.model.tokenizer.detokenizer(), settings.stops, settings.sampling.min_tokens, shown
+        )
         stopped = await _skip_received(output, retry.resume_tokens)
         if self._is_shut:
             raise DoorError(RejectionCode.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)

@@ -197,7 +197,7 @@ class RowComputer:
             sequence.state = self._voice.advance(sequence.state, token)
             self._audit.sampled(sequence.number, token)
         finish = RUNNING
-        if sequence.stop_ids and token in sequence.stop_ids:
+        if sequence.stop_ids and token in sequence.stop_ids and sequence.length > sequence.least_length:
             finish = FinishReason.STOP
         elif sequence.length >= sequence.tokens_max:
             finish = FinishReason.LENGTH

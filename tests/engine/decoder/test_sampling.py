@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, gumbel_noise, noise_key, sample_tokens
+from dunlin.engine.decoder import gumbel
+from dunlin.engine.decoder.gumbel import gumbel_noise, noise_key, noisy_argmax
+from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, sample_tokens
 from dunlin.messages.types import SamplingParams, f32, i32
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0, -1.0])
@@ -125,7 +128,7 @@ def test_seed_choice_and_position_all_matter_and_cannot_stand_for_each_other() -
 
 
 def test_noise_is_gumbel() -> None:
-    noise = gumbel_noise(np.array([noise_key(seed, 0, 1) for seed in range(64)], dtype=np.uint64), 4096)
+    noise = np.stack([gumbel_noise(noise_key(seed, 0, 1), np.arange(4096)) for seed in range(64)])
     assert np.isfinite(noise).all()
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.02)
@@ -136,7 +139,7 @@ def test_noise_is_gumbel() -> None:
 def test_the_noise_stays_what_it_is() -> None:
     """A stored request is replayed with the same tokens by another version."""
     assert noise_key(1, 2, 3) == NOISE_KEY
-    assert gumbel_noise(np.array([noise_key(1, 2, 3)], dtype=np.uint64), 3)[0].tolist() == pytest.approx(NOISE)
+    assert gumbel_noise(noise_key(1, 2, 3), np.arange(3)).tolist() == pytest.approx(NOISE)
 
 
 NOISE_KEY = 14417873056091705250
@@ -160,3 +163,116 @@ def test_a_token_that_the_model_excludes_is_never_chosen() -> None:
     assert set(drawn(200, logits)) <= {0, 2, 3, 4}
     assert one(logits, temperature=0.0).token == 2
     assert sample_tokens(torch.full((1, 5), -math.inf), [make_draw()]) == [None]
+
+
+SCORES = st.sampled_from(["flat", "normal", "peaked", "tied", "few"])
+
+
+@given(SCORES, SEEDS, st.sampled_from([1025, 3000, 20_000]))
+def test_tokens_that_are_not_looked_at_cannot_win(kind: str, seed: int, vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(seed & 0xFFFF)
+    scores = torch.randn(vocabulary, generator=generator).double()
+    scores *= {"flat": 0.0, "normal": 1.0, "peaked": 20.0, "tied": 3.0, "few": 2.0}[kind]
+    if kind == "tied":
+        scores = scores.round()
+    if kind == "few":
+        scores[torch.randperm(vocabulary, generator=generator)[7:]] = -math.inf
+    key = noise_key(seed, 0, 1)
+    noisy = scores.numpy() + gumbel_noise(key, np.arange(vocabulary))
+    assert noisy_argmax(scores.numpy(), key) == int(noisy.argmax())
+
+
+def test_few_tokens_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason to leave tokens out: it must hold for scores that are all alike, too."""
+    looked_at: list[int] = []
+    noise = gumbel.gumbel_noise
+
+    def watched(key: int, tokens: Any) -> Any:
+        looked_at.append(len(tokens))
+        return noise(key, tokens)
+
+    monkeypatch.setattr(gumbel, "gumbel_noise", watched)
+    for spread in (0.0, 1.0, 20.0):
+        scores = torch.randn(100_000, generator=torch.Generator().manual_seed(1)).double() * spread
+        for seed in range(5):
+            noisy_argmax(scores.numpy(), noise_key(seed, 0, 1))
+    assert max(looked_at) < 10_000
+
+
+def plain_choice(logits: torch.Tensor, draw: SamplingInput) -> int:
+    """The same choice as its definition says it, of all tokens and without a short cut."""
+    sampling, scores = draw.sampling, logits.clone()
+    for token in range(len(scores)):
+        if token in draw.tokens and sampling.repetition_penalty != 1.0:
+            factor = sampling.repetition_penalty
+            scores[token] = scores[token] / factor if scores[token] > 0 else scores[token] * factor
+        count = list(draw.tokens[draw.prompt_tokens :]).count(token)
+        scores[token] -= sampling.presence_penalty * (count > 0) + sampling.frequency_penalty * count
+    scaled = scores.double() / sampling.temperature
+    if 0 < sampling.top_k < len(scaled):
+        scaled[scaled < scaled.sort(descending=True).values[sampling.top_k - 1]] = -math.inf
+    shares, order = scaled.softmax(0).sort(descending=True, stable=True)
+    total = 0.0
+    for place, (share, token) in enumerate(zip(shares.tolist(), order.tolist(), strict=True)):
+        if place and sampling.top_p < 1.0 and total >= sampling.top_p:
+            scaled[token] = -math.inf
+        total += share
+    if sampling.min_p > 0:
+        scaled[scaled < scaled.max() + math.log(sampling.min_p)] = -math.inf
+    noise = gumbel_noise(noise_key(sampling.seed, sampling.choice, len(draw.tokens)), np.arange(len(scaled)))
+    return int((scaled.numpy() + noise).argmax())
+
+
+@given(
+    SEEDS,
+    st.floats(0.1, 3.0),
+    st.sampled_from([0, 1, 5, 50]),
+    st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0 - 1e-9, 1.0]),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([(0.0, 0.0, 1.0), (0.7, 0.3, 1.0), (0.0, 0.5, 1.3)]),
+)
+def test_a_choice_is_what_its_definition_says(
+    seed: int, temperature: float, top_k: int, top_p: float, min_p: float, penalties: tuple[float, float, float]
+) -> None:
+    generator = torch.Generator().manual_seed(seed & 0xFFFF)
+    logits = (torch.randn(400, generator=generator) * 3).round(decimals=1)
+    presence, frequency, repetition = penalties
+    draw = make_draw(
+        [3, 1, 4, 1, 5, 9, 2, 6, 5, 3], 3, seed=seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=repetition,
+    )  # fmt: skip
+    (choice,) = sample_tokens(logits[None], [draw])
+    assert choice == SampledToken(plain_choice(logits, draw))
+
+
+def test_what_is_excluded_is_not_chosen_whatever_its_bias() -> None:
+    sampling = SamplingParams(temperature=0.0, bias_tokens=i32([1, 2]), bias_values=f32([100.0, 90.0]))
+
+    def chosen(sampling: SamplingParams, tokens: Sequence[int] = (0,), **limits: Any) -> int | None:
+        (choice,) = sample_tokens(LOGITS[None], [SamplingInput(sampling, tokens, 1, **limits)])
+        return None if choice is None else choice.token
+
+    assert chosen(sampling) == 1
+    assert chosen(sampling, excluded=(1, 99)) == 2
+    assert chosen(replace(sampling, allowed_tokens=i32([0, 3, 99]))) == 0
+    assert chosen(sampling, allowed=np.array([True, False, False, True, True])) == 0
+    assert chosen(sampling, allowed=np.zeros(5, dtype=np.bool_)) is None
+
+
+def test_a_bad_word_is_cut_off_before_its_last_token() -> None:
+    bad: dict[str, Any] = {"temperature": 0.0, "bad_tokens": i32([3, 4, 1, 1, 1]), "bad_stops": i32([3, 5])}
+
+    def chosen(tokens: Sequence[int], prompt_tokens: int = 1) -> int:
+        return one_of(make_draw(tokens, prompt_tokens, **bad))
+
+    assert chosen([0, 3, 4]) == 2, "the word 3 4 1"
+    assert chosen([0, 4, 3]) == 1
+    assert chosen([0, 1]) == 2, "the word 1 1"
+    assert chosen([3, 4]) == 1, "a word begins in the generated text"
+    assert one_of(make_draw([0], 1, temperature=0.0, bad_tokens=i32([1]), bad_stops=i32([1]))) == 2
+
+
+def one_of(draw: SamplingInput) -> int:
+    (choice,) = sample_tokens(LOGITS[None], [draw])
+    assert choice is not None
+    return choice.token

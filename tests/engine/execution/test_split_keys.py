@@ -87,6 +87,17 @@ def split_step(master: Member, holder: Member, number: int, row: tuple[int, int]
 @pytest.mark.parametrize("seed", range(4))
 def test_keys_split_at_random_give_the_tokens_of_one_engine(directory: Path, mode: str, seed: int) -> None:
     """A chunk of a prompt, then decode rows; the room is smaller than the chunk's queries."""
+    check_split(directory, mode, seed)
+
+
+def test_windows_and_caps_reach_across_engines(tmp_path: Path, mode: str) -> None:
+    """Windows are shorter than what lies elsewhere, and longer than what lies here."""
+    options = {"sliding_window": 600, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 5}
+    check_split(make_checkpoint(tmp_path, "gemma2", seed=2, layers=LAYERS, options=options), mode, 1)
+
+
+def check_split(directory: Path, mode: str, seed: int) -> None:
+    """The tokens of one engine, when keys lie at two."""
     master, holder = meet_all([Member(number, directory, mode, room_bytes=1 << 12) for number in range(2)])
     length = len(TEXT) - CHUNK
     expected = whole_text(master, TEXT, STEPS, 0)

@@ -4,6 +4,7 @@ No clock is waited for: the fake makes a token for every sequence each time the 
 """
 
 import asyncio
+import random
 import socket
 import ssl
 from array import array
@@ -23,6 +24,8 @@ from dunlin.messages.dispatch import Accepted, Adopt, Cancel, Ended, NotHeld, Pl
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import FinishReason
 from dunlin.runtime.core_host import CoreHost, wall_clock
+from dunlin.structured_output.compiler import GrammarCompiler
+from dunlin.structured_output.matcher import GrammarMatcher
 from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
 from dunlin.wire.rpc.methods import Answer
 from dunlin.wire.rpc.server import GrpcServer
@@ -73,7 +76,8 @@ class FakeInstance:
     """An outlet that answers like an instance. Token n of every text is token n of `TEXT`, again and again.
 
     `held` sequences make no tokens until `release`; `reuses` tokens of each
-    prompt are there already. `end_after` ends texts with the first stop id.
+    prompt are there already. `end_after` ends texts with the first stop id. Of a text with a grammar each token is
+    drawn by its seed from those that the grammar allows.
     """
 
     def __init__(self, host: CoreHost, tokenizer: Tokenizer) -> None:
@@ -87,6 +91,8 @@ class FakeInstance:
         self._host = host
         self._running: dict[int, list[int]] = {}
         self._places: dict[int, Place] = {}
+        self._matchers: dict[int, GrammarMatcher] = {}
+        self._grammars = GrammarCompiler(DATA, tokenizer.vocab_size, (1,))
 
     def send(self, message: Message) -> bool:
         match message:
@@ -94,6 +100,8 @@ class FakeInstance:
                 self.placed.append(message)
                 self._places[message.request] = message
                 self._running[message.request] = list(message.tokens)
+                if message.sampling.grammar is not None:
+                    self._matchers[message.request] = self._grammars.matcher(message.sampling.grammar)
                 self._host.deliver(A, Accepted(message.request, message.attempt, message.request))
                 if self.reuses:
                     self._host.deliver(A, Reused(message.request, message.attempt, self.reuses))
@@ -161,10 +169,21 @@ class FakeInstance:
         token = self.text[generated % len(self.text)]
         if generated == self.end_after and place.stop_ids:
             token, finish = place.stop_ids[0], FinishReason.STOP
+        if number in self._matchers:
+            token, finish = self._matched(number, place, generated)
         tokens.append(token)
         if finish is not FinishReason.RUNNING:
             del self._running[number]
         return number, place.attempt, len(tokens) - 1, token, finish
+
+    def _matched(self, number: int, place: Place, generated: int) -> tuple[int, FinishReason]:
+        matcher = self._matchers[number]
+        allowed = matcher.allowed(place.stop_ids).nonzero()[0].tolist()
+        token = random.Random(f"{place.sampling.seed} {place.sampling.choice} {generated}").choice(allowed)
+        if token in place.stop_ids:
+            return token, FinishReason.STOP
+        matcher.consume((token,))
+        return token, FinishReason.LENGTH if generated + 1 == place.max_tokens else FinishReason.RUNNING
 
 
 class Doors:

@@ -94,8 +94,11 @@ class PagedKernel:
             raise ValueError(f"{heads} heads over {kv_heads} KV heads of {head_dim}")
 
 
-def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:
-    """:raises KernelUnavailable: no library was built, it is of another source, or it does not load here."""
+def load_library(library: Path, source: Path) -> Any:
+    """A library that was built from `source`.
+
+    :raises KernelUnavailable: it was not built, is of another source, or does not load here.
+    """
     if not library.exists():
         raise KernelUnavailable(f"{library.name} was not built: at installation there was no C++ compiler")
     try:
@@ -106,6 +109,12 @@ def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:
         raise KernelUnavailable(f"{library.name} does not load: {error}") from error
     if digest != hashlib.sha256(source.read_bytes()).hexdigest():
         raise KernelUnavailable(f"{library.name} was built from another source: run `python hatch_build.py`")
+    return loaded
+
+
+def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:
+    """:raises KernelUnavailable: as `load_library`."""
+    loaded = load_library(library, source)
     function = loaded.dunlin_paged_attention
     i64, i32, f32 = ctypes.c_int64, ctypes.c_int, ctypes.c_float
     function.argtypes = [*[ctypes.c_void_p] * 7, *[i64] * 3, *[i32] * 7, i64, f32, f32]

@@ -234,21 +234,17 @@ INLINE512 __m512 tanh512(__m512 x) {
 INLINE512 float shares_of(const HeadBlock &b, int r) {
     float *scores = b.scores + r * BLOCK;
     const int groups = (b.count + 15) / 16;
-    const __m512 scale = _mm512_set1_ps(b.scale);
+    const __m512 scale = _mm512_set1_ps(b.scale), cap = _mm512_set1_ps(b.cap);
+    const bool is_capped = b.cap != 0;
+    const int hidden = b.hidden ? b.hidden[r] : 0;
     __m512 held[BLOCK / 16], high = _mm512_set1_ps(NOTHING);
     __mmask16 strange = 0;
     for (int i = 0; i < groups; i++) {
         const int left = b.visible[r] - 16 * i;
         __mmask16 seen = left >= 16 ? 0xffff : left <= 0 ? 0 : __mmask16((1u << left) - 1);
-        if (b.hidden) {
-            const int before = b.hidden[r] - 16 * i;
-            seen &= before <= 0 ? 0xffff : before >= 16 ? 0 : __mmask16(0xffffu << before);
-        }
+        if (hidden > 16 * i) seen &= hidden >= 16 * i + 16 ? 0 : __mmask16(0xffffu << (hidden - 16 * i));
         held[i] = _mm512_mask_mul_ps(_mm512_set1_ps(NOTHING), seen, _mm512_loadu_ps(scores + 16 * i), scale);
-        if (b.cap != 0) {
-            const __m512 cap = _mm512_set1_ps(b.cap);
-            held[i] = _mm512_mask_mul_ps(held[i], seen, tanh512(_mm512_div_ps(held[i], cap)), cap);
-        }
+        if (is_capped) held[i] = _mm512_mask_mul_ps(held[i], seen, tanh512(_mm512_div_ps(held[i], cap)), cap);
         high = _mm512_max_ps(high, held[i]);
         strange |= _mm512_cmp_ps_mask(held[i], held[i], _CMP_UNORD_Q);
     }

@@ -12,6 +12,7 @@ from dunlin.limits import I32_MOST, MOST_NAME_CHARACTERS, InvalidField
 from dunlin.messages.types import I32, i32
 from services.dispatcher.doors.generation.settings import RequestSettings
 
+_LATER_SAMPLING = ("grammar", "min_tokens", "allowed_tokens", "bad_tokens", "bad_stops")
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{1,16}-[0-9a-f]{1,16}")
 
 
@@ -67,11 +68,15 @@ def request_digest(tokens: I32, settings: RequestSettings, choice: int, requests
     """A hash (16 bytes) of all that decides the answer; two requests of one idempotency key must agree in it.
 
     It is made of values and fields' names, never of classes' names: dispatchers of two versions must agree in it during
-    a rolling upgrade. `requests` is the number of requests of the whole call. The timeout does not count: a retry may
-    wait longer. Nor do objectives, which change no token.
+    a rolling upgrade, so what came later counts only where it is asked for. `requests` is the number of requests of the
+    whole call. The timeout does not count: a retry may wait longer. Nor do objectives, which change no token.
     """
     decisive = asdict(replace(settings, timeout_s=None))
     del decisive["ttft_objective_s"], decisive["tpot_objective_s"]
+    for part, names in ((decisive, ("bad_words",)), (decisive["sampling"], _LATER_SAMPLING)):
+        for name in names:  # a dispatcher of an earlier version knows them not
+            if not part[name]:
+                del part[name]
     values = [decisive, choice, requests]
     canonical = json.dumps(values, default=list, sort_keys=True).encode()
     return blake2b(canonical + tokens.tobytes(), digest_size=16, person=b"dunlin-asked").digest()

@@ -4,8 +4,9 @@ Output that was not fetched yet is merged into one piece, so that a slow reader 
 once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from dunlin.messages.door import Delta
 from dunlin.messages.types import F32, I32, FinishReason, f32, i32
@@ -48,10 +49,19 @@ class OutputPiece:
 class OutputProcessor:
     """Owns one request's detokenizer, stop matcher and unfetched output, which `max_tokens` bounds.
 
-    `stops` are the stop strings; the text ends before the first that occurs.
+    `stops` are the stop strings; the text ends before the first that occurs in what follows its first `min_tokens`
+    tokens. `shown` are special tokens that have a text here.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stops: Sequence[str],
+        min_tokens: int = 0,
+        shown: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self._shown = shown
+        self._unsearched = min_tokens
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops)
         self._characters = 0
@@ -71,7 +81,8 @@ class OutputProcessor:
         seen = len(delta.tokens) - (1 if delta.finish is FinishReason.STOP else 0)
         for index, token in enumerate(delta.tokens):
             self._piece.offsets.append(self._characters)
-            if index < seen and self._push_text(self._detokenizer.push(token)):
+            self._unsearched -= 1
+            if index < seen and self._push_text(self._detokenizer.push(token) + self._shown.get(token, "")):
                 self._drop_last(len(delta.tokens) - index - 1)
                 self._piece.finish = FinishReason.STOP
                 return True
@@ -121,6 +132,9 @@ class OutputProcessor:
 
     def _push_text(self, text: str) -> bool:
         self._characters += len(text)
+        if self._unsearched >= 0:
+            self._piece.text += text
+            return False
         matched = self._matcher.push(text)
         self._piece.text += matched.text
         return matched.stopped

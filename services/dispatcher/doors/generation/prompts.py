@@ -3,15 +3,30 @@
 Knows no core and no event loop: large prompts are encoded in another process (`preprocess/pool.py`).
 """
 
-from dunlin.limits import MOST_PROMPT_CHARACTERS
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from typing import Any
+
+from dunlin.limits import MOST_BAD_TOKENS, MOST_PROMPT_CHARACTERS, InvalidField
 from dunlin.messages.door import RejectionCode
 from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import I32, i32
 from dunlin.text.chat_template import ChatTemplateError
 from services.dispatcher.admission.refusals import DoorError, too_long_text
 from services.dispatcher.doors.generation.served_model import ServedModel
+from services.dispatcher.doors.generation.settings import RequestSettings
 
-Prompt = str | I32 | tuple[ChatMessage, ...]
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, and the functions that the answer may call."""
+
+    messages: tuple[ChatMessage, ...]
+    functions: tuple[Mapping[str, Any], ...] = ()
+
+
+Prompt = str | I32 | tuple[ChatMessage, ...] | Conversation
 
 
 class PromptEncoder:
@@ -31,6 +46,8 @@ class PromptEncoder:
         if isinstance(prompt, str):
             tokens = self._encode_text(prompt, special=True)
         elif isinstance(prompt, tuple):
+            tokens = self._encode_text(self._rendered(Conversation(prompt)), special=False)
+        elif isinstance(prompt, Conversation):
             tokens = self._encode_text(self._rendered(prompt), special=False)
         else:
             self.check_length(prompt, None)
@@ -73,9 +90,29 @@ class PromptEncoder:
             raise DoorError(RejectionCode.INVALID, text, "prompt")
         return tokens
 
-    def _rendered(self, messages: tuple[ChatMessage, ...]) -> str:
+    def with_bad_tokens(self, settings: RequestSettings) -> RequestSettings:
+        """The settings with the tokens of their bad words: as a text begins with them, and after a space.
+
+        Raises:
+            InvalidField: they have too many tokens.
+        """
+        if not settings.bad_words:
+            return settings
+        encode = self._model.tokenizer.encode
+        bare = [word.strip(" ") or word for word in settings.bad_words]
         try:
-            return self._model.render(messages)
+            spelled = [tuple(encode(before + word, add_special_tokens=False)) for word in bare for before in ("", " ")]
+        except (UnicodeEncodeError, TypeError):  # lone surrogates, which JSON can express
+            raise InvalidField("bad_words", "are not valid Unicode text") from None
+        words = [tokens for tokens in dict.fromkeys(spelled) if tokens]
+        bad_tokens, bad_stops = i32(chain.from_iterable(words)), i32(accumulate(map(len, words)))
+        if len(bad_tokens) > MOST_BAD_TOKENS:
+            raise InvalidField("bad_words", f"have {len(bad_tokens)} tokens; at most {MOST_BAD_TOKENS} are allowed")
+        return replace(settings, sampling=replace(settings.sampling, bad_tokens=bad_tokens, bad_stops=bad_stops))
+
+    def _rendered(self, conversation: Conversation) -> str:
+        try:
+            return self._model.render(conversation.messages, conversation.functions)
         except ChatTemplateError as error:
             raise DoorError(RejectionCode.INVALID, str(error), error.field) from error
 

@@ -1,14 +1,16 @@
 """The model as the doors need it: name, limits, tokenizer and chat template. Holds no weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dunlin.messages.public import ChatMessage
 from dunlin.model.builtin import resolve_model, served_name
 from dunlin.model.config import load_config
 from dunlin.text.chat_template import ChatTemplate
 from dunlin.text.tokenizer import Tokenizer, check_tokenizer_matches_model, load_chat_template, load_tokenizer
+from services.dispatcher.doors.tools.formats import ToolFormat, format_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,13 @@ class NamedMessage(ChatMessage):
     """A chat message with its speaker's name. Only chat templates that read names accept it."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage(ChatMessage):
+    """A chat message about tool calls: `fields` are its others, `tool_calls`, or `tool_call_id` and `name`."""
+
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +43,31 @@ class ServedModel:
     template: ChatTemplate
     folder: Path
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt that the chat template makes of the messages.
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How it writes tool calls; None: it does not, or in a way that is not known."""
+        return format_of(self.template.source) if self.template.reads_tools else None
+
+    def shown_marks(self) -> dict[int, str]:
+        """The special tokens that mark tool calls, and the texts that stand for them where calls are looked for."""
+        marks = () if self.tool_format is None else (self.tool_format.start, self.tool_format.end)
+        found = {mark: self.tokenizer.special_token(mark) for mark in marks if mark}
+        return {token: mark for mark, token in found.items() if token is not None}
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The prompt that the chat template makes of the messages and of the functions that may be called.
 
         Raises:
             ChatTemplateError: the template refuses the messages.
         """
-        return self.template.render([_as_json(one) for one in messages])
+        listed = [{"type": "function", "function": one} for one in tools] or None
+        return self.template.render([_as_json(one) for one in messages], tools=listed)
 
 
-def _as_json(message: ChatMessage) -> dict[str, str]:
+def _as_json(message: ChatMessage) -> dict[str, Any]:
     shown = {"role": message.role, "content": message.content}
+    if isinstance(message, ToolMessage):
+        return {**shown, **message.fields}
     return {**shown, "name": message.name} if isinstance(message, NamedMessage) else shown
 
 

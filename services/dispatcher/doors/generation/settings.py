@@ -11,6 +11,9 @@ from dunlin.limits import (
     BIAS,
     I32_MOST,
     MAX_TOKENS,
+    MOST_ALLOWED_TOKENS,
+    MOST_BAD_WORD_CHARACTERS,
+    MOST_BAD_WORDS,
     MOST_BIASES,
     MOST_STOP_CHARACTERS,
     MOST_STOP_IDS,
@@ -26,7 +29,7 @@ from dunlin.limits import (
     WholeNumber,
     brief_repr,
 )
-from dunlin.messages.types import I32, RequestClass, SamplingParams, f32, i32
+from dunlin.messages.types import I32, Grammar, RequestClass, SamplingParams, f32, i32
 
 GREEDY_BELOW = 1e-5
 """Temperatures below count as 0: dividing logits by less overflows, and greedy sampling chooses the same tokens."""
@@ -50,13 +53,15 @@ class RequestSettings:
     tenant: str = ""
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
+    bad_words: tuple[str, ...] = ()
 
 
-def parse_settings(values: Mapping[str, Any]) -> RequestSettings:
+def parse_settings(values: Mapping[str, Any], grammar: Grammar | None = None) -> RequestSettings:
     """Check named values and make settings of them; one that is missing or None gets its default.
 
     Raises:
-        InvalidField: an unknown name, a wrong type, or a value out of its range.
+        InvalidField: an unknown name, a wrong type, or a value out of its range; or one that `grammar` leaves no room
+            for.
     """
     for name in values:
         if name not in SETTING_CHECKS:
@@ -64,9 +69,24 @@ def parse_settings(values: Mapping[str, Any]) -> RequestSettings:
     checked = {name: SETTING_CHECKS[name](name, value) for name, value in values.items() if value is not None}
     biases: Mapping[int, float] = checked.pop("logit_bias", {})
     inner = {name: checked.pop(name) for name in SAMPLING if name in checked}
-    sampling = SamplingParams(**inner, bias_tokens=i32(biases), bias_values=f32(biases.values()))
+    if grammar is not None:
+        check_beside_grammar(checked)
+    sampling = SamplingParams(
+        **inner,
+        bias_tokens=i32(biases),
+        bias_values=f32(biases.values()),
+        grammar=grammar,
+        allowed_tokens=checked.pop("allowed_token_ids", i32()),
+    )
     stops, stop_ids = checked.pop("stop", ()), checked.pop("stop_token_ids", i32())
     return RequestSettings(sampling, stops=stops, stop_ids=stop_ids, **checked)
+
+
+def check_beside_grammar(checked: Mapping[str, Any]) -> None:
+    """A format that leaves no token to choose would end in an error: what may lead there is refused."""
+    for name in ("ignore_eos", "allowed_token_ids", "bad_words"):
+        if checked.get(name):
+            raise InvalidField(name, "cannot be given where the output is constrained to a format")
 
 
 SettingCheck = Callable[[str, Any], Any]
@@ -115,6 +135,23 @@ def token_ids(name: str, value: Any, most: int = I32_MOST) -> I32:
 
 def _stop_ids(name: str, value: Any) -> I32:
     return token_ids(name, value, MOST_STOP_IDS)
+
+
+def _allowed_tokens(name: str, value: Any) -> I32:
+    tokens = token_ids(name, value, MOST_ALLOWED_TOKENS)
+    if not tokens:
+        raise InvalidField(name, "must have at least one token id")
+    return tokens
+
+
+def _bad_words(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(word, str) for word in value):
+        raise InvalidField(name, "must be a list of strings")
+    if len(value) > MOST_BAD_WORDS:
+        raise InvalidField(name, f"has {len(value)} words; at most {MOST_BAD_WORDS} are allowed")
+    if not all(1 <= len(word) <= MOST_BAD_WORD_CHARACTERS for word in value):
+        raise InvalidField(name, f"each word must have 1 to {MOST_BAD_WORD_CHARACTERS} characters")
+    return tuple(value)
 
 
 def _logit_bias(name: str, value: Any) -> dict[int, float]:
@@ -166,4 +203,6 @@ SETTING_CHECKS: dict[str, SettingCheck] = {
     "request_class": _class,
     "tenant": _tenant,
     "logit_bias": _logit_bias,
+    "allowed_token_ids": _allowed_tokens,
+    "bad_words": _bad_words,
 }

@@ -22,6 +22,7 @@ from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply, J
 from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.openai.usage import CallUsage
 from services.dispatcher.doors.response_stream import ResponseStream
+from services.dispatcher.doors.tools.call_parser import ToolCallParser
 
 GOOD_FINISHES = (FinishReason.RUNNING, FinishReason.STOP, FinishReason.LENGTH)
 INLINE_LOGPROB_TOKENS = 100
@@ -73,6 +74,7 @@ class OpenAICall:
         # One seed for all choices, whose numbers make their samples differ: the whole answer can be repeated.
         settings = self._gateway.with_seed(self.request.settings, self._retry)
         call_tokens = sum(map(len, self._prompts)) * self.request.choices
+        shown = self._gateway.model.shown_marks() if self.request.tools is not None else {}
         opened: list[tuple[Address, ResponseStream]] = []
         try:
             for tokens in self._prompts:
@@ -80,7 +82,9 @@ class OpenAICall:
                     if opened:
                         await asyncio.sleep(0)  # yield to the loop between up to 128 long prompts
                     part = CallPart(len(opened), len(self._prompts) * self.request.choices, call_tokens, call)
-                    opened.append(await self._gateway.submit(tokens, settings, self._door, choice, part, self._retry))
+                    opened.append(
+                        await self._gateway.submit(tokens, settings, self._door, choice, part, self._retry, shown)
+                    )
             yield [stream for _, stream in opened]
         finally:
             for client, _ in opened:
@@ -88,8 +92,13 @@ class OpenAICall:
 
     def reply(self, streams: Sequence[ResponseStream]) -> CompletionReply | ChatReply:
         """What makes the response bodies."""
-        model = self._gateway.model
-        return self._kind(streams[0].request, self._created, model.name, model.tokenizer, self.wants_logprobs)
+        model, tools = self._gateway.model, self.request.tools
+        kind = model.tool_format if tools is not None else None
+        most = None if tools is None or tools.is_parallel else 1
+        parsers = [] if kind is None else [ToolCallParser(kind, stream.request, most) for stream in streams]
+        named = tools is not None and bool(tools.named)
+        made = streams[0].request, self._created, model.name, model.tokenizer, self.wants_logprobs
+        return self._kind(*made, parsers, named)
 
     async def whole(self, streams: Sequence[ResponseStream]) -> str:
         """The whole response body, as JSON.

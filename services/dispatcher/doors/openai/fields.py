@@ -12,13 +12,20 @@ from typing import Any
 from dunlin.limits import I32_MOST, MOST_CHOICES, MOST_LOGPROBS, InvalidField, WholeNumber, brief_repr
 from services.dispatcher.doors.openai.schemas import (
     BOOLEAN,
+    CHOICE,
+    GRAMMAR_TEXT,
+    JSON_SCHEMA,
     MESSAGE,
     OBJECT,
     PROMPT,
+    RESPONSE_FORMAT,
     SERVICE_TIERS,
     SETTING_SCHEMAS,
     STREAM_OPTIONS,
     STRING,
+    STRUCTURED_OUTPUTS,
+    TOOL_CHOICE,
+    TOOLS_SCHEMA,
     Json,
     range_of,
 )
@@ -88,9 +95,10 @@ def _refused(description: str) -> RequestField:
     return RequestField(FieldSupport.REFUSED, description)
 
 
-_TOOLS = "models here call no tools"
+_OLD_TOOLS = "use tools and tool_choice, which replaced it"
 _AUDIO = "models here take and give text alone"
-_GUIDED = "no output is constrained to a format here"
+_ONE_FORMAT = "the output matches it; see Structured output below"
+_ENDS = "so many tokens come before an end token or one of `stop_token_ids`, or a stop string's first; default 0"
 _PROMPT_LOGPROBS = "log-probabilities of prompt tokens are not computed"
 _OWN_TEMPLATE = "the model's own chat template is used, as it is"
 _NO_TRANSFER = "the cluster moves KV by itself"
@@ -128,33 +136,41 @@ _BOTH: dict[str, RequestField] = {
     "tpot_objective_s": _setting(
         "tpot_objective_s", "dunlin's own: seconds within which each further token should come; has a least value"
     ),
-    "allowed_token_ids": _refused("use logit_bias"),
-    "bad_words": _only("no words are forbidden here; use logit_bias", []),
+    "allowed_token_ids": _setting("allowed_token_ids", "no other token is chosen; not beside a format"),
+    "bad_words": _setting("bad_words", "do not occur in the text, nor after a space; not beside a format"),
     "cache_salt": _refused("the KV of different tenants is never shared, and has no other partition"),
     "ec_transfer_params": _refused(_NO_TRANSFER),
-    "guided_choice": _refused(_GUIDED),
-    "guided_decoding_backend": _refused(_GUIDED),
-    "guided_grammar": _refused(_GUIDED),
-    "guided_json": _refused(_GUIDED),
-    "guided_regex": _refused(_GUIDED),
-    "guided_whitespace_pattern": _refused(_GUIDED),
+    "guided_choice": _honoured(f"texts: {_ONE_FORMAT}", CHOICE),
+    "guided_decoding_backend": _refused("there is one, llguidance"),
+    "guided_grammar": _honoured(f"in Lark's notation, or GBNF: {_ONE_FORMAT}", GRAMMAR_TEXT),
+    "guided_json": _honoured(f"a JSON schema, or its text: {_ONE_FORMAT}", JSON_SCHEMA),
+    "guided_regex": _honoured(f"a regular expression: {_ONE_FORMAT}", GRAMMAR_TEXT),
+    "guided_whitespace_pattern": _honoured("a regular expression, with guided_json only", STRING),
     "include_stop_str_in_output": _only("the text ends before a stop string", False),
     "kv_transfer_params": _refused(_NO_TRANSFER),
     "length_penalty": _only("there is no beam search", 1.0),
     "logits_processors": _refused("no code comes with a request"),
     "logprob_token_ids": _refused("log-probabilities are those of the likeliest tokens"),
-    "min_tokens": _only("an end token ends a text however short; ignore_eos: true goes on to max_tokens", 0),
+    "min_tokens": _setting("min_tokens", _ENDS),
     "priority": _only("use request_class: interactive goes before batch", 0),
     "prompt_logprobs": _refused(_PROMPT_LOGPROBS),
     "repetition_detection": _refused("use repetition_penalty"),
     "request_id": _refused("the server names requests; a client's own name is the header Idempotency-Key"),
-    "response_format": _only(_GUIDED, {"type": "text"}),
+    "response_format": _honoured(
+        "`text`, `json_object`, or `json_schema` with its schema: "
+        f"{_ONE_FORMAT}. `strict` changes nothing: a schema is always kept to",
+        RESPONSE_FORMAT,
+    ),
     "return_token_ids": _only("answers hold text; the gRPC door tells the token ids", False),
     "return_tokens_as_token_ids": _only("tokens are spelled as text", False),
     "skip_special_tokens": _only("special tokens are no part of the text", True),
     "spaces_between_special_tokens": _only("special tokens are no part of the text", True),
     "stream_interval": _only("a chunk is sent as soon as its tokens are there", 1),
-    "structured_outputs": _refused(_GUIDED),
+    "structured_outputs": _honoured(
+        "vLLM's: exactly one of `json`, `json_object`, `regex`, `choice`, `grammar`, and for JSON `whitespace_pattern` "
+        f"or `disable_any_whitespace`. {_ONE_FORMAT.capitalize()}",
+        STRUCTURED_OUTPUTS,
+    ),
     "thinking_token_budget": _refused("thinking is not told apart from other text"),
     "truncate_prompt_tokens": _refused("a prompt is taken whole or refused"),
     "truncation_side": _refused("a prompt is taken whole or refused"),
@@ -195,12 +211,12 @@ CHAT_FIELDS: dict[str, RequestField] = {
         "max_tokens", "the older name of `max_completion_tokens`; where both are given they must be equal"
     ),
     "audio": _refused(_AUDIO),
-    "function_call": _only(_TOOLS, "none", "auto"),
-    "functions": _only(_TOOLS, []),
+    "function_call": _only(_OLD_TOOLS, "none", "auto"),
+    "functions": _only(_OLD_TOOLS, []),
     "metadata": _no_effect("completions are not stored, so nothing is kept with them", OBJECT),
     "modalities": _only(_AUDIO, ["text"]),
     "moderation": _refused("nothing is moderated here"),
-    "parallel_tool_calls": _no_effect(_TOOLS, BOOLEAN),
+    "parallel_tool_calls": _honoured("false: calls after the first are left out, or not made. Default true", BOOLEAN),
     "prediction": _refused("no text is predicted here"),
     "prompt_cache_key": _no_effect("prompts that begin alike find each other by their tokens", STRING),
     "prompt_cache_options": _refused("what is cached, and for how long, is decided by load"),
@@ -212,8 +228,15 @@ CHAT_FIELDS: dict[str, RequestField] = {
         {"enum": [*SERVICE_TIERS]},
     ),
     "store": _only("completions are not stored", False),
-    "tool_choice": _only(_TOOLS, "none", "auto"),
-    "tools": _only(_TOOLS, []),
+    "tool_choice": _honoured(
+        "`auto`, the default: the model calls tools or not; `none`: it is told of none; `required`, or a function by "
+        "its name: the output is constrained to calls",
+        TOOL_CHOICE,
+    ),
+    "tools": _honoured(
+        "functions that the model may call, if its chat template reads them; see Tool calls below. Not beside a format",
+        TOOLS_SCHEMA,
+    ),
     "verbosity": _only("a model's style is asked for in its messages", "medium"),
     "web_search_options": _refused("nothing is searched"),
     "add_generation_prompt": _only(_OWN_TEMPLATE, True),

@@ -1,12 +1,13 @@
 """Makes OpenAI's response bodies of output pieces: whole objects, stream chunks and errors. Knows no HTTP."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dunlin.messages.types import FinishReason
 from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.doors.generation.output import OutputPiece
+from services.dispatcher.doors.tools.call_parser import CallDelta, ParsedText, ToolCallParser
 
 MIN_LOGPROB = -9999.0
 """OpenAI's number for a token that is very unlikely."""
@@ -21,13 +22,18 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 @dataclass(frozen=True, slots=True)
 class OpenAIReply:
-    """What all parts of one response share. `created` is in Unix seconds; `logprobs`: the client wants them."""
+    """What all parts of one response share. `created` is in Unix seconds; `logprobs`: the client wants them.
+
+    `calls[i]` parses the tool calls of choice i; empty: there can be none. `named_call`: the client named the function.
+    """
 
     id: str
     created: int
     model: str
     tokenizer: Tokenizer
     logprobs: bool
+    calls: Sequence[ToolCallParser] = ()
+    named_call: bool = False
 
     def _envelope(self, kind: str, choices: list[Json]) -> Json:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
@@ -51,6 +57,23 @@ class OpenAIReply:
 def _json_logprob(logprob: float) -> float:
     """At least `MIN_LOGPROB`: an excluded token's log-probability is -infinity, which JSON cannot express."""
     return max(logprob, MIN_LOGPROB)
+
+
+def _call_chunk(call: CallDelta) -> Json:
+    """A part of a call in a stream: what names it comes in the first part alone."""
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def _whole_calls(parts: Sequence[CallDelta]) -> list[Json]:
+    calls: list[Json] = []
+    for part in parts:
+        if part.id:
+            calls.append({"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}})
+        calls[part.index]["function"]["arguments"] += part.arguments
+    return calls
 
 
 class CompletionReply(OpenAIReply):
@@ -104,9 +127,9 @@ class ChatReply(OpenAIReply):
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": piece.text, "refusal": None},
+                "message": self._message(index, piece),
                 "logprobs": self._logprobs(piece),
-                "finish_reason": FINISH_REASONS.get(piece.finish),
+                "finish_reason": self._finish_reason(index, piece),
             }
             for index, piece in enumerate(pieces)
         ]
@@ -118,8 +141,29 @@ class ChatReply(OpenAIReply):
 
     def chunk(self, index: int, piece: OutputPiece) -> Json:
         """A stream chunk with a piece of choice `index`."""
-        delta = {"content": piece.text} if piece.text else {}
-        return self._chunk(index, delta, self._logprobs(piece), FINISH_REASONS.get(piece.finish))
+        parsed = self._parsed(index, piece)
+        delta: Json = {"content": parsed.content} if parsed.content else {}
+        if parsed.calls:
+            delta["tool_calls"] = [_call_chunk(one) for one in parsed.calls]
+        return self._chunk(index, delta, self._logprobs(piece), self._finish_reason(index, piece))
+
+    def _message(self, index: int, piece: OutputPiece) -> Json:
+        parsed = self._parsed(index, piece)
+        message: Json = {"role": "assistant", "content": parsed.content, "refusal": None}
+        if parsed.calls:
+            message |= {"content": parsed.content.strip() or None, "tool_calls": _whole_calls(parsed.calls)}
+        return message
+
+    def _parsed(self, index: int, piece: OutputPiece) -> ParsedText:
+        if not self.calls:
+            return ParsedText(piece.text)
+        return self.calls[index].read(piece.text, piece.finish is not FinishReason.RUNNING)
+
+    def _finish_reason(self, index: int, piece: OutputPiece) -> str | None:
+        has_calls = bool(self.calls) and self.calls[index].calls > 0
+        if has_calls and piece.finish is FinishReason.STOP and not self.named_call:
+            return "tool_calls"
+        return FINISH_REASONS.get(piece.finish)
 
     def usage_chunk(self, counts: Json) -> Json:
         """The last stream chunk, which has the usage and no choice."""

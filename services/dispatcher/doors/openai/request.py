@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dunlin.limits import (
@@ -17,17 +17,20 @@ from dunlin.limits import (
     brief_repr,
 )
 from dunlin.messages.public import ChatMessage
-from services.dispatcher.doors.generation.prompts import Prompt
-from services.dispatcher.doors.generation.served_model import NamedMessage
+from services.dispatcher.doors.generation.prompts import Conversation, Prompt
+from services.dispatcher.doors.generation.served_model import NamedMessage, ToolMessage
 from services.dispatcher.doors.generation.settings import (
     SETTING_CHECKS,
     RequestSettings,
+    check_beside_grammar,
     flag,
     parse_settings,
     token_ids,
 )
 from services.dispatcher.doors.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldSupport, RequestField
+from services.dispatcher.doors.openai.output_format import asked_grammar
 from services.dispatcher.doors.openai.schemas import SERVICE_TIERS, STREAM_OPTIONS
+from services.dispatcher.doors.tools.request import ToolUse, read_call_id, read_calls, read_tool_use
 
 DEFAULT_COMPLETION_TOKENS = 16
 CHOICES_RANGE = WholeNumber(1, MOST_CHOICES)
@@ -38,7 +41,8 @@ class ParsedRequest:
     """One parsed request: `choices` of each prompt, streamed or in one response. `model` None: the served one.
 
     `wants_usage`: a last chunk has the usage of all choices; `wants_running_usage`: each chunk has that of its choice
-    so far.
+    so far. `grammar_field` is the field that asked for the grammar of the settings.
+    `tools`: its calls are to be told apart from the text; None: there can be none.
     """
 
     prompts: tuple[Prompt, ...]
@@ -48,6 +52,8 @@ class ParsedRequest:
     streams: bool = False
     wants_usage: bool = False
     wants_running_usage: bool = False
+    grammar_field: str = ""
+    tools: ToolUse | None = None
 
 
 def parse_completion(body: Mapping[str, Any]) -> ParsedRequest:
@@ -74,7 +80,13 @@ def parse_chat(body: Mapping[str, Any]) -> ParsedRequest:
     values = {**_settings(given), "logprobs": _chat_logprobs(given), "request_class": _chat_class(given)}
     if "max_completion_tokens" in given:
         values["max_tokens"] = _max_tokens(given)
-    return _request((_messages(given.get("messages")),), values, given)
+    messages, tools = _messages(given.get("messages")), read_tool_use(given)
+    request = _request((messages if tools is None else Conversation(messages, tools.functions),), values, given)
+    if tools is not None and request.grammar_field:
+        raise InvalidField(request.grammar_field.split(".")[0], "cannot be given beside tools")
+    if tools is not None and tools.is_required:
+        check_beside_grammar(values)
+    return replace(request, tools=tools)
 
 
 def _given(body: Any, fields: Mapping[str, RequestField]) -> dict[str, Any]:
@@ -111,7 +123,10 @@ def _request(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping
         raise InvalidField("model", "must be a string")
     streams = flag("stream", given.get("stream", False))
     usage, running = _stream_options(given.get("stream_options"), streams)
-    return ParsedRequest(prompts, parse_settings(values), model, choices, streams, usage, running)
+    asked = asked_grammar(given)
+    settings = parse_settings(values, None if asked is None else asked.grammar)
+    field = "" if asked is None else asked.name
+    return ParsedRequest(prompts, settings, model, choices, streams, usage, running, field)
 
 
 def _stream_options(options: Any, streams: bool) -> tuple[bool, bool]:
@@ -162,17 +177,32 @@ def _messages(messages: Any) -> tuple[ChatMessage, ...]:
 def _message(name: str, message: Any) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise InvalidField(name, "must be an object with role and content")
-    for key, value in message.items():
-        if key not in ("role", "content", "name") and not _is_empty(value):
-            raise InvalidField(f"{name}.{key}", "is not supported here")
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidField(f"{name}.role", "must be a string such as user")
     role = "system" if role == "developer" else role
+    of_tools = _tool_fields(name, role, message)
+    for key, value in message.items():
+        if key not in ("role", "content", "name", *of_tools) and not _is_empty(value):
+            raise InvalidField(f"{name}.{key}", "is not supported here")
+    if of_tools:
+        return ToolMessage(role, _content(f"{name}.content", message.get("content") or ""), of_tools)
     content = _content(f"{name}.content", message.get("content"))
     if message.get("name") is None:
         return ChatMessage(role, content)
     return NamedMessage(role, content, _speaker_name(f"{name}.name", message["name"]))
+
+
+def _tool_fields(name: str, role: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message that are about tool calls; empty: it is about none."""
+    if role == "assistant" and not _is_empty(message.get("tool_calls")):
+        return {"tool_calls": read_calls(f"{name}.tool_calls", message["tool_calls"])}
+    if role != "tool":
+        return {}
+    fields = {"tool_call_id": read_call_id(f"{name}.tool_call_id", message.get("tool_call_id"))}
+    if message.get("name") is not None:
+        fields["name"] = _speaker_name(f"{name}.name", message["name"])
+    return fields
 
 
 def _is_empty(value: Any) -> bool:

@@ -16,14 +16,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.limits import InvalidField
+from dunlin.messages.types import Grammar
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
+from dunlin.structured_output.compiler import GrammarCompiler, GrammarError
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.generation.prompts import PromptEncoder
 from services.dispatcher.doors.generation.served_model import ServedModel
+from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.preprocess.codec import PreprocessOutcome, encode
+from services.dispatcher.doors.preprocess.grammar_checks import decode_grammar
 from services.dispatcher.doors.preprocess.helper import ANSWER_FRAME, receive_frame, send_frame
-from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessor
+from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
 
 MAX_MEMORY_BYTES = 4 << 30
 """The limit of the process's data segment (RLIMIT_DATA)."""
@@ -44,45 +48,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.nice(given.nice)
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     connection = socket.socket(fileno=given.socket_fd)
-    preprocessor = _preprocessor(given)
+    reader = BodyReader(_model(given))
     # The garbage collector would scan millions of objects again and again while they are made: `_serve` runs it after
     # each body instead.
     gc.freeze()
     gc.disable()
     try:
         while True:
-            _serve(connection, preprocessor)
+            _serve(connection, reader)
     except (EOFError, ConnectionError):
         return 0
 
 
-def _serve(connection: socket.socket, preprocessor: Preprocessor) -> None:
+class BodyReader:
+    """Reads bodies of all kinds for one model."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._preprocessor = Preprocessor(model, PromptEncoder(model))
+        self._grammars = GrammarCompiler(model.folder, model.vocabulary, model.eos_ids)
+
+    def outcome(self, kind: BodyKind, data: bytes) -> PreprocessOutcome:
+        """What `Preprocessor.read` returns or raises; for a grammar that compiles, an empty request."""
+        try:
+            if kind is BodyKind.GRAMMAR:
+                self._compile(*decode_grammar(data))
+                return Preprocessed(ParsedRequest(()), ())
+            return self._preprocessor.read(kind, data)
+        except (InvalidField, DoorError) as error:
+            return error
+
+    def _compile(self, name: str, grammar: Grammar) -> None:
+        try:
+            self._grammars.check(grammar)
+        except GrammarError as error:
+            raise InvalidField(name, f"cannot be kept to: {error}") from error
+
+
+def _serve(connection: socket.socket, reader: BodyReader) -> None:
     what, data = receive_frame(connection)
-    outcome = _outcome(preprocessor, BodyKind(what), bytes(data))
+    outcome = reader.outcome(BodyKind(what), bytes(data))
     send_frame(connection, ANSWER_FRAME, *encode(outcome))
     del data, outcome
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # give the memory of a huge body back to the kernel
 
 
-def _outcome(preprocessor: Preprocessor, kind: BodyKind, data: bytes) -> PreprocessOutcome:
-    try:
-        return preprocessor.read(kind, data)
-    except (InvalidField, DoorError) as error:
-        return error
-
-
-def _preprocessor(given: argparse.Namespace) -> Preprocessor:
-    model = ServedModel(
+def _model(given: argparse.Namespace) -> ServedModel:
+    return ServedModel(
         name=given.name,
         max_positions=given.max_positions,
         vocabulary=given.vocabulary,
-        eos_ids=(),
+        eos_ids=tuple(given.eos_ids),
         tokenizer=load_tokenizer(given.folder),
         template=load_chat_template(given.folder),
         folder=given.folder,
     )
-    return Preprocessor(model, PromptEncoder(model))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--name", required=True)
     made.add_argument("--max-positions", type=int, required=True)
     made.add_argument("--vocabulary", type=int, required=True)
+    made.add_argument("--eos-ids", type=int, nargs="*", required=True)
     return made
 
 

@@ -10,15 +10,20 @@ from typing import Any
 
 from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
-from dunlin.messages.types import I32, RequestClass, SamplingParams, f32, i32
+from dunlin.messages.types import I32, Grammar, GrammarKind, RequestClass, SamplingParams, f32, i32
 from services.dispatcher.admission.refusals import DoorError, MalformedRequest
 from services.dispatcher.doors.generation.idempotency import RetryIdentity
 from services.dispatcher.doors.generation.settings import RequestSettings
 from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.preprocess.preprocessor import Preprocessed
+from services.dispatcher.doors.tools.request import ToolUse
 
 LENGTH_BYTES = 8
 """Bytes of the number (little endian) that says how long the header is."""
+
+_SAMPLING_COLUMNS: dict[str, Any] = {
+    "bias_tokens": i32, "bias_values": f32, "allowed_tokens": i32, "bad_tokens": i32, "bad_stops": i32,
+}  # fmt: skip
 
 PreprocessOutcome = Preprocessed | InvalidField | DoorError
 
@@ -84,20 +89,30 @@ def _preprocessed_from_json(header: Mapping[str, Any], columns: list[I32]) -> Pr
     idempotency_key, resume_request = header["retry"]
     retry = RetryIdentity(idempotency_key, resume_request, resume_tokens)
     settings = _settings_of(**header["request"].pop("settings"))
-    request = replace(ParsedRequest(**header["request"]), prompts=(), settings=settings)
+    asked = header["request"].pop("tools")
+    tools = None if asked is None else ToolUse(**{**asked, "functions": ()})
+    request = replace(ParsedRequest(**header["request"]), prompts=(), settings=settings, tools=tools)
     refused = None if header["refused"] is None else _refusal_from_json(header["refused"])
     return Preprocessed(request, tuple(prompts), retry, header["is_chat"], refused)
 
 
 def _settings_of(
-    sampling: dict[str, Any], stops: list[str], stop_ids: list[int], request_class: int, **others: Any
+    sampling: dict[str, Any],
+    stops: list[str],
+    stop_ids: list[int],
+    request_class: int,
+    bad_words: list[str],
+    **others: Any,
 ) -> RequestSettings:
-    biases = i32(sampling.pop("bias_tokens")), f32(sampling.pop("bias_values"))
+    columns = {name: make(sampling.pop(name)) for name, make in _SAMPLING_COLUMNS.items()}
+    asked = sampling.pop("grammar")
+    grammar = None if asked is None else Grammar(GrammarKind(asked["kind"]), asked["text"])
     return RequestSettings(
-        SamplingParams(**sampling, bias_tokens=biases[0], bias_values=biases[1]),
+        SamplingParams(**sampling, **columns, grammar=grammar),
         stops=tuple(stops),
         stop_ids=i32(stop_ids),
         request_class=RequestClass(request_class),
+        bad_words=tuple(bad_words),
         **others,
     )
 

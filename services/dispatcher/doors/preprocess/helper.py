@@ -119,6 +119,7 @@ class HelperProcess:
             *("--socket-fd", str(fd), "--parent-pid", str(os.getpid()), "--nice", str(self._nice)),
             *("--folder", str(model.folder), "--name", model.name),
             *("--max-positions", str(model.max_positions), "--vocabulary", str(model.vocabulary)),
+            *("--eos-ids", *map(str, model.eos_ids)),
         ]
 
     def _on_child_lost(self, size: int, error: Exception) -> DoorError:

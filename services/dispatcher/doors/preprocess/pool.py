@@ -5,45 +5,32 @@ grows with the text. Owns the lanes and the memory budget for bodies; knows neit
 """
 
 import asyncio
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dunlin.messages.door import RejectionCode
-from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
 from services.dispatcher.doors.generation.prompts import PromptEncoder
 from services.dispatcher.doors.generation.served_model import ServedModel
-from services.dispatcher.doors.preprocess.helper import HelperProcess
+from services.dispatcher.doors.preprocess.grammar_checks import GrammarChecks
+from services.dispatcher.doors.preprocess.lanes import BodyMemory, LaneLimits, PreprocessLane
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
-
-
-@dataclass(frozen=True, slots=True)
-class LaneLimits:
-    """Limits of one helper process, for bodies up to `most_bytes`.
-
-    At most `most_calls` bodies run or wait in it; at most `room_bytes` of them are in memory, those still being
-    received included. The process has the priority `nice`, and `within_s` seconds for one body.
-    """
-
-    most_bytes: int
-    most_calls: int
-    room_bytes: int
-    nice: int
-    within_s: float
-
 
 LONG_LANE = LaneLimits(most_bytes=512 << 10, most_calls=64, room_bytes=32 << 20, nice=5, within_s=30.0)
 """For long prompts as usual clients send them: they never wait behind larger bodies."""
 HUGE_LANE = LaneLimits(most_bytes=8 << 20, most_calls=8, room_bytes=64 << 20, nice=10, within_s=60.0)
+GRAMMAR_LANE = LaneLimits(most_bytes=1 << 20, most_calls=64, room_bytes=0, nice=5, within_s=10.0)
+"""For grammars that were not compiled before: a costly one keeps no long prompt waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreprocessLimits:
-    """Bodies up to `inline_bytes` are preprocessed on the event loop, larger ones in the first lane that takes them."""
+    """Bodies up to `inline_bytes` are preprocessed on the event loop, larger ones in the first lane that takes them.
+
+    The grammars of all are compiled in the lane `grammars`.
+    """
 
     inline_bytes: int = 8_192
     lanes: tuple[LaneLimits, ...] = (LONG_LANE, HUGE_LANE)
+    grammars: LaneLimits = GRAMMAR_LANE
 
 
 class PreprocessPool:
@@ -56,6 +43,7 @@ class PreprocessPool:
         self._limits = limits
         self._preprocessor = Preprocessor(model, prompts)
         self._lanes = [PreprocessLane(model, lane) for lane in limits.lanes]
+        self._grammars = GrammarChecks(PreprocessLane(model, limits.grammars))
         self.decompressing = asyncio.Lock()
         self._turn = asyncio.Lock()
 
@@ -73,9 +61,17 @@ class PreprocessPool:
         """Preprocess a body, given in the parts in which it was received.
 
         Raises:
-            InvalidField, MalformedRequest: see `Preprocessor.read`.
-            DoorError: too many large bodies at once, or a helper process that did not answer.
+            InvalidField, MalformedRequest: see `Preprocessor.read`; InvalidField also for a grammar that does not
+                compile.
+            DoorError: too many large bodies or grammars at once, or a helper process that did not answer.
         """
+        preprocessed = await self._read(kind, parts)
+        request = preprocessed.request
+        if request.settings.sampling.grammar is not None and preprocessed.prompts:
+            await self._grammars.check(request.grammar_field, request.settings.sampling.grammar)
+        return preprocessed
+
+    async def _read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
         size = sum(map(len, parts))
         if size > self._limits.inline_bytes:
             return await self._lane(size).read(kind, parts)
@@ -88,28 +84,10 @@ class PreprocessPool:
         """End the helper processes; the bodies in them get a DoorError."""
         for lane in self._lanes:
             lane.shut_down()
+        self._grammars.shut_down()
 
     def _lane(self, size: int) -> "PreprocessLane":
         return next((lane for lane in self._lanes if size <= lane.most_bytes), self._lanes[-1])
-
-
-class BodyMemory:
-    """A lane's memory budget: `used` bytes of at most `most` are reserved."""
-
-    def __init__(self, most: int) -> None:
-        self.used = 0
-        self._most = most
-
-    def reserve(self, size: int) -> None:
-        """Reserve `size` bytes more.
-
-        Raises:
-            DoorError: fewer are left.
-        """
-        if self.used + size > self._most:
-            text = f"large requests of {self.used} bytes are being read already; at most {self._most} may be at once"
-            raise DoorError(RejectionCode.FULL, text, retry_after_s=1.0)
-        self.used += size
 
 
 class ReservedMemory:
@@ -139,51 +117,3 @@ class ReservedMemory:
         if size > self._free_bytes and more > 0:
             self._budget.reserve(more)
             self._bytes = size
-
-
-class PreprocessLane:
-    """Owns one helper process and the thread that waits for it: bodies go through one after the other."""
-
-    def __init__(self, model: ServedModel, limits: LaneLimits) -> None:
-        self.most_bytes = limits.most_bytes
-        self.memory = BodyMemory(limits.room_bytes)
-        self.calls = 0
-        self._limits = limits
-        self._is_shut = False
-        self._lock = threading.Lock()
-        self._helper = HelperProcess(model, limits.nice, limits.within_s)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="preprocess")
-
-    async def read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
-        """As `PreprocessPool.read`. A cancelled caller's body leaves the queue; one in the helper counts to its end."""
-        with self._lock:
-            if self.calls >= self._limits.most_calls:
-                text = f"{self.calls} large requests are being read already, the most that may be at once"
-                raise DoorError(RejectionCode.FULL, text, retry_after_s=1.0)
-            self.calls += 1
-        try:
-            job = self._thread.submit(self._helper.read, kind, parts)
-        except RuntimeError as error:  # after `shut_down`
-            self._on_done()
-            raise _stopping() from error
-        job.add_done_callback(self._on_done)
-        try:
-            return await asyncio.wrap_future(job)
-        except asyncio.CancelledError:
-            if self._is_shut:
-                raise _stopping() from None
-            raise
-
-    def shut_down(self) -> None:
-        """Kill the helper process and release the thread."""
-        self._is_shut = True
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._helper.kill()
-
-    def _on_done(self, job: "Future[Preprocessed] | None" = None) -> None:
-        with self._lock:  # called from the lane's thread
-            self.calls -= 1
-
-
-def _stopping() -> DoorError:
-    return DoorError(RejectionCode.UNAVAILABLE, STOPPING_TEXT, retry_after_s=1.0)

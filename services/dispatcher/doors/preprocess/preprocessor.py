@@ -10,22 +10,25 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from dunlin.limits import brief_repr
+from dunlin.limits import InvalidField, brief_repr, check_grammar
 from dunlin.messages.types import I32
 from services.dispatcher.admission.refusals import DoorError, MalformedRequest
 from services.dispatcher.doors.generation.idempotency import NEW_REQUEST, RetryIdentity
-from services.dispatcher.doors.generation.prompts import PromptEncoder
+from services.dispatcher.doors.generation.prompts import Conversation, PromptEncoder
 from services.dispatcher.doors.generation.served_model import ServedModel
 from services.dispatcher.doors.openai.request import ParsedRequest, parse_chat, parse_completion
 from services.dispatcher.doors.preprocess.grpc_request import parse_generate
+from services.dispatcher.doors.tools.formats import call_grammar
+from services.dispatcher.doors.tools.request import ToolUse
 
 
 class BodyKind(IntEnum):
-    """The format of a body: that of one of OpenAI's paths, or gRPC's GenerateRequest."""
+    """The format of a body: that of one of OpenAI's paths, gRPC's GenerateRequest, or a grammar to compile."""
 
     COMPLETION = 1
     CHAT = 2
     GENERATE = 3
+    GRAMMAR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,13 @@ class Preprocessor:
             MalformedRequest: the bytes cannot be parsed.
         """
         parsed, retry = _parse(kind, data)
-        request, is_chat = replace(parsed, prompts=()), isinstance(parsed.prompts[0], tuple)
+        is_chat = isinstance(parsed.prompts[0], tuple | Conversation)
+        request = replace(parsed, prompts=(), tools=_without_functions(parsed.tools))
         if parsed.model not in (None, self._model.name):
             return Preprocessed(request, (), retry, is_chat)
+        request = replace(request, settings=self._prompts.with_bad_tokens(request.settings))
+        if parsed.tools is not None:
+            request = self._with_call_grammar(request, parsed.tools)
         try:
             prompts = tuple(self._prompts.encode(prompt) for prompt in parsed.prompts)
             for tokens in prompts:
@@ -73,6 +80,28 @@ class Preprocessor:
         except DoorError as error:
             return Preprocessed(request, (), retry, is_chat, error.with_traceback(None))
         return Preprocessed(request, prompts, retry, is_chat)
+
+    def _with_call_grammar(self, request: ParsedRequest, tools: ToolUse) -> ParsedRequest:
+        """The request, whose output is a call where one is required.
+
+        Raises:
+            InvalidField: the model calls no tools, or the grammar is too large.
+        """
+        kind = self._model.tool_format
+        if kind is None:
+            raise InvalidField("tools", "the model's chat template writes no tool calls in a format that is known here")
+        if not tools.is_required:
+            return request
+        marks = self._model.tokenizer.special_token
+        grammar = call_grammar(kind, tools.callable_functions, tools.is_parallel and not tools.named, marks)
+        check_grammar("tools", grammar)
+        sampling = replace(request.settings.sampling, grammar=grammar)
+        return replace(request, settings=replace(request.settings, sampling=sampling), grammar_field="tools")
+
+
+def _without_functions(tools: ToolUse | None) -> ToolUse | None:
+    """What the answer is parsed by: the functions are in the prompt."""
+    return None if tools is None else replace(tools, functions=())
 
 
 def read_json(data: bytes) -> Any:

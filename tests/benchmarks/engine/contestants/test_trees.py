@@ -6,8 +6,7 @@ import pytest
 
 from benchmarks.engine.contestants.trees import engine_parts
 from benchmarks.harness.processes import ROOT
-from dunlin.engine.attention.choice import choose_backend
-from dunlin.engine.attention.registry import ATTENTION_BACKENDS
+from dunlin.engine.decoder.numerics import choose_fast_numerics, linear
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Step
 
@@ -22,6 +21,8 @@ def test_a_folder_without_an_engine_is_refused(tmp_path: Path) -> None:
         engine_parts(tmp_path)
 
 
-def test_the_engine_is_measured_with_the_attention_that_its_process_chooses() -> None:
-    chosen, _ = choose_backend()
-    assert type(engine_parts(ROOT).numerics().attention) is ATTENTION_BACKENDS[chosen]
+def test_the_engine_is_measured_with_what_its_process_chooses() -> None:
+    chosen, _ = choose_fast_numerics()
+    found = engine_parts(ROOT).numerics()
+    assert type(found.attention) is type(chosen.attention)
+    assert (found.linear is linear) == (chosen.linear is linear)

@@ -19,7 +19,8 @@ from dunlin.wire.rpc.methods import GENERATE, stub
 from services.dispatcher.doors.generation.output import OutputPiece
 from services.dispatcher.doors.http.app import HttpConfig
 from services.dispatcher.doors.openai.reply import CompletionReply, Json
-from services.dispatcher.doors.preprocess.pool import LaneLimits, PreprocessLimits
+from services.dispatcher.doors.preprocess.lanes import LaneLimits
+from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
 from tests.services.dispatcher.running_doors import Doors
 

@@ -121,7 +121,7 @@ def test_bad_completions_are_refused_by_name(body: Any, param: str | None, messa
         ({"messages": [{"role": "user", "content": [PART]}]}, "messages.0.content.cache_control"),
         ({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 1}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": 1}, "logprobs"),
-        ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools"),
+        ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools.0.function"),
         ({"messages": [{"role": "user", "content": "x"}], "store": True}, "store"),
         ({"messages": [{"role": "user", "content": "x"}], "prompt": "x"}, "prompt"),
     ],

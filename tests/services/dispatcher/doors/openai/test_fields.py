@@ -19,10 +19,14 @@ ENDPOINTS: dict[str, tuple[dict[str, RequestField], dict[str, Any], Callable[[An
     "completions": (COMPLETION_FIELDS, COMPLETION_BODY, parse_completion),
     "chat": (CHAT_FIELDS, CHAT_BODY, parse_chat),
 }
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 WITH: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "stream_options": {"stream": True},
     "best_of": {"n": 2},
+    "tool_choice": {"tools": TOOLS},
+    "parallel_tool_calls": {"tools": TOOLS},
+    "guided_whitespace_pattern": {"guided_json": {"type": "object"}},
 }
 """What a field needs beside it."""
 SAMPLES: dict[str, Any] = {
@@ -31,8 +35,11 @@ SAMPLES: dict[str, Any] = {
     "max_completion_tokens": 5, "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.5,
     "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 0.5, "seed": 5, "stop": ["a"],
     "stop_token_ids": [5], "ignore_eos": True, "logit_bias": {"5": 1}, "request_class": "batch", "timeout_s": 5,
-    "ttft_objective_s": 5, "tpot_objective_s": 5,
-    "service_tier": "flex",
+    "ttft_objective_s": 5, "tpot_objective_s": 5, "min_tokens": 5, "allowed_token_ids": [5], "bad_words": ["a"],
+    "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}, "guided_choice": ["a"],
+    "guided_grammar": 'start: "a"', "guided_json": {"type": "object"}, "guided_regex": "a+",
+    "guided_whitespace_pattern": " ?",
+    "service_tier": "flex", "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,
 }  # fmt: skip
 """A value of each honoured field that asks for something else than the default. `best_of` only repeats `n`."""
 OTHERS: list[Any] = [0, 1, -1, 2.5, True, False, "", "x", [], ["x"], {}, {"type": "json_object"}, {"x": 1}]

@@ -42,7 +42,8 @@ def test_the_documented_limits_are_the_checked_ones(name: str) -> None:
 def test_a_message_has_the_documented_roles_and_fields() -> None:
     message = schema("ChatRequest")["messages"]["items"]
     for role in message["properties"]["role"]["enum"]:
-        parse_chat({"messages": [{"role": role, "content": [{"type": "text", "text": "x"}], "name": "n"}]})
+        call = {"tool_call_id": "c"} if role == "tool" else {}
+        parse_chat({"messages": [{"role": role, "content": [{"type": "text", "text": "x"}], "name": "n", **call}]})
     with pytest.raises(InvalidField):
         parse_chat({"messages": [{"role": "user", "content": "x", "colour": "red"}]})
 

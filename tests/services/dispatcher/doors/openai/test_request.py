@@ -75,5 +75,5 @@ def test_an_answers_message_may_be_sent_back_with_its_empty_fields(empty: Any) -
 @pytest.mark.parametrize("full", [["x"], {}, {"a": 1}, "", 0, False, [None], {"a": {}}])
 def test_an_extra_field_with_content_is_refused_by_its_place(full: Any) -> None:
     with pytest.raises(InvalidField) as caught:
-        parse_chat({"messages": [{"role": "assistant", "content": "x", "tool_calls": full}]})
-    assert caught.value.name == "messages.0.tool_calls"
+        parse_chat({"messages": [{"role": "assistant", "content": "x", "audio": full}]})
+    assert caught.value.name == "messages.0.audio"

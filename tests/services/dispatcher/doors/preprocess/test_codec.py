@@ -6,19 +6,23 @@ import pytest
 
 from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
-from dunlin.messages.types import RequestClass, SamplingParams, f32, i32
+from dunlin.messages.types import Grammar, GrammarKind, RequestClass, SamplingParams, f32, i32
 from services.dispatcher.admission.refusals import DoorError, MalformedRequest
 from services.dispatcher.doors.generation.idempotency import RetryIdentity
 from services.dispatcher.doors.generation.settings import RequestSettings
 from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.preprocess.codec import decode, encode
 from services.dispatcher.doors.preprocess.preprocessor import Preprocessed
+from services.dispatcher.doors.tools.request import ToolUse
 
-SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]))
+GRAMMAR = Grammar(GrammarKind.REGEX, "naïve|\U0001f600")
+CONSTRAINTS = GRAMMAR, 5, i32([7, 8]), i32([9, 10, 11]), i32([2, 3])
+SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]), *CONSTRAINTS)
+STOPS = ("\n", "\U0001f600 \x00")
 SETTINGS = RequestSettings(
-    SAMPLING, -9, 12, ("\n", "\U0001f600 \x00"), i32([6]), True, 1.5, RequestClass.BATCH, "acme", 0.5, 0.05
+    SAMPLING, -9, 12, STOPS, i32([6]), True, 1.5, RequestClass.BATCH, "acme", 0.5, 0.05, ("bad", "worse")
 )
-REQUEST = ParsedRequest((), SETTINGS, "m", 3, True, True, True)
+REQUEST = ParsedRequest((), SETTINGS, "m", 3, True, True, True, "guided_regex", ToolUse((), True, "f", False))
 PREPROCESSED = Preprocessed(
     REQUEST, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8])), True
 )

@@ -18,7 +18,8 @@ from dunlin.wire.codec import encode
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.generation.prompts import PromptEncoder
 from services.dispatcher.doors.preprocess import helper, preprocessor
-from services.dispatcher.doors.preprocess.pool import LaneLimits, PreprocessLimits, PreprocessPool
+from services.dispatcher.doors.preprocess.lanes import LaneLimits
+from services.dispatcher.doors.preprocess.pool import PreprocessLimits, PreprocessPool
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
 from tests.services.dispatcher.running_doors import model
 

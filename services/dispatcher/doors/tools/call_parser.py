@@ -1,0 +1,202 @@
+"""Splits the text of an answer into content and tool calls, as it comes. What is no call stays content."""
+
+import json
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from services.dispatcher.doors.tools.formats import ToolFormat
+
+_HEAD = r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"%s"\s*:\s*(?=\{)'
+_BETWEEN = re.compile(r"[\s,;\[\]]*")
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A part of call `index`: its `id` and `name` in the first part, more of its arguments (JSON text) in each."""
+
+    index: int
+    arguments: str
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class ParsedText:
+    """What one piece of text adds."""
+
+    content: str = ""
+    calls: list[CallDelta] | None = None
+
+    def add(self, call: CallDelta) -> None:
+        """One more part of a call."""
+        self.calls = [*(self.calls or ()), call]
+
+
+class ObjectScanner:
+    """Finds the end of a JSON object, fed in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._is_string = False
+        self._is_escaped = False
+
+    def feed(self, text: str) -> int | None:
+        """How many characters of `text` are up to the object's end; None: it goes on."""
+        for at, character in enumerate(text):
+            if self._is_escaped:
+                self._is_escaped = False
+            elif self._is_string:
+                self._is_escaped, self._is_string = character == "\\", character != '"'
+            elif character == '"':
+                self._is_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if self._depth <= 0:
+                    return at + 1
+        return None
+
+
+class ToolCallParser:
+    """Parses one answer. `identity` names it, so that its calls' ids are the same whenever it is sent again.
+
+    Calls beyond `most_calls` are left out.
+    """
+
+    def __init__(self, kind: ToolFormat, identity: str, most_calls: int | None = None) -> None:
+        self.calls = 0
+        self._kind = kind
+        self._identity = identity
+        self._most_calls = most_calls
+        self._head = re.compile(_HEAD % kind.arguments_key)
+        self._rest = ""
+        self._state = self._in_content
+        self._body = ""
+        self._whole = ObjectScanner()
+        self._arguments: ObjectScanner | None = None
+        self._has_arguments = False
+
+    def read(self, text: str, is_last: bool) -> ParsedText:
+        """What a piece of the answer adds; after the last one nothing is kept back."""
+        added = self.push(text)
+        if is_last:
+            added.content += self.finish().content
+        return added
+
+    def push(self, text: str) -> ParsedText:
+        """What more text adds; some may be kept back until it is known what it is."""
+        self._rest += text
+        added = ParsedText()
+        while self._state(added):
+            pass
+        return added
+
+    def finish(self) -> ParsedText:
+        """The text has ended: what was kept back."""
+        added = ParsedText()
+        if self._state == self._in_call and self._arguments is None:
+            added.content = self._kind.start + self._body + self._rest
+        elif self._state == self._in_content:
+            added.content = self._rest
+        self._rest = ""
+        return added
+
+    # Each state takes what it can of `_rest`, and returns whether another one may go on.
+
+    def _in_content(self, added: ParsedText) -> bool:
+        start = self._kind.start
+        if not start:
+            return self._at_beginning()
+        at = self._rest.find(start)
+        if at >= 0:
+            added.content += self._rest[:at]
+            self._rest, self._state = self._rest[at + len(start) :], self._between
+            return True
+        held = next((size for size in range(len(start) - 1, 0, -1) if self._rest.endswith(start[:size])), 0)
+        cut = len(self._rest) - held
+        added.content += self._rest[:cut]
+        self._rest = self._rest[cut:]
+        return False
+
+    def _at_beginning(self) -> bool:
+        """Without a mark the first character decides."""
+        if not self._rest.strip():
+            return False
+        self._state = self._between if self._rest.lstrip().startswith("{") else self._in_text
+        return True
+
+    def _in_text(self, added: ParsedText) -> bool:
+        added.content += self._rest
+        self._rest = ""
+        return False
+
+    def _between(self, added: ParsedText) -> bool:
+        found = _BETWEEN.match(self._rest)
+        self._rest = self._rest[found.end() if found else 0 :]
+        if not self._rest:
+            return False
+        for mark in filter(None, (self._kind.end, self._kind.start)):
+            if self._rest.startswith(mark):
+                self._rest = self._rest[len(mark) :]
+                return True
+            if mark.startswith(self._rest):
+                return False
+        if self._rest.startswith("{"):
+            self._body, self._whole, self._arguments = "", ObjectScanner(), None
+            self._has_arguments = False
+            self._state = self._in_call
+        else:
+            self._state = self._in_content if self._kind.start else self._in_text
+        return True
+
+    def _in_call(self, added: ParsedText) -> bool:
+        end = self._whole.feed(self._rest)
+        more, self._rest = self._rest[:end], "" if end is None else self._rest[end:]
+        self._body += more
+        if self._arguments is not None:
+            self._add_arguments(added, more)
+        elif found := self._head.match(self._body):
+            self._begin(added, json.loads(found[1], strict=False))
+            self._arguments = ObjectScanner()
+            self._add_arguments(added, self._body[found.end() :])
+        elif end is not None:
+            self._take_whole(added)
+        if end is None:
+            return False
+        self._state = self._between
+        return True
+
+    def _take_whole(self, added: ParsedText) -> None:
+        """The object is complete, and not in the usual order: it is a call if it has the keys of one."""
+        try:
+            call = json.loads(self._body, strict=False)
+        except ValueError:
+            call = {}
+        arguments = call.get(self._kind.arguments_key)
+        if isinstance(call.get("name"), str) and isinstance(arguments, dict):
+            self._begin(added, call["name"], json.dumps(arguments, ensure_ascii=False))
+        else:
+            added.content += self._kind.start + self._body
+
+    def _begin(self, added: ParsedText, name: str, arguments: str = "") -> None:
+        self.calls += 1
+        if not self._is_left_out:
+            digest = blake2b(f"{self._identity}/{self.calls}".encode(), digest_size=12).hexdigest()
+            size = self._kind.id_characters
+            identity = digest[:size] if size < len(digest) else f"call_{digest}"
+            added.add(CallDelta(self.calls - 1, arguments, identity, name))
+
+    def _add_arguments(self, added: ParsedText, text: str) -> None:
+        assert self._arguments is not None
+        if self._has_arguments:
+            return
+        end = self._arguments.feed(text)
+        if not self._is_left_out and text[:end]:
+            added.add(CallDelta(self.calls - 1, text[:end]))
+        self._has_arguments = end is not None
+
+    @property
+    def _is_left_out(self) -> bool:
+        return self._most_calls is not None and self.calls > self._most_calls

@@ -1,0 +1,79 @@
+"""The formats in which models write tool calls, found by their chat templates, and the grammars of calls."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dunlin.messages.types import Grammar, GrammarKind
+
+Json = Mapping[str, Any]
+_SPACED = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""Calls are spelled as models learnt them: `{"name": "f", "arguments": {"a": 1}}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How calls are written: objects with `name` and `arguments_key`, each after `start` and before `end`.
+
+    An empty `start`: the whole text is calls, or there are none. `is_list`: one `start`, then all calls in a JSON list.
+    `separator` is between calls. `template_mark` is in the chat templates of models that write so.
+    """
+
+    name: str
+    template_mark: str
+    start: str
+    end: str = ""
+    arguments_key: str = "arguments"
+    is_list: bool = False
+    separator: str = ""
+    id_characters: int = 24
+
+
+HERMES = ToolFormat("hermes", "<tool_call>", "<tool_call>", "</tool_call>", separator="\n")
+MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", is_list=True, separator=", ", id_characters=9)
+LLAMA3 = ToolFormat("llama3", '"parameters"', "", arguments_key="parameters", separator="; ")
+FORMATS = (HERMES, MISTRAL, LLAMA3)
+"""Hermes is Qwen's, too."""
+
+
+def format_of(template: str) -> ToolFormat | None:
+    """The format of the model with this chat template; None: it calls no tools, or in a format that is not known."""
+    return next((one for one in FORMATS if one.template_mark in template), None)
+
+
+def call_grammar(
+    kind: ToolFormat, tools: Sequence[Json], is_parallel: bool, token_of: Callable[[str], int | None]
+) -> Grammar:
+    """One call of one of `tools` (their `function` objects), or several where `is_parallel`, and nothing else.
+
+    `token_of` names the special token of a text, None where it is ordinary text.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": one["name"]},
+                kind.arguments_key: one.get("parameters", {"type": "object"}),
+            },
+            "required": ["name", kind.arguments_key],
+            "additionalProperties": False,
+        }
+        for one in tools
+    ]
+    body = {"x-guidance": _SPACED, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
+    start, end = _spelled(kind.start, token_of), _spelled(kind.end, token_of)
+    call = (
+        "call"
+        if kind.is_list
+        else " ".join(filter(None, (start, kind.end and r'"\n"', "call", kind.end and r'"\n"', end)))
+    )
+    calls_text = f"one ({json.dumps(kind.separator)} one)*" if is_parallel else "one"
+    whole = f'{start} "[" {calls_text} "]"' if kind.is_list else calls_text
+    return Grammar(GrammarKind.LARK, f"start: {whole}\none: {call}\ncall: %json {json.dumps(body)}\n")
+
+
+def _spelled(text: str, token_of: Callable[[str], int | None]) -> str:
+    """The mark in Lark's notation: a special token by its id, other text as itself."""
+    token = token_of(text) if text else None
+    return f"<[{token}]>" if token is not None else json.dumps(text) if text else ""

@@ -1,0 +1,115 @@
+"""Tool calls in the text of an answer: found however it is cut into pieces, and nothing else is taken for one."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.dispatcher.doors.tools.call_parser import ToolCallParser
+from services.dispatcher.doors.tools.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
+
+A = {"name": "look_up", "arguments": {"bird": 'a "dun\\lin" {🦜}', "deep": [{"x": "}"}]}}
+B = {"name": "count", "arguments": {}}
+
+
+def hermes(*calls: dict[str, Any]) -> str:
+    return "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
+
+
+def mistral(*calls: dict[str, Any]) -> str:
+    return f"[TOOL_CALLS] {json.dumps(calls)}"
+
+
+def llama3(*calls: dict[str, Any]) -> str:
+    return "; ".join(json.dumps({"name": call["name"], "parameters": call["arguments"]}) for call in calls)
+
+
+WRITTEN = ((HERMES, hermes), (MISTRAL, mistral), (LLAMA3, llama3))
+
+
+def parsed(
+    kind: ToolFormat, pieces: list[str], most: int | None = None
+) -> tuple[str, list[tuple[str, Any]], list[str]]:
+    """The content, the calls, and their ids."""
+    parser, content, names, arguments, ids = (
+        ToolCallParser(kind, "req-1-1", most),
+        "",
+        list[str](),
+        list[str](),
+        list[str](),
+    )
+    for index, piece in enumerate(pieces):
+        added = parser.read(piece, index == len(pieces) - 1)
+        content += added.content
+        for call in added.calls or ():
+            if call.id:
+                assert call.index == len(names)
+                names.append(call.name)
+                ids.append(call.id)
+                arguments.append("")
+            arguments[call.index] += call.arguments
+    assert parser.calls >= len(names)
+    return content, [(name, json.loads(text)) for name, text in zip(names, arguments, strict=True)], ids
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    at = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[start:stop] for start, stop in itertools.pairwise(at)]
+
+
+@given(st.sampled_from(WRITTEN), st.lists(st.integers(0, 500), max_size=12), st.sampled_from([(A,), (B,), (A, B, A)]))
+def test_calls_are_found_however_the_text_is_cut(written: Any, places: list[int], calls: Any) -> None:
+    kind, write = written
+    content, found, ids = parsed(kind, cut(write(*calls), places))
+    assert found == [(call["name"], call["arguments"]) for call in calls]
+    assert not content.strip()
+    assert len({*ids}) == len(calls)
+    assert ids == parsed(kind, [write(*calls)])[2], "sent again they are the same"
+
+
+@given(st.lists(st.integers(0, 500), max_size=12))
+def test_content_before_and_between_is_kept(places: list[int]) -> None:
+    text = f"Let me see <tool.\n{hermes(A)}\nand then\n{hermes(B)}"
+    content, found, _ = parsed(HERMES, cut(text, places))
+    assert [name for name, _ in found] == ["look_up", "count"]
+    assert content.split() == ["Let", "me", "see", "<tool.", "and", "then"]
+
+
+@pytest.mark.parametrize("kind", [HERMES, MISTRAL, LLAMA3])
+@given(
+    places=st.lists(st.integers(0, 500), max_size=6), text=st.sampled_from(["", "A < b, [TOOL", "  x {}", "<tool_cal"])
+)
+def test_text_without_a_call_is_content(kind: ToolFormat, places: list[int], text: str) -> None:
+    assert parsed(kind, cut(text, places)) == (text, [], [])
+
+
+def test_arguments_come_piece_by_piece() -> None:
+    parser = ToolCallParser(HERMES, "req-1-1")
+    first = parser.push('<tool_call>\n{"name": "f", "arguments": {"a"')
+    assert [(call.name, call.arguments) for call in first.calls or ()] == [("f", ""), ("", '{"a"')]
+    assert [call.arguments for call in parser.push(": 1").calls or ()] == [": 1"]
+    assert [call.arguments for call in parser.push("}}\n</tool").calls or ()] == ["}"]
+    assert parser.read("_call>", True).content == ""
+
+
+def test_another_order_is_a_call_and_another_object_is_not() -> None:
+    swapped = '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>'
+    assert parsed(HERMES, [swapped])[:2] == ("", [("f", {"a": 1})])
+    for text in ('{"answer": 1}', '{"name": "f"}', '{"name": 1, "parameters": {}}', '{"name": "x'):
+        assert parsed(LLAMA3, [text])[:2] == (text, [])
+    assert parsed(HERMES, ["<tool_call>{nonsense}</tool_call> x"])[0].startswith("<tool_call>{nonsense}")
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITTEN)
+def test_calls_beyond_the_most_are_left_out(kind: ToolFormat, write: Any) -> None:
+    content, found, _ = parsed(kind, cut(write(A, B, A), [5, 60, 130]), 1)
+    assert [name for name, _ in found] == ["look_up"]
+    assert not content.strip()
+
+
+def test_ids_have_the_length_that_templates_demand() -> None:
+    assert len(parsed(MISTRAL, [mistral(A)])[2][0]) == 9
+    assert parsed(HERMES, [hermes(A)])[2][0].startswith("call_")
