@@ -245,8 +245,9 @@ class HostCacheClient:
         return question
 
     def cancel_requests(self, sequence: Sequence) -> None:
-        """Drop the open questions of a sequence."""
+        """Drop the open questions of a sequence; it waits for no claim any more."""
         self.tickets.withdraw(sequence)
+        sequence.is_claiming = False
 
     # --- moves ---
 

@@ -21,7 +21,10 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 
 
 class RowInterrupts:
-    """Asks after every event, unless the policy is `never`; remembers the newest arrival it asked about."""
+    """Asks after every event, unless the policy is `never`; of policies for arrivals only when there is something new.
+
+    Remembers the newest arrival that it asked about, the last step that was sent before it, and the oldest one then.
+    """
 
     def __init__(
         self, policy: InterruptPolicy, sequences: SequenceTable, ledger: StepLedger, objectives: EffectiveObjectives
@@ -30,7 +33,7 @@ class RowInterrupts:
         self._sequences = sequences
         self._ledger = ledger
         self._objectives = objectives
-        self._newest_seen = 0
+        self._newest_seen = self._sent_before = self._oldest_seen = 0
 
     def decide(self, now_s: float) -> list[Effect]:
         """Interrupt, resume and discard what the policy chooses."""
@@ -66,10 +69,15 @@ class RowInterrupts:
         return self._ledger.resume(self._sequences.parked(), why)
 
     def _has_arrival(self, waiting: list[Sequence]) -> bool:
-        """Whether one of these has come since the policy was asked: each sequence is a reason to interrupt once."""
-        newest = max((sequence.order for sequence in waiting), default=0)
-        is_new, self._newest_seen = newest > self._newest_seen, max(newest, self._newest_seen)
-        return is_new
+        """Whether one of these has come since the policy was asked, or another step runs that was sent before it came:
+        a policy that spares the step which runs may not spare the next one. Steps composed since then are no reason.
+        """
+        newest, oldest = max((sequence.order for sequence in waiting), default=0), self._ledger.oldest_step
+        is_new, is_next = newest > self._newest_seen, oldest != self._oldest_seen
+        self._oldest_seen = oldest
+        if is_new:
+            self._newest_seen, self._sent_before = newest, self._ledger.last_step
+        return is_new or (is_next and bool(waiting) and 0 < oldest <= self._sent_before)
 
     def _situation(self, now_s: float, waiting: list[Sequence]) -> StepSituation:
         forecast, last_step = self._ledger.forecast, self._ledger.last_step

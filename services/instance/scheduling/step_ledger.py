@@ -52,6 +52,11 @@ class StepLedger:
         return len(self._outstanding) + len(self._interrupts)
 
     @property
+    def oldest_step(self) -> int:
+        """The number of the outstanding step that the engine computes first; 0: none is outstanding."""
+        return next(iter(self._outstanding), 0)
+
+    @property
     def last_step(self) -> int:
         """The number of the newest step."""
         return self._last_step

@@ -271,3 +271,20 @@ def test_a_kvstore_that_is_back_hears_what_is_still_written_there() -> None:
     bench.world.connect(kvstore, ME)
     bench.run(0.1)
     assert bench.sent(PendingWrites)[1:] == [PendingWrites()]
+
+
+def test_a_sequence_whose_claim_is_withdrawn_does_not_wait_for_it() -> None:
+    """As one that is on its way to another instance when the engine is lost, and comes back."""
+    bench = Bench(tier_bytes=ROOM)
+    bench.world.pause(bench.kvstore_address)
+    attempt = bench.place(1, attempt=2)
+    bench.run(0.01)
+    (sequence,) = bench.core.sequences.by_arrival()
+    assert (sequence.is_claiming, sequence.state) == (True, SequenceState.WAITING)
+    bench.core.sequences.transition(sequence, SequenceState.LEAVING)
+    bench.seat.crash()
+    bench.run(1.0)
+    bench.core.lifecycle.resume(sequence)
+    bench.place(2)  # an event upon which the instance schedules
+    bench.run(10.0)
+    assert attempt.tokens == attempt.expected

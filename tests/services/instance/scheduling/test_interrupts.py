@@ -173,6 +173,25 @@ def test_one_request_is_a_reason_to_interrupt_once() -> None:
     assert len(of(Interrupt, direct.give(D, make_place(4, tokens=3, may_preempt=True), 0.08))) == 1
 
 
+def test_a_step_of_batch_work_behind_one_that_is_spared_is_interrupted_once_it_runs() -> None:
+    direct = with_batch_steps(objectives__tpot_s=1.0, objectives__ttft_s=5.0)
+    direct.give(D, make_place(2, tokens=500, request_class=RequestClass.BATCH))
+    direct.give(D, make_place(3, tokens=3, max_tokens=2, may_preempt=True))
+    direct.give(ENGINE, done(1), 0.8)
+    direct.give(ENGINE, done(2), 1.6)
+    (alone,) = of(Step, direct.give(ENGINE, done(3, (1, 5), (3, 7)), 2.4))
+    assert (alone.step, 3 in alone.sequence) == (5, False), "step 4 holds the last token of request 3"
+    late = make_place(4, tokens=30, may_preempt=True, ttft_objective_s=1.0)
+    assert of(Interrupt, direct.give(D, late, 2.5)) == [], "step 4 is spared"
+    sends = direct.give(ENGINE, done(4, (1, 5), (3, 7)), 3.2)
+    message = only(Interrupt, sends)
+    assert (message.up_to_step, list(message.sequence)) == (5, list(alone.sequence))
+    (step,) = of(Step, sends)
+    assert list(step.sequence) == [4]
+    direct.give(ENGINE, Interrupted(i64(), message.ticket, i64(), i32(), i32(), i8()), 3.3)
+    assert of(Interrupt, direct.give(ENGINE, done(5), 4.0)) == [], "what was composed since then is no reason"
+
+
 def test_steps_of_batch_work_alone_are_preemptible_where_the_policy_interrupts_them() -> None:
     direct = with_batch_steps(scheduler__max_step_tokens=500)
     direct.give(ENGINE, done(1, (1, 5)), 2.0)
