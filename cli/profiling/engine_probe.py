@@ -146,6 +146,8 @@ class EngineProbe:
         environment = options.environment(os.environ)
         self._process = subprocess.Popen(options.command(), pass_fds=options.fds, env=environment)
         theirs.close()
+        self._poll = select.poll()  # `select` takes no descriptor beyond 1023
+        self._poll.register(self._socket, select.POLLIN)
         self._reader = FrameReader()
         self._events: deque[Message] = deque()
         self._header = Header(Address("instance", "profile", 1))
@@ -275,7 +277,9 @@ class EngineProbe:
         opened, step = self._prompt(tokens)
         seen, before_s, times = self._page.passed, self.cpu_s(), list[float]()
         self._send(opened, step)
-        while not select.select([self._socket], [], [], _LOOK_S if self._shares_core else 0.0)[0]:
+        while not self._poll.poll(0):
+            if self._shares_core:
+                time.sleep(_LOOK_S)
             if (passed := self._page.passed) != seen:
                 now_s = self.cpu_s()
                 times += [(now_s - before_s) / (passed - seen)] * (passed - seen)
