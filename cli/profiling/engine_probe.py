@@ -270,18 +270,19 @@ class EngineProbe:
         return took_s
 
     def piece_times(self, tokens: int) -> list[float]:
-        """The engine's CPU seconds from safepoint to safepoint in a step of one prompt of so many tokens, as finely as
-        this process sees them: it looks all the time, or where it shares the engine's core now and then. Pieces between
-        two looks count as equal. Raises ProbeError.
+        """Seconds from safepoint to safepoint in a step of one prompt of so many tokens, as finely as this process sees
+        them: it looks all the time, or where it shares the engine's core now and then. Pieces between two looks count
+        as equal. By the clock: of a process that runs on another core Linux tells the CPU time of its last tick, which
+        may be milliseconds ago. Raises ProbeError.
         """
         opened, step = self._prompt(tokens)
-        seen, before_s, times = self._page.passed, self.cpu_s(), list[float]()
+        seen, before_s, times = self._page.passed, self._now_s(), list[float]()
         self._send(opened, step)
         while not self._poll.poll(0):
             if self._shares_core:
                 time.sleep(_LOOK_S)
             if (passed := self._page.passed) != seen:
-                now_s = self.cpu_s()
+                now_s = self._now_s()
                 times += [(now_s - before_s) / (passed - seen)] * (passed - seen)
                 seen, before_s = passed, now_s
         self._receive(StepDone)
@@ -296,7 +297,7 @@ class EngineProbe:
         self._count += 1
         due_s = self.cpu_s() + after_s
         self._send(opened, step)
-        while (began_s := self.cpu_s()) < due_s:
+        while (began_s := self.cpu_s()) < due_s and not self._poll.poll(0):  # a step may be faster than those before it
             time.sleep(_LOOK_S)
         self._page.call(self._count)
         self._send(Interrupt(Verdict.SUSPEND, ticket=self._count, up_to_step=step.step))
