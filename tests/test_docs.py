@@ -159,7 +159,7 @@ def test_a_folder_imports_only_those_above_it(service: str, tree: Tree) -> None:
     assert [(one, other) for one, other in imported if other in order and order.index(other) > order.index(one)] == []
 
 
-@pytest.mark.parametrize("name", ["Dispatch", "Group", "Pool", "Exchange", "Plan", "Fleet", "Engine"])
+@pytest.mark.parametrize("name", ["Dispatch", "Group", "Pool", "Exchange", "Placement", "Plan", "Fleet", "Engine"])
 def test_the_table_of_streams_has_every_message(name: str) -> None:
     (row,) = re.findall(rf"^\|.*\| \[`{name}`\].*\|(.*)\|(.*)\|$", ARCHITECTURE, re.MULTILINE)
     listed = {word for cell in row for word in re.findall(r"[A-Z]\w+", cell.partition(";")[0])}

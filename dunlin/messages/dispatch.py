@@ -41,6 +41,8 @@ class Place:
     completion window is about to end. `ttft_objective_s` and `tpot_objective_s` are the request's own objectives; 0:
     the cluster's.
 
+    `group`: the elastic group that the manager chose for it, whose leader the receiver is; 0: the instance alone.
+
     The client had waited for its next token when this was sent: `queued_s` for the first dispatch, and since then, or
     since the last token, `lost_s` in attempts before.
     """
@@ -67,6 +69,7 @@ class Place:
     tpot_objective_s: float = number(23, default=0.0)
     queued_s: float = number(24, default=0.0)
     lost_s: float = number(25, default=0.0)
+    group: int = number(26, default=0)
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST, hold=Hold.ENDS)

@@ -16,7 +16,8 @@ PARTIES = Parties("Plan", dialers=("global_manager",), acceptor="instance")
 class GroupOrder:
     """Be `part` of group `group`, whose members step together in this order; the first is the leader.
 
-    `layers` empty means: hold every layer.
+    `layers` empty means: hold every layer. Of an ELASTIC group the order is the lease: a member computes for that
+    leader alone until a newer order comes, and an order with the same group and leader ends nothing that runs.
     """
 
     epoch: int = number(1)
@@ -148,6 +149,34 @@ class RemapLayersDone:
     layers: I32 = number(4, default_factory=i32)
     slots: int = number(5, default=0)
     detail: str = number(6, default="")
+
+
+@message(event=7, about=Subject.SENDER)
+class AskMembers:
+    """A leader's wish: its group lacks `slots` token slots; with a newer GroupOrder the manager may add members.
+
+    A wish stands until it is fulfilled, or a newer one of the leader says 0 slots.
+    """
+
+    epoch: int = number(1)
+    plan_version: int = number(2)
+    group: int = number(3)
+    slots: int = number(4)
+    why: Why | None = number(5, default=None)
+
+
+@message(event=8, about=Subject.SENDER)
+class ReturnMembers:
+    """A leader gives members back before the manager asks: nothing of its sequences lies there, and no step names them.
+
+    All of them but itself: the group may be dissolved.
+    """
+
+    epoch: int = number(1)
+    plan_version: int = number(2)
+    group: int = number(3)
+    members: tuple[Address, ...] = number(4, default=())
+    why: Why | None = number(5, default=None)
 
 
 class DrainOutcome(IntEnum):

@@ -79,18 +79,22 @@ class FinishReason(IntEnum):
 
 
 class GroupKind(IntEnum):
-    """What instances that step together do together."""
+    """What instances that step together do together. ELASTIC, of a group alone: RING or MASTERS, as its leader decides
+    for each step.
+    """
 
     LOCAL = 0
     RING = 1
     MASTERS = 2
     PIPELINE = 3
+    ELASTIC = 4
 
 
 class GroupRole(IntEnum):
     """What a member does in its group (`role` in the plan and in a Step).
 
     PREFILL: it computes prompts, and hands each sequence over after its first token; DECODE: it goes on with those.
+    LEADER: it composes its group's steps; MEMBER: it computes its part of them. Both run requests of their own, too.
     """
 
     LOCAL = 0
@@ -100,6 +104,8 @@ class GroupRole(IntEnum):
     STAGE = 4
     PREFILL = 5
     DECODE = 6
+    LEADER = 7
+    MEMBER = 8
 
 
 class Verdict(IntEnum):

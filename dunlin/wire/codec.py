@@ -19,7 +19,20 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import agent, batches, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool, public
+from dunlin.messages import (
+    agent,
+    batches,
+    dispatch,
+    engine,
+    exchange,
+    fleet,
+    group,
+    lifecycle,
+    placement,
+    plan,
+    pool,
+    public,
+)
 from dunlin.messages import types as nouns
 from dunlin.v1 import (
     agent_pb2,
@@ -30,6 +43,7 @@ from dunlin.v1 import (
     fleet_pb2,
     group_pb2,
     lifecycle_pb2,
+    placement_pb2,
     plan_pb2,
     pool_pb2,
     public_pb2,
@@ -44,6 +58,7 @@ PAIRS = (
     (group, group_pb2),
     (pool, pool_pb2),
     (exchange, exchange_pb2),
+    (placement, placement_pb2),
     (plan, plan_pb2),
     (fleet, fleet_pb2),
     (public, public_pb2),

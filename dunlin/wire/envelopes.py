@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool
+from dunlin.messages import dispatch, engine, exchange, fleet, group, placement, plan, pool
 from dunlin.messages.declare import Parties
 from dunlin.messages.types import Header
 from dunlin.wire.codec import CodecError, message_coder, twins_of, type_named
@@ -104,6 +104,7 @@ DISPATCH = _conversation(dispatch)
 GROUP = _conversation(group)
 POOL = _conversation(pool)
 EXCHANGE = _conversation(exchange)
+PLACEMENT = _conversation(placement)
 PLAN = _conversation(plan)
 FLEET = _conversation(fleet)
-STREAM_PROTOCOLS = (DISPATCH, GROUP, POOL, EXCHANGE, PLAN, FLEET)
+STREAM_PROTOCOLS = (DISPATCH, GROUP, POOL, EXCHANGE, PLACEMENT, PLAN, FLEET)

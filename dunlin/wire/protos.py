@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages import agent, batches, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool
+from dunlin.messages import agent, batches, dispatch, engine, exchange, fleet, group, lifecycle, placement, plan, pool
 from dunlin.messages import types as nouns
 from dunlin.messages.declare import Declaration, Method, Parties, declaration_of, numbers_of
 
-VOCABULARIES = (nouns, agent, engine, dispatch, group, pool, exchange, plan, fleet, lifecycle, batches)
+VOCABULARIES = (nouns, agent, engine, dispatch, group, pool, exchange, placement, plan, fleet, lifecycle, batches)
 """The modules whose .proto is made."""
 
 _PACKAGE = "dunlin.v1"

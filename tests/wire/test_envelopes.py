@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
-from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool
+from dunlin.messages import dispatch, engine, exchange, fleet, group, placement, plan, pool
 from dunlin.messages.declare import declaration_of
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.types import Header
@@ -28,7 +28,7 @@ def is_own(module: types.ModuleType, value: Any) -> bool:
         *(
             (vocabulary, conversation.command, conversation.event)
             for vocabulary, conversation in zip(
-                (dispatch, group, pool, exchange, plan, fleet), STREAM_PROTOCOLS, strict=True
+                (dispatch, group, pool, exchange, placement, plan, fleet), STREAM_PROTOCOLS, strict=True
             )
         ),
     ],
@@ -78,7 +78,7 @@ def test_a_field_that_cannot_be_encoded_is_named_with_its_message() -> None:
 
 def test_every_stream_has_a_method_of_its_own_and_the_engine_none() -> None:
     assert [protocol.method for protocol in STREAM_PROTOCOLS] == [
-        f"/dunlin.v1.{name}/Attach" for name in ("Dispatch", "Group", "Pool", "Exchange", "Plan", "Fleet")
+        f"/dunlin.v1.{name}/Attach" for name in ("Dispatch", "Group", "Pool", "Exchange", "Placement", "Plan", "Fleet")
     ]
     assert DISPATCH.callers == ("dispatcher",)
     assert "Engine" not in {protocol.name for protocol in STREAM_PROTOCOLS}
