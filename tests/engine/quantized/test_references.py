@@ -46,3 +46,10 @@ def test_rows_that_do_not_fill_a_word_of_zero_points_are_read() -> None:
     cut = {last: tensors[last][:count] for last, count in stored.items()}
     module = ModuleTensors(Path(), "up_proj", (rows, 32), cut)
     assert torch.equal(open_rows(PackedScheme(4, 8, True, False), module)(0, rows), tensor_of(case["weight"])[:rows])
+
+
+def test_inputs_that_do_not_fill_a_word_are_read() -> None:
+    case = CASES["packed 8 bits by row"]
+    tensors = {last: tensor_of(each) for last, each in case["tensors"].items() if last != "weight_shape"}
+    rows = open_rows(PackedScheme(8, 0, True, False), ModuleTensors(Path(), "up_proj", (16, 30), tensors))
+    assert torch.equal(rows(0, 16), tensor_of(case["weight"])[:, :30])

@@ -2,7 +2,14 @@
 
 from torch import Tensor
 
-from dunlin.engine.decoder.quantized.module import INT_BITS, ModuleTensors, RowReader, group_index, unpacked
+from dunlin.engine.decoder.quantized.module import (
+    INT_BITS,
+    ModuleTensors,
+    RowReader,
+    dequantised,
+    group_index,
+    unpacked,
+)
 from dunlin.model.quantization.gptq import GptqScheme
 
 
@@ -16,12 +23,11 @@ def open_gptq(scheme: GptqScheme, module: ModuleTensors) -> RowReader:
     packed, most = INT_BITS // scheme.bits, (1 << scheme.bits) - 1
 
     def rows(start: int, stop: int) -> Tensor:
-        zeros = unpacked(qzeros[:, start // packed : -(-stop // packed)], scheme.bits, axis=1)
+        zeros = unpacked(qzeros[:, start // packed : stop // packed], scheme.bits).flatten(1).t()
         if scheme.zero_offset and (zeros == most).any():
-            # Readers differ: 0, or a number beyond the bits, or a carry into the next. No quantiser means it.
+            # Readers differ: 0, or a carry into the next. No quantiser means it.
             raise module.fault("has a zero-point that `checkpoint_format` gptq cannot hold (gptq_v2 can)")
-        numbers = unpacked(qweight[:, start:stop], scheme.bits, axis=0)
-        scale = scales[:, start:stop].float()
-        return ((numbers - (zeros + scheme.zero_offset)[index]).float() * scale[index]).t()
+        numbers = unpacked(qweight[:, start:stop].t(), scheme.bits).flatten(1)
+        return dequantised(numbers, zeros + scheme.zero_offset, scales[:, start:stop].t(), index)
 
     return rows

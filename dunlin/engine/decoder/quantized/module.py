@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dunlin.model.errors import ModelError
 
-INT_BITS = 32
+BYTE_BITS, INT_BITS = 8, 32
 ROW_STEP = 32
 """Rows are asked for from a multiple of this on: where no packed word begins between."""
 RowReader = Callable[[int, int], Tensor]
@@ -29,22 +29,39 @@ class ModuleTensors:
         return ModelError(self.directory, f"`{self.name}` {what}", "fetch or write the checkpoint again")
 
 
-def unpacked(words: Tensor, bits: int, axis: int) -> Tensor:
-    """The numbers of `bits` bits in int32 `words`, least significant first, one after another along `axis`."""
-    shifts = torch.arange(0, INT_BITS, bits, dtype=torch.int32)
-    if axis == 0:
-        return ((words[:, None] >> shifts[None, :, None]) & (1 << bits) - 1).flatten(0, 1)
-    return ((words[:, :, None] >> shifts) & (1 << bits) - 1).flatten(1)
+def unpacked(words: Tensor, bits: int) -> Tensor:
+    """The numbers of `bits` bits (2, 4 or 8) in int32 `words`, uint8, in one more axis: least significant first."""
+    content = words.contiguous()[..., None].view(torch.uint8)
+    if bits == BYTE_BITS:
+        return content
+    parts = [content >> shift & (1 << bits) - 1 for shift in range(0, BYTE_BITS, bits)]
+    return torch.stack(parts, -1).flatten(-2)
 
 
-def group_index(module: ModuleTensors, named: Tensor | None, group: int, groups: int) -> Tensor:
-    """Which of `groups` each input belongs to; `named` says so, or inputs follow each other, `group` (0: all) in each.
+def group_index(module: ModuleTensors, named: Tensor | None, group: int, groups: int) -> Tensor | None:
+    """Which of `groups` each input belongs to, as `named` says; None: `group` inputs (0: all) after each other.
 
     :raises ModelError: a number beyond the groups.
     """
     if named is None:
-        return torch.arange(module.shape[1]) // (group or module.shape[1])
+        inputs = module.shape[1]
+        return torch.arange(inputs) // group if group and inputs % group else None
     index = named.long()
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < groups:
         raise module.fault(f"has inputs in groups {int(index.min())} to {int(index.max())} of {groups}")
     return index
+
+
+def dequantised(numbers: Tensor, zeros: Tensor | None, scales: Tensor, index: Tensor | None) -> Tensor:
+    """`(number - zero) * scale` of `[rows, inputs]`, float32; zeros and scales are `[rows, groups]` (`group_index`)."""
+
+    def spread(by_group: Tensor) -> Tensor:
+        each = by_group.float()
+        return each[:, :, None] if index is None else each.index_select(1, index)
+
+    found = numbers.float()
+    if index is None:
+        found = found.view(len(numbers), scales.shape[1], -1)
+    if zeros is not None:
+        found = found.sub_(spread(zeros))
+    return found.mul_(spread(scales)).view(numbers.shape)

@@ -1,8 +1,16 @@
 """compressed-tensors, pack-quantized: the inputs of a row packed into int32, zero-points packed along the rows."""
 
+import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.quantized.module import INT_BITS, ModuleTensors, RowReader, group_index, unpacked
+from dunlin.engine.decoder.quantized.module import (
+    INT_BITS,
+    ModuleTensors,
+    RowReader,
+    dequantised,
+    group_index,
+    unpacked,
+)
 from dunlin.model.quantization.packed import PackedScheme
 
 
@@ -17,16 +25,16 @@ def open_packed(scheme: PackedScheme, module: ModuleTensors) -> RowReader:
     if shape is not None and tuple(shape.tolist()) != module.shape:
         raise module.fault(f"has a `weight_shape` of {tuple(shape.tolist())}, config.json implies {module.shape}")
     index = group_index(module, _ordered(tensors.get("weight_g_idx")), scheme.group, scales.shape[1])
-    per_word, offset = INT_BITS // scheme.bits, 1 << (scheme.bits - 1)
+    per_word, middle = INT_BITS // scheme.bits, torch.tensor([[1 << scheme.bits - 1]])
 
     def rows(start: int, stop: int) -> Tensor:
-        numbers = unpacked(packed[start:stop], scheme.bits, axis=1)[:, :inputs]
+        numbers = unpacked(packed[start:stop], scheme.bits).flatten(1)[:, :inputs]
+        scale = scales[start:stop]
         if zeros is None:
-            zero: Tensor | int = offset
-        else:
-            words = zeros[start // per_word : -(-stop // per_word)]
-            zero = unpacked(words, scheme.bits, axis=0)[: stop - start][:, index]
-        return (numbers - zero).float() * scales[start:stop].float()[:, index]
+            return dequantised(numbers, middle.expand(scale.shape), scale, index)
+        words = zeros[start // per_word : -(-stop // per_word)]
+        zero = unpacked(words.t(), scheme.bits).flatten(1).t()[: stop - start]
+        return dequantised(numbers, zero, scale, index)
 
     return rows
 
