@@ -80,8 +80,7 @@ class SpreadEnds:
     def on_member_lost(self, member: int, reason: str) -> list[Effect]:
         """What lay at the member is lost: return the sequences that had tokens there."""
         self._requests.lose(member)
-        self._steps.lose(member)
-        effects: list[Effect] = []
+        effects = self._steps.lose(member)
         for spread in self._spreads:
             if spread.lose(member) and spread.is_live:
                 figures = (Figure("tokens", len(spread.sequence.tokens)), Figure("member", member))

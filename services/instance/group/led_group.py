@@ -89,19 +89,18 @@ class LedGroup:
         if isinstance(message, GuestsLost):
             reason = message.why.chosen if message.why is not None else "it lost all guests"
             return [*self.roster.on_lost(sender, reason), *self.steps.settle(now_s)]
-        self._on_guest(now_s, state.index, message)
-        return []
+        return self._on_guest(now_s, state.index, message)
 
-    def _on_guest(self, now_s: float, member: int, message: GuestSlots | GuestRefused | GuestClosed) -> None:
+    def _on_guest(self, now_s: float, member: int, message: GuestSlots | GuestRefused | GuestClosed) -> list[Effect]:
         spread = self.spreads.by_number(message.sequence)
         if isinstance(message, GuestRefused):
             self.requests.on_refused(spread, member, message)
-            return
+            return []
         self.ends.moved(now_s)
         if isinstance(message, GuestSlots):
-            self.requests.on_slots(spread, member, message)
-        else:
-            self.requests.on_closed(spread, member, message)
+            return self.requests.on_slots(spread, member, message)
+        self.requests.on_closed(spread, member, message)
+        return []
 
     def on_timer(self, now_s: float, due: Timer) -> list[Effect]:
         """A timer of one of the parts."""

@@ -121,9 +121,10 @@ class SpreadSequence:
             self.guests[block.member].tokens += block.stop - block.start
 
     def lose(self, member: int) -> bool:
-        """The member has nothing of it any more; returns whether tokens of it lay there."""
+        """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to."""
         guest = self.guests.pop(member, None)
-        return guest is not None and member in self.holders()
+        named = self.holders().union(block.member for blocks in self.redo for block in blocks)
+        return guest is not None and member in named
 
     def forget_text(self, member: int) -> None:
         """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""

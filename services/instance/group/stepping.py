@@ -87,11 +87,13 @@ class SpreadSteps:
         return not is_held and spread.holders() <= self._roster.taking_part
 
     def _may_master(self, spread: SpreadSequence, blocks: tuple[Block, ...]) -> bool:
-        """Whether the members have the text, or can be told it now: all of it is known while no step names it."""
+        """Whether the members have the text, or can be told it now: all of it is known while no step names it, and what
+        they were asked before is answered.
+        """
         members = [block.member for block in blocks]
-        if not self._roster.taking_part.issuperset(members):
-            return False
-        return not spread.sequence.in_steps or all(spread.guests[member].knows_text for member in members)
+        unaware = [spread.guests[member] for member in members if not spread.guests[member].knows_text]
+        is_told = not unaware or not (spread.sequence.in_steps or any(guest.asked for guest in unaware))
+        return is_told and self._roster.taking_part.issuperset(members)
 
     def _blocks(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
         """The blocks of its next row; none: it has no row now. `left` are the tokens of prompts that each member may
@@ -135,9 +137,11 @@ class SpreadSteps:
             return None
         return self.settle(now_s)
 
-    def lose(self, member: int) -> None:
-        """The member answers no step any more."""
-        self.ledger.lose(member)
+    def lose(self, member: int) -> list[Effect]:
+        """The member answers no step any more. One that only comes to it now would hold up those that follow."""
+        newest = self.ledger.lose(member)
+        cancelled = CancelGroupSteps(self._roster.group, newest)
+        return [Send(self._roster.address(member), cancelled)] if newest else []
 
     def settle(self, now_s: float) -> list[Effect]:
         """Take in the exchanges that are answered, in their order; cancel what others wait for in vain."""

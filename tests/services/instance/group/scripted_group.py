@@ -129,7 +129,10 @@ class ScriptedMember:
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
 
     def on_GrowGuest(self, message: GrowGuest) -> None:  # noqa: N802
-        guest = self.guests[message.sequence]
+        guest = self.guests.get(message.sequence)
+        if guest is None:  # lost before this came
+            self.say(GuestRefused(GROUP, message.sequence, self.free))
+            return
         assert message.slots > guest.slots
         if message.slots - guest.slots > self.free:
             self.say(GuestRefused(GROUP, message.sequence, self.free))
@@ -302,6 +305,7 @@ class ScriptedGroup:
     def _route(self, effect: Send) -> None:
         to, message = effect.to, effect.message
         if isinstance(message, GroupStep):
+            assert len({each.exchange for _, _, each in self.steps if each.exchange >= message.exchange}) <= 1
             self.steps.append((self.now_s, to, message))
         if isinstance(message, DialPeer):
             self.dials.append(message.peer)
@@ -311,7 +315,7 @@ class ScriptedGroup:
             self._post(0.0 if to == ME else LATENCY_S, ME, to, message)
         elif to == D:
             self.dispatcher.receive(self.now_s, ME, message)
-        else:
+        elif to.role != "client":
             assert to == MANAGER, f"{message} to {to}"
             assert isinstance(message, AskMembers | ReturnMembers)
             self.manager.append((self.now_s, message))
