@@ -20,6 +20,8 @@ from math import inf
 from dunlin.policies.loongserve.inputs import GroupTimes
 
 Split = tuple[int, int]
+_SWEPT = 8
+"""Rows that are searched one after the other, which takes less than to halve them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class BatchPlan:
 class BatchingProblem:
     """Requests and instances that may be cut at the places `request_cuts` and `instance_cuts`, both with 0 and the end.
 
-    `lengths` in descending order, `room` the unused slots of each instance.
+    `lengths` in descending order, `room` the unused slots of each instance. `sizes`: how many instances a batch may
+    have; empty: any number.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class BatchingProblem:
         times: GroupTimes,
         request_cuts: Sequence[int] = (),
         instance_cuts: Sequence[int] = (),
+        sizes: Sequence[int] = (),
     ) -> None:
         self.times = times
+        self._sizes = sizes
         self.requests = list(request_cuts or range(len(lengths) + 1))
         self.instances = list(instance_cuts or range(len(room) + 1))
         self._all_tokens = list(accumulate(lengths, initial=0))
@@ -63,6 +68,11 @@ class BatchingProblem:
         self.tokens = [self._all_tokens[at] for at in self.requests]
         self.squares = [self._all_squares[at] for at in self.requests]
         self.room = [self._all_room[at] for at in self.instances]
+
+    def firsts(self, k: int) -> list[int]:
+        """The cuts h < k such that a batch may have the instances between the two."""
+        last = self.instances[k]
+        return [h for h in range(k) if not self._sizes or last - self.instances[h] in self._sizes]
 
     def batch(self, start: int, stop: int, first: int, last: int) -> BatchPlan | None:
         """The batch of these requests on these instances; None: there is no room."""
@@ -111,7 +121,7 @@ def best_batches_plainly(problem: BatchingProblem) -> list[BatchPlan] | None:
     table = _Table(problem)
     for k in range(1, len(problem.instances)):
         table.leave_out(k)
-        for h in range(k):
+        for h in problem.firsts(k):
             prices = problem.times.prices(problem.instances[k] - problem.instances[h])
             for i in range(1, len(problem.requests)):
                 for j in range(i):
@@ -130,7 +140,7 @@ def best_batches(problem: BatchingProblem) -> list[BatchPlan] | None:
     table = _Table(problem)
     for k in range(1, len(problem.instances)):
         table.leave_out(k)
-        for h in range(k):
+        for h in problem.firsts(k):
             _Column(table, h, k).fill()
     return table.batches()
 
@@ -145,7 +155,8 @@ class _Column:
         self._cost, self._split = table.cost[k], table.split[k]
         self._requests, self._tokens, self._squares = problem.requests, problem.tokens, problem.squares
         self._room = problem.room[k] - problem.room[h]
-        self._prices = problem.times.prices(problem.instances[k] - problem.instances[h])
+        prices = problem.times.prices(problem.instances[k] - problem.instances[h])
+        self._fixed_s, self._token_s, self._square_s = prices.fixed_s, prices.token_s, prices.square_s
 
     def fill(self) -> None:
         """All i at which there is a split with room."""
@@ -165,20 +176,22 @@ class _Column:
 
     def _halve(self, first: int, last: int, left: int, right: int) -> None:
         """Those rows from `first` to `last`, whose best splits lie from `left` to `right`."""
+        if last - first < _SWEPT:
+            for i in self._rows[first : last + 1]:
+                left = self._at(i, max(left, self._earliest[i]), min(right, i - 1))
+            return
         middle = (first + last) // 2
         i = self._rows[middle]
         best = self._at(i, max(left, self._earliest[i]), min(right, i - 1))
-        if first < middle:
-            self._halve(first, middle - 1, left, best)
-        if middle < last:
-            self._halve(middle + 1, last, best, right)
+        self._halve(first, middle - 1, left, best)
+        self._halve(middle + 1, last, best, right)
 
     def _at(self, i: int, low: int, high: int) -> int:
         """The first best split of i from `low` to `high`."""
         before, tokens, squares, requests = self._before, self._tokens, self._squares, self._requests
-        fixed_s, token_s, square_s = self._prices.fixed_s, self._prices.token_s, self._prices.square_s
-        best, least = low, inf
+        fixed_s, token_s, square_s = self._fixed_s, self._token_s, self._square_s
         all_tokens, all_squares, all_requests = tokens[i], squares[i], requests[i]
+        best, least = low, inf
         for j in range(low, high + 1):
             step_s = fixed_s + token_s * (all_tokens - tokens[j]) + square_s * (all_squares - squares[j])
             cost = before[j] + (all_requests - requests[j]) * step_s

@@ -63,13 +63,14 @@ class SplitSpans:
 
 class GroupSteps:
     """One engine's steps with peers. `met`: the peers whose memory is mapped; `reaches(peer)`: it can be written still;
-    `wake(engine)`: look again.
+    `wake(engine)`: look again; `is_near(peer)`: it is an engine of the same node.
     """
 
     def __init__(
         self, engine: Address, meetings: GroupMeetings, met: Container[Address], reaches: Callable[[Address], bool],
-        wake: Callable[[Address], None], audit: KvAudit | None,
+        wake: Callable[[Address], None], audit: KvAudit | None, is_near: Callable[[Address], bool],
     ) -> None:  # fmt: skip
+        self.is_near = is_near
         self._engine = engine
         self._meetings = meetings
         self._met = met

@@ -151,7 +151,10 @@ class SimulatedStepRunner:
 
     def _whole_s(self, queued: QueuedSimStep) -> float:
         """Seconds for all of the step with the rows that it has."""
-        whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
+        if isinstance(queued.step, Step) and queued.step.peers:
+            whole_s = self._timing.group_s(self._rows.group_work(queued.step, queued)) * self.slowness
+        else:
+            whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
         return whole_s if queued.layers is None else whole_s * len(queued.layers) / self._layers.all
 
     def on_due(self, now_s: float, due: StepDue) -> list[Effect]:

@@ -29,7 +29,7 @@ def total_s(batches: Sequence[BatchPlan] | None) -> float:
 
 # Sums of these numbers are exact, so that plans of one cost are found in the same order.
 exact = st.integers(0, 64).map(lambda eighths: eighths / 8)
-lengths = st.lists(st.integers(1, 40), min_size=1, max_size=9).map(lambda each: sorted(each, reverse=True))
+lengths = st.lists(st.integers(1, 40), min_size=1, max_size=24).map(lambda each: sorted(each, reverse=True))
 prices = st.builds(PrefillPrices, exact, exact, exact)
 
 
