@@ -58,10 +58,14 @@ class PeerWork:
 
 @dataclass(slots=True)
 class GroupWork:
-    """One member's part of a group's step. `own`: its rows, attending to keys that lie here (ring: to all of them)."""
+    """One member's part of a group's step. `own`: its rows, attending to keys that lie here (ring: to all of them).
+
+    `kept`: tokens of a ring whose K/V it writes into own slots, where they stay.
+    """
 
     own: BatchCounts
     peers: list[PeerWork]
+    kept: int = 0
 
 
 def group_step_s(step: GroupStepTimes, work: GroupWork, sizes: ExchangeBytes, links: EngineLinks, layers: int) -> float:
@@ -69,7 +73,8 @@ def group_step_s(step: GroupStepTimes, work: GroupWork, sizes: ExchangeBytes, li
     rows = work.own.prefill_rows + work.own.decode_rows
     alone_s = step.step_s(work.own) if rows else step.bare_s
     own_s = step.attention_s(own_attention(work.own))
-    busy_s = own_s + _served_s(step, work.peers) + layers * _copied_s(work.peers, sizes, links)
+    kept_s = work.kept * sizes.kv * (links.send_byte_s + links.receive_byte_s)
+    busy_s = own_s + _served_s(step, work.peers) + layers * (_copied_s(work.peers, sizes, links) + kept_s)
     ways = [busy_s, layers * _carried_s(work.peers, sizes, links)]
     ways += [_answer_s(step, peer, sizes, links, layers) for peer in work.peers if peer.queries_out]
     if any(peer.keys_in for peer in work.peers):

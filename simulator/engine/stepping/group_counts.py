@@ -1,6 +1,6 @@
 """What a step with peers computes and exchanges, in counts for its timing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 from dunlin.cost.group_steps import GroupWork, PeerWork
@@ -16,7 +16,7 @@ Span = tuple[int, int, int]
 
 def count_group_work(
     step: Step,
-    rows: Iterable[int],
+    rows: Collection[int],
     is_serving: bool,
     prompt_tokens: Callable[[int], int],
     is_near: Callable[[Address], bool],
@@ -34,7 +34,15 @@ def count_group_work(
             _count_master(own, peers, positions, split, prompt_tokens(step.sequence[row]))
     if is_serving:
         _count_served(step, peers)
-    return GroupWork(own, peers)
+    return GroupWork(own, peers, _kept(step, rows))
+
+
+def _kept(step: Step, rows: Collection[int]) -> int:
+    """Tokens of these rows that stay here after a ring."""
+    keep = step.keep
+    if keep is None:
+        return 0
+    return sum(stop - start for row, start, stop in zip(keep.row, keep.start, keep.stop, strict=True) if row in rows)
 
 
 def _spans_by_row(step: Step) -> dict[int, dict[int, list[Span]]]:
