@@ -146,6 +146,7 @@ class SimulatedStepRunner:
         running = self.running = SimulatedRunningStep(
             queued, layers, self._whole_s(queued), now_s, now_s, self._interrupt_times
         )
+        self._give_up_fed(running)
         if running.has_peers and not queued.rows and not queued.is_serving:
             return [*self._end_early(now_s, running), *self.begin(now_s)]
         if isinstance(queued.step, Step):
@@ -219,6 +220,11 @@ class SimulatedStepRunner:
         if isinstance(running.queued.step, Step) and running.has_peers:
             self._group.give_up(running.queued.step)
         return [self._end(now_s, _nothing(running.queued)), *self._between_steps(now_s)]
+
+    def _give_up_fed(self, running: SimulatedRunningStep) -> None:
+        """Rows that do not run write no keys: peers that need those cannot go on."""
+        if isinstance(running.queued.step, Step) and running.has_peers:
+            self._group.give_up_fed(running.queued.step, running.queued.rows)
 
     def is_computing(self, number: int) -> bool:
         """Whether the running step has a row of the sequence."""
@@ -301,8 +307,11 @@ class SimulatedStepRunner:
             answers.append(Send(self._instance, leaving.answer()))
         self._interrupts.clear()
         if running is not None:
+            self._give_up_fed(running)
             answers += self._compact(now_s, running, rows)
         for queued in self.queue.take_empty():
+            if isinstance(queued.step, Step):
+                self._group.give_up(queued.step)
             answers.append(self._answer(_nothing(queued), 0.0, 0.0))
         return [*answers, *self.begin(now_s)]
 
