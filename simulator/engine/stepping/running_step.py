@@ -24,7 +24,8 @@ class SimulatedRunningStep:
 
     At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`:
     interrupts took effect at a safepoint of it. `held_s`: delay that its end has not had yet, `lost_s`: delay since
-    `since_s`. `is_waiting`: it is through, and steps of peers are not. `interrupts`: where its safepoints are.
+    `since_s`. `is_waiting`: it is through, and steps of peers are not. `is_answering`: it stands still at a safepoint.
+    `interrupts`: where its safepoints are.
     """
 
     queued: QueuedSimStep
@@ -37,6 +38,7 @@ class SimulatedRunningStep:
     lost_s: float = 0.0
     has_paused: bool = False
     is_waiting: bool = False
+    is_answering: bool = False
 
     @property
     def has_peers(self) -> bool:
@@ -98,6 +100,7 @@ class SimulatedRunningStep:
         self.has_paused = True
         self.since_s = now_s
         self.held_s = self.lost_s = 0.0
+        self.is_answering = False
 
     @property
     def _unit_s(self) -> float:
