@@ -18,7 +18,7 @@ from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.stepping.group_steps import GroupSteps
-from simulator.engine.stepping.leaving_rows import LeavingRows
+from simulator.engine.stepping.leaving_rows import LeavingRows, leaving_tokens
 from simulator.engine.stepping.parked_rows import SimulatedParkedRows
 from simulator.engine.stepping.row_compute import RowComputer
 from simulator.engine.stepping.running_step import SimulatedRunningStep
@@ -258,7 +258,12 @@ class SimulatedStepRunner:
             return []
         self._hold_for_copies(now_s, running)
         wait_s = running.wait_s(now_s, due.units)
-        if wait_s:  # the CPU was another's meanwhile, or copies took from it
+        if not wait_s and not running.is_answering:
+            running.is_answering = True
+            tokens = leaving_tokens(running.queued, self._interrupts)
+            running.hold(self._interrupt_times.answer_delay_s(tokens))
+            wait_s = running.wait_s(now_s, due.units)
+        if wait_s:  # the CPU was another's meanwhile, copies took from it, or the answer takes its time
             return [After(wait_s, due)]
         running.go_on(now_s, due.units)
         return self._take_effect(now_s)
@@ -291,7 +296,6 @@ class SimulatedStepRunner:
         units = running.next_safepoint(now_s)
         if units is None:
             return []
-        running.hold(self._interrupt_times.answer_s)
         return [After(running.wait_s(now_s, units), SafepointDue(self._turn, units))]
 
     def _take_effect(self, now_s: float) -> list[Effect]:
