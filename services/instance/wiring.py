@@ -80,7 +80,8 @@ class InstanceParts:
             lambda: self.lifecycle.slot_table.capacity,
         )
         tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
-        self.group_leader = GroupLeader(address, config.groups, self.sequences, self.lifecycle, tokens)
+        leading = (config.groups, self.sequences, self.lifecycle, tokens)
+        self.group_leader = GroupLeader(address, *leading, lambda: self.migration.draining)
         engine_parts = (self.engine_client, self.group_orders, self.layer_changes)
         admission = AttemptAdmission(
             config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader

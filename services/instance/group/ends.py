@@ -104,6 +104,15 @@ class SpreadEnds:
             effects += self._close(spread)
         return effects
 
+    def return_waiting(self) -> list[Effect]:
+        """The instance is being emptied: return what has not begun."""
+        effects: list[Effect] = []
+        for spread in self._spreads.waiting():
+            figures = (Figure("tokens", len(spread.sequence.tokens)),)
+            rejected = (RejectedOption("wait", "the leader is being emptied"),)
+            effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
+        return effects
+
     def _give_back(self, spread: SpreadSequence, why: Why) -> list[Effect]:
         return self._lifecycle.return_to_dispatcher(spread.sequence, why)
 

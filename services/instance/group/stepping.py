@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
+from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.elastic import Block, cut_chunk
 from services.instance.group.config import GroupsConfig
@@ -210,6 +211,7 @@ class SpreadSteps:
         the text again, for they may have chosen a token that does not count.
         """
         spread = row.spread
+        spread.sequence.blame(MissCause.INTERRUPTED)
         spread.is_rolling_back = True
         spread.redo.append(row.blocks)
         for block in row.blocks:
