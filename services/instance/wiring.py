@@ -17,8 +17,8 @@ from services.instance.config import InstanceConfig
 from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.recovery import EngineRecovery
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.leader import GroupLeader
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.leader import GroupLeader
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.router import MigrationRouter

@@ -10,9 +10,9 @@ from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, Why
 from dunlin.policies.elastic import PLACEMENT_POLICIES, Demand, MemberRoom, Shares, choose_master, missing_slots
 from services.instance.group.config import GroupsConfig
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.sequence.table import SequenceState, SequenceTable
 
 MAX_DELAYS = 8

@@ -12,14 +12,14 @@ from dunlin.messages.group import (
 )
 from dunlin.messages.plan import GroupOrder
 from services.instance.group.config import GroupsConfig
-from services.instance.group.ends import PatienceOver, SpreadEnds
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.placement import SlotsRetry, SpreadPlacement
-from services.instance.group.roster import MemberRetry, Roster
-from services.instance.group.spread import SpreadTable
-from services.instance.group.stepping import RowRetry, SpreadSteps
-from services.instance.group.wishes import MemberWishes, ReturnDue
+from services.instance.group.leading.ends import PatienceOver, SpreadEnds
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.placement import SlotsRetry, SpreadPlacement
+from services.instance.group.leading.roster import MemberRetry, Roster
+from services.instance.group.leading.spread import SpreadTable
+from services.instance.group.leading.stepping import RowRetry, SpreadSteps
+from services.instance.group.leading.wishes import MemberWishes, ReturnDue
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceTable
 

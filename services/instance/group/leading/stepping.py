@@ -12,12 +12,12 @@ from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.elastic import Block, cut_chunk
 from services.instance.group.config import GroupsConfig
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.exchanges import Exchange, ExchangeLedger, ExchangeRow
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadSequence, SpreadTable
-from services.instance.group.step_columns import group_steps
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.step_columns import group_steps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.wait_clock import StepTiming
 

@@ -9,7 +9,7 @@ from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone
 from dunlin.messages.types import GroupKind
 from dunlin.policies.elastic import Block
-from services.instance.group.spread import SpreadSequence
+from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
 
 MAX_OUTSTANDING = 2

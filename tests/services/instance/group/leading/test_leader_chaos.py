@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.messages.dispatch import Ended, Refused, Returned
 from tests.services.instance.bench import Attempt
-from tests.services.instance.group.scripted_group import ScriptedGroup, member_address
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, member_address
 
 MEMBERS = 4
 KINDS = ("place", "place", "engine", "refuse", "leave", "taken", "cancel", "process", "order")

@@ -10,8 +10,8 @@ from dunlin.effects import Effect, Send
 from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
 from dunlin.messages.types import Why, i32
 from dunlin.policies.elastic import MemberRoom
-from services.instance.group.roster import Roster
-from services.instance.group.spread import Guest, SpreadSequence
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import Guest, SpreadSequence
 
 
 @dataclass(frozen=True, slots=True)

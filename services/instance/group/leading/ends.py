@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
 from dunlin.messages.types import Figure, RejectedOption, Why
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadSequence, SpreadTable
-from services.instance.group.stepping import SpreadSteps
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceState
 

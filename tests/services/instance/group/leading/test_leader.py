@@ -31,7 +31,7 @@ from dunlin.messages.types import FinishReason, GroupKind, GroupRole, Why
 from services.instance.adoption import SequenceAdoption
 from services.instance.migration.evacuation import Evacuations
 from tests.services.instance.bench import MANAGER, ME, OTHER
-from tests.services.instance.group.scripted_group import GROUP, STEP_S, ScriptedGroup, member_address
+from tests.services.instance.group.leading.scripted_group import GROUP, STEP_S, ScriptedGroup, member_address
 
 
 def rows_of(step: GroupStep) -> list[tuple[int, int, int]]:

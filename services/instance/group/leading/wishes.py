@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
-from services.instance.group.placement import SpreadPlacement
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadTable
+from services.instance.group.leading.placement import SpreadPlacement
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadTable
 
 
 @dataclass(frozen=True, slots=True)

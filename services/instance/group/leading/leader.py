@@ -18,13 +18,13 @@ from dunlin.messages.group import (
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import Figure, GroupKind, GroupRole, Why
 from services.instance.group.config import GroupsConfig
-from services.instance.group.ends import PatienceOver
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.led_group import LedGroup
-from services.instance.group.placement import SlotsRetry
-from services.instance.group.roster import MemberRetry
-from services.instance.group.stepping import RowRetry
-from services.instance.group.wishes import ReturnDue
+from services.instance.group.leading.ends import PatienceOver
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.led_group import LedGroup
+from services.instance.group.leading.placement import SlotsRetry
+from services.instance.group.leading.roster import MemberRetry
+from services.instance.group.leading.stepping import RowRetry
+from services.instance.group.leading.wishes import ReturnDue
 from services.instance.refusals import refuse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceTable
