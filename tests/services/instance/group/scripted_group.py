@@ -344,7 +344,11 @@ class ScriptedGroup:
     def start_steps(self) -> None:
         """Begin the steps that all their members have first in their queues."""
         for member in self.members.values():
-            if member.queue and self._is_ready(member.queue[0].exchange) and member.queue[0].exchange not in self._running:
+            if (
+                member.queue
+                and self._is_ready(member.queue[0].exchange)
+                and member.queue[0].exchange not in self._running
+            ):
                 self._running.add(member.queue[0].exchange)
                 self._post(STEP_S, None, ME, ExchangeDue(member.queue[0].exchange))
 
