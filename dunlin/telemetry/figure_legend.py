@@ -6,6 +6,7 @@ from dunlin.effects import Message
 from dunlin.messages.types import Why
 
 MEANINGS = {
+    "added_slots": "token slots that are free at the instances that are added",
     "asked_bytes": "bytes of the host tier that were asked for",
     "attempt": "number of this dispatch of the request, from 1",
     "attempt_before": "the attempt that ran until then",
@@ -29,9 +30,13 @@ MEANINGS = {
     "first_token_s": "seconds from the arrival at the dispatcher to the first token (TTFT)",
     "free_bytes": "bytes of the host tier that are free, in pieces of any size",
     "free_slots": "token slots that are free at the instance (one holds the KV of one token)",
+    "group_free_slots": "token slots that are free at all members of the group, less what other requests may take",
+    "group_members": "instances of the group",
+    "group_waited_s": "seconds that the request waited at the global manager",
     "head_slots": "token slots that the first in the instance's queue needs",
     "held_slots": "token slots that the sequence fills",
     "held_tokens": "first tokens of the prompt whose KV the instance holds already",
+    "instance_limit": "tokens that a sequence may have at one instance at most",
     "interactive_tokens": "tokens that interactive requests without a first token have to compute",
     "interrupted_s": "of these seconds, those that it lost because its row left a step",
     "largest_free_bytes": "bytes of the largest free piece of the host tier",
@@ -46,6 +51,7 @@ MEANINGS = {
     "load": "tokens held, promised and waiting at the instance over its token slots; 1 is full",
     "load_less_saved": "the instance's load after taking it (tokens over slots), less what its held tokens save",
     "load_tokens": "tokens held, promised and waiting at the instance",
+    "long_waiting": "long requests that wait at the global manager",
     "longest": "tokens that it may have in the end, prompt and max_tokens",
     "lost_in_a_row": "attempts lost one after the other without a token between them",
     "max": "most requests that may wait there",
