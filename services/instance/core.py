@@ -87,6 +87,7 @@ class InstanceCore:
             return effects
         effects += self.migration.advance()
         effects += self.layer_changes.advance()
+        effects += self._parts.member.advance(now_s)
         if self._engine_client.ready is not None:
             effects += self._parts.sequence_rise.raise_starved(now_s)
             effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
@@ -106,6 +107,7 @@ class InstanceCore:
 
     @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
+        self._parts.met_engines.on_engine_ready(ready)
         self.migration.on_engine_ready(ready)
         self._composer.on_layers_changed(ready.layout)
         return [*self._engine_client.on_engine_ready(ready), *self._heartbeat.report_now(now_s)]
@@ -124,7 +126,9 @@ class InstanceCore:
         if self._engine_client.ready is None:
             return []
         self._composer.clear()
+        self._parts.met_engines.on_engine_lost()
         return [
+            *self._parts.member.on_engine_lost(),
             *self.migration.on_engine_lost(),
             *self._engine_client.on_engine_lost(reason),
             *self._heartbeat.report_now(now_s),
@@ -151,7 +155,7 @@ class InstanceCore:
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
-        effects = self.migration.on_peer_gone(sender)
+        effects = [*self._parts.member.on_gone(sender), *self.migration.on_peer_gone(sender)]
         if sender.role == "engine":
             self._engine_client.on_stream_ended()
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
