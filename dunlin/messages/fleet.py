@@ -26,7 +26,9 @@ class InstanceReport:
     `ttft_misses_total` and `tpot_misses_total` are counters of late tokens by `MissCause`. `step_times`: what the times
     of steps are predicted from; `prompt_step_error` and `decode_step_error` are the mean relative errors of the latest
     predictions of steps with prompts and of decode rows alone, `learnt_steps_total` the steps that taught it, also by
-    processes before. `guest_slots` of the slots that are not free are set aside for sequences of its elastic group.
+    processes before. `guest_slots` of the slots that are not free are set aside for sequences of its elastic group. Of
+    a group's leader: `spread_waiting` long requests wait for room at the members, `spread_running` have some; neither
+    are among those that wait or run here.
     """
 
     ready: bool = number(1, default=False)
@@ -98,6 +100,8 @@ class InstanceReport:
     ttft_misses_total: I64 = number(90, default_factory=i64)
     tpot_misses_total: I64 = number(91, default_factory=i64)
     guest_slots: int = number(92, default=0)
+    spread_waiting: int = number(93, default=0)
+    spread_running: int = number(94, default=0)
 
 
 @message(command=3)

@@ -15,6 +15,7 @@ from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import TierReady
 from dunlin.messages.types import TransferStatus
 from services.instance.config import InstanceConfig
+from services.instance.group.loopback import Loopback
 from services.instance.kv.slot_table import SlotTable
 from services.instance.scheduling.step_times import KnownStepTimes
 from services.instance.wiring import InstanceParts
@@ -57,6 +58,7 @@ class InstanceCore:
         self._absences = 0
         self._handlers = handlers_of(self, *parts.with_handlers, self._heartbeat)
         self._unchanging = (EngineProgress, ReportDue)
+        self._loopback = Loopback(address, self._take)
 
     def __repr__(self) -> str:
         return f"{self.lifecycle.slot_table!r} {self.sequences!r} [outstanding steps: {self.steps.outstanding}]"
@@ -78,6 +80,11 @@ class InstanceCore:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        if self._parts.group_leader.group or isinstance(message, GroupOrder):
+            return self._loopback.receive(now_s, sender, message)
+        return self._take(now_s, sender, message)
+
+    def _take(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         handler = self._handlers.get(type(message))
         if handler is None or (sender.role == "engine" and self._engine_client.is_stale(sender)):
             return []
@@ -88,6 +95,7 @@ class InstanceCore:
         effects += self.migration.advance()
         effects += self.layer_changes.advance()
         effects += self._parts.member.advance(now_s)
+        effects += self._parts.group_leader.advance(now_s)
         if self._engine_client.ready is not None:
             effects += self._parts.sequence_rise.raise_starved(now_s)
             effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
@@ -103,7 +111,10 @@ class InstanceCore:
 
     @handles
     def _on_order(self, now_s: float, sender: Address, order: GroupOrder) -> list[Effect]:
-        return [*self._parts.group_orders.apply(sender, order), *self._heartbeat.report_now(now_s)]
+        effects = self._parts.group_orders.apply(sender, order)
+        if self._parts.group_orders.current is order:
+            effects += self._parts.member.on_order(order) + self._parts.group_leader.on_order(sender, order)
+        return effects + self._heartbeat.report_now(now_s)
 
     @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
@@ -150,12 +161,16 @@ class InstanceCore:
         self._absent.pop(sender, None)
         if sender.role == "monitor":
             return self._heartbeat.joined(now_s, sender)
+        if sender.role == "instance":
+            return [*self._parts.group_leader.on_joined(sender), *self.migration.on_peer_joined(sender)]
         return self.migration.on_peer_joined(sender)
 
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
         effects = [*self._parts.member.on_gone(sender), *self.migration.on_peer_gone(sender)]
+        if sender.role == "instance":
+            effects += self._parts.group_leader.on_gone(now_s, sender)
         if sender.role == "engine":
             self._engine_client.on_stream_ended()
             return self._engine_lost(now_s, f"engine gone: {message.reason}")

@@ -18,8 +18,10 @@ from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.met_engines import MetEngines
 from services.instance.engine.recovery import EngineRecovery
+from services.instance.group.exchange_tokens import ExchangeTokens
 from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.guests import GuestTable
+from services.instance.group.leader import GroupLeader
 from services.instance.group.member import GroupMember
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
@@ -91,12 +93,23 @@ class InstanceParts:
             config.scheduler.max_running,
             lambda: self.lifecycle.slot_table.capacity,
         )
+        tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
+        self.group_leader = GroupLeader(address, config.groups, self.sequences, self.lifecycle, tokens)
         engine_parts = (self.engine_client, self.group_orders, self.layer_changes)
-        admission = AttemptAdmission(config.scheduler, *parts[:3], self.migration, claims, *engine_parts)
+        admission = AttemptAdmission(
+            config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader
+        )
         adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
         guest_steps = GuestSteps(engine, self.steps, GuestTable(self.lifecycle, self.migration.headroom))
         self.member = GroupMember(engine, self.group_orders, self.met_engines, guest_steps, self._steady_engine)
-        self._fenced = (*engine_parts, admission, self.host_cache_events, *self.migration.parts, self.member)
+        self._fenced = (
+            *engine_parts,
+            admission,
+            self.group_leader,
+            self.host_cache_events,
+            *self.migration.parts,
+            self.member,
+        )
         self.with_handlers: tuple[Any, ...] = (
             admission,
             adoption,
@@ -104,6 +117,7 @@ class InstanceParts:
             self.engine_client,
             self.layer_changes,
             self.recovery,
+            self.group_leader,
             *self.migration.parts,
             self.met_engines,
             self.member,
@@ -124,6 +138,7 @@ class InstanceParts:
             stale_total,
             {
                 **self.group_orders.report_fields(),
+                **self.group_leader.report_fields(),
                 **self.migration.report_fields(),
                 **self.checkpointer.report_fields(),
                 **self.scheduler.report_fields(),

@@ -1,1 +1,1 @@
-"""Elastic groups at an instance: its part as a member, and the leader's."""
+"""Elastic groups: what an instance does as the leader of one, and as a member."""

@@ -87,21 +87,29 @@ class GuestSteps:
         if not self._waiting:
             return []
         effects: list[Effect] = []
-        blocked = set() if self._running is None else named_guests(self._running.asked)
-        commands, self._waiting, is_blocked = self._waiting, deque(), False
+        commands, self._waiting = self._waiting, deque()
+        in_steps = set() if self._running is None else named_guests(self._running.asked)
+        asked_for: set[int] = set()
+        is_held = False
         for command in commands:
-            named = named_guests(command) if isinstance(command, GroupStep) else {command.sequence}
             if isinstance(command, GroupStep):
-                is_blocked |= self._running is not None or not self._steps.has_room or not blocked.isdisjoint(named)
-            if is_blocked if isinstance(command, GroupStep) else command.sequence in blocked:
-                self._waiting.append(command)
-                blocked |= named
-            elif isinstance(command, GroupStep):
-                effects += self._start(now_s, command)
-                blocked |= named if self._running is not None else set()
+                named = named_guests(command)
+                is_held |= self._running is not None or not self._steps.has_room or not asked_for.isdisjoint(named)
+                effects += [] if is_held else self._start(now_s, command)
+                in_steps |= named if is_held or self._running is not None else set()
+                is_waiting = is_held
             else:
-                effects += self._carry_out(command)
+                is_waiting = command.sequence in asked_for or (command.sequence in in_steps and self._ends_use(command))
+                asked_for |= {command.sequence} if is_waiting else set()
+                effects += [] if is_waiting else self._carry_out(command)
+            if is_waiting:
+                self._waiting.append(command)
         return effects
+
+    def _ends_use(self, command: OpenGuest | GrowGuest | CloseGuest) -> bool:
+        """Whether it takes something away that steps use: all but more slots."""
+        guest = self.guests.get(command.sequence)
+        return guest is not None and (not isinstance(command, GrowGuest) or command.slots < self.guests.slots(guest))
 
     def cancel(self, exchange: int) -> list[Effect]:
         """End the steps up to that exchange; each is answered, those that had not begun as if all rows had left."""

@@ -75,17 +75,15 @@ class GroupMember:
         return {"guest_slots": self._steps.guests.slots_in_all}
 
     def advance(self, now_s: float) -> list[Effect]:
-        """After every change: follow a new order, tell the leader what changed, and go on with what it asked for."""
-        order = self._orders.current
-        effects = self._follow(order) if order is not self._order else []
+        """After every change: tell the leader what changed here, and go on with what it asked for."""
         if self._lease is None or self._joined is None:
-            return effects
+            return []
         ready = self._ready()
         if ready is None:
-            return effects + self._lose("no engine with all layers, or they are about to change")
+            return self._lose("no engine with all layers, or they are about to change")
+        effects = self._steps.advance(now_s) if self._said is not None else []
         effects += self._say_ready(ready, self._lease[1], self._joined)
-        effects += self._answer_meetings() if self._meetings else []
-        return effects + self._steps.advance(now_s)
+        return effects + (self._answer_meetings() if self._meetings else [])
 
     # --- whom it follows ---
 
@@ -100,11 +98,11 @@ class GroupMember:
             self._awaiting = sender, asked
         return []
 
-    def _follow(self, order: GroupOrder | None) -> list[Effect]:
+    def on_order(self, order: GroupOrder) -> list[Effect]:
+        """A newer order is followed."""
         before, self._order, lease = self._order, order, _lease(order)
         if lease is not None and lease == self._lease:
             assert before is not None
-            assert order is not None
             removed = {each.name for each in set(before.members) - set(order.members)}
             return self._steps.end_with(removed) if removed else []
         effects = self._lose("it follows another order")
@@ -239,5 +237,5 @@ def _version(asked: JoinGroup) -> tuple[int, int]:
     return asked.epoch, asked.plan_version
 
 
-def _lease(order: GroupOrder | None) -> Lease | None:
-    return (order.group, order.members[0]) if order is not None and order.kind is GroupKind.ELASTIC else None
+def _lease(order: GroupOrder) -> Lease | None:
+    return (order.group, order.members[0]) if order.kind is GroupKind.ELASTIC else None

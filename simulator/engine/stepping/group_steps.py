@@ -1,7 +1,8 @@
 """Steps of modelled engines that compute together: they end together, and what one tells of its KV the others check.
 
-The real ones exchange queries, results and K/V in each layer. Here a step that is through waits until its peers' steps
-of the same exchange are, and then looks whether the keys that it was promised are those of its sequences.
+The real ones exchange queries, results and K/V in each layer. Here a step takes its time from when the last of its
+peers begins (`group_counts` counts what it exchanges); it waits until the peers' steps of the same exchange are
+through, and then looks whether the keys that it was promised are those of its sequences.
 """
 
 from collections.abc import Callable, Container
@@ -24,18 +25,29 @@ class PeersDue:
 
 
 class GroupMeetings:
-    """The last exchange that each engine has reached with each peer, and what it told of its KV."""
+    """The last exchange that each engine has begun and reached with each peer, and what it told of its KV."""
 
     def __init__(self) -> None:
         self._reached: dict[tuple[Address, Address], tuple[int, Told]] = {}
+        self._begun: dict[tuple[Address, Address], tuple[int, float]] = {}
+
+    def begin(self, now_s: float, engine: Address, peer: Address, exchange: int) -> bool:
+        """The engine begins its step of the exchange; returns whether the peer's has begun before, and may wait."""
+        self._begun[engine, peer] = exchange, now_s
+        return self._begun.get((peer, engine), (0, 0.0))[0] == exchange
+
+    def begun_s(self, engine: Address, peer: Address, exchange: int) -> float | None:
+        """When the engine began its step of the exchange with the peer; None: it has not."""
+        begun, at_s = self._begun.get((engine, peer), (0, 0.0))
+        return at_s if begun >= exchange else None
 
     def reach(self, engine: Address, peer: Address, exchange: int, told: Told) -> None:
         """The engine's step of the exchange with the peer is through."""
         self._reached[engine, peer] = exchange, told
 
     def partners(self, engine: Address) -> list[Address]:
-        """The engines whose steps have reached an exchange with the engine, and may wait for its step."""
-        return [one for one, other in self._reached if other == engine]
+        """The engines whose steps have begun an exchange with the engine, and may wait for its step."""
+        return [one for one, other in self._begun if other == engine]
 
     def give_up(self, engine: Address, peer: Address, exchange: int) -> None:
         """The engine's step of the exchange ended early."""
@@ -64,13 +76,14 @@ class SplitSpans:
 
 class GroupSteps:
     """One engine's steps with peers. `met`: the peers whose memory is mapped; `reaches(peer)`: it can be written still;
-    `wake(engine)`: look again.
+    `wake(engine)`: look again; `is_near(peer)`: it is an engine of the same node.
     """
 
     def __init__(
         self, engine: Address, meetings: GroupMeetings, met: Container[Address], reaches: Callable[[Address], bool],
-        wake: Callable[[Address], None], audit: KvAudit | None,
+        wake: Callable[[Address], None], audit: KvAudit | None, is_near: Callable[[Address], bool],
     ) -> None:  # fmt: skip
+        self.is_near = is_near
         self._engine = engine
         self._meetings = meetings
         self._met = met
@@ -83,6 +96,22 @@ class GroupSteps:
         if gone := [peer for peer in step.peers if peer not in self._met]:
             return f"{gone} were not met"
         return "" if step.exchange > 0 or not step.peers else "peers without the number of an exchange"
+
+    def begin(self, now_s: float, step: Step) -> None:
+        """The step begins; peers whose steps have begun before go on only now."""
+        for peer in step.peers:
+            if self._meetings.begin(now_s, self._engine, peer, step.exchange):
+                self._wake(peer)
+
+    def all_begun_s(self, step: Step) -> float | None:
+        """When the last peer began, of those that go on; None: one has not begun."""
+        last_s = 0.0
+        for peer in step.peers:
+            begun_s = 0.0 if self._is_gone(peer, step) else self._meetings.begun_s(peer, self._engine, step.exchange)
+            if begun_s is None:
+                return None
+            last_s = max(last_s, begun_s)
+        return last_s
 
     def is_through(self, step: Step, rows: Container[int]) -> bool:
         """The own work is done, that of `rows`: tell the peers; returns whether theirs is, too."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+from dunlin.cost.group_steps import GroupWork
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason, GroupKind
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
+from simulator.engine.stepping.group_counts import count_group_work
 from simulator.engine.stepping.group_steps import GroupSteps, SplitSpans
 from simulator.engine.stepping.step_queue import QueuedSimStep, RowColumns, row_positions, row_slots
 from simulator.engine.stepping.step_results import IterationResult
@@ -58,10 +60,16 @@ class RowComputer:
                 new += tokens
                 prefix += tokens * start
                 squares += tokens * tokens
-        if queued.is_serving and isinstance(step, Step) and step.serve is not None:
-            decode_rows += len(step.serve.master)
-            context += sum(step.serve.span_stop) - sum(step.serve.span_start)
         return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
+
+    def group_work(self, step: Step, queued: QueuedSimStep) -> GroupWork:
+        """The counts of a step with peers, for the timing."""
+        sequences, closing = self._sequences.by_number, self._sequences.closing
+
+        def prompt_tokens(number: int) -> int:
+            return (sequences.get(number) or closing[number]).prompt_tokens
+
+        return count_group_work(step, queued.rows, queued.is_serving, prompt_tokens, self._group.is_near)
 
     def compute(self, queued: QueuedSimStep) -> IterationResult:
         """Compute all rows. Hot path: it makes no object per row or token.
