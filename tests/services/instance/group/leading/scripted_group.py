@@ -187,11 +187,11 @@ class ScriptedMember:
         if guest is None or guest.is_over:
             columns["dropped"].append(number)
             return
-        assert stop <= len(guest.text), f"{self.address.name} knows {len(guest.text)} tokens, not {stop}"
         if number in self.leaves or not self.reads_all(step, row, guest):
             self.leaves.discard(number)
             columns["left"].append(number)
             return
+        assert stop <= len(guest.text), f"{self.address.name} knows {len(guest.text)} tokens, not {stop}"
         for position in [position for position in guest.kv if position >= start]:
             del guest.kv[position]
         for position in range(start, stop):
