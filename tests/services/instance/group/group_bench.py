@@ -24,7 +24,9 @@ GROUP = 3
 class GroupBench:
     """`instances` with `slots` token slots each; the first leads. Settings as `Bench`'s."""
 
-    def __init__(self, instances: int = 3, *, slots: int = 64, engine: dict[str, Any] | None = None, **config: Any) -> None:
+    def __init__(
+        self, instances: int = 3, *, slots: int = 64, engine: dict[str, Any] | None = None, **config: Any
+    ) -> None:
         self.world = World(LATENCY_S)
         self.world.add(DIALING, SimulatedDialer(self.world))
         self.manager = Silent()
@@ -32,7 +34,9 @@ class GroupBench:
         network = PeerNetwork(lambda engine, due: self.world.post(engine, engine, due, 0.0))
         fabric = make_fabric(self.world.call_at)
         links = EngineLinks(nvlink=1e9, look=1e9)
-        settings = engine_settings(slots=slots, **{"step_s": STEP_S, "progress_s": 0.1, "links": links, **(engine or {})})
+        settings = engine_settings(
+            slots=slots, **{"step_s": STEP_S, "progress_s": 0.1, "links": links, **(engine or {})}
+        )
         chosen = {"groups__chunk_tokens": 16, "groups__ahead_tokens": 8, **config}
         self.addresses = [Address("instance", f"i{index}", 5 + index) for index in range(instances)]
         self.cores: list[InstanceCore] = []
@@ -86,4 +90,4 @@ class GroupBench:
             assert len(core.sequences) == 0
             assert report.free_slots + report.cached_slots == report.capacity_slots
             assert report.guest_slots == report.outstanding_steps == 0
-            assert not supervisor.engine.sequences.by_number
+            assert not supervisor.engine.open_sequences
