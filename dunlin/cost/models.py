@@ -260,14 +260,19 @@ class ComposedModel:
 
 @dataclass(frozen=True, slots=True)
 class TransferModel:
-    """The time to copy bytes over one kind of path: a fixed part and a bandwidth."""
+    """The time to copy bytes over one kind of path: a fixed part and a bandwidth, and `far_byte_s` more for each byte
+    beyond `near_bytes`: what does not stay in a cache is copied more slowly.
+    """
 
     fixed_s: float
     bytes_per_s: float
+    near_bytes: float = 0.0
+    far_byte_s: float = 0.0
 
     def move_s(self, byte_count: int) -> float:
         """Seconds to copy `byte_count` bytes."""
-        return self.fixed_s + byte_count / self.bytes_per_s
+        far_s = self.far_byte_s * max(0.0, byte_count - self.near_bytes)
+        return self.fixed_s + byte_count / self.bytes_per_s + far_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.stepping.step_queue import row_slots
 
 Told = dict[int, dict[int, int]]
 """Sequence → position → the content of its slot."""
@@ -115,7 +116,8 @@ class GroupSteps:
     def is_through(self, step: Step, rows: Container[int]) -> bool:
         """The own work is done, that of `rows`: tell the peers; returns whether theirs is, too."""
         for index, peer in enumerate(step.peers):
-            if self._meetings.told(self._engine, peer, step.exchange) is None and self._reaches(peer):
+            is_silent = self._meetings.told(self._engine, peer, step.exchange) is None
+            if is_silent and self._reaches(peer) and not self._meetings.is_given_up(self._engine, peer, step.exchange):
                 self._meetings.reach(self._engine, peer, step.exchange, self._tells(step, rows, index))
                 self._wake(peer)
         return all(
@@ -124,16 +126,33 @@ class GroupSteps:
         )
 
     def lacks(self, step: Step, rows: list[int]) -> bool:
-        """Whether a step that these rows need has ended early, or a peer cannot be written any more."""
+        """Whether a step that these rows need has ended early, or they cannot be computed with its peer: it lacks rows
+        of this step, or cannot be written any more.
+        """
         needed = {peer for row, split in self.spans(step).items() if row in rows for peer, _ in split.spans}
         is_cut_off = any(not self._reaches(peer) for peer in step.peers)
-        return is_cut_off or any(self._is_gone(peer, step) for peer in needed)
+        given_up = (peer for peer in needed if self._meetings.is_given_up(self._engine, peer, step.exchange))
+        return is_cut_off or any(self._is_gone(peer, step) for peer in needed) or any(given_up)
 
     def give_up(self, step: Step) -> None:
         """The own step ends early: the peers' need not wait for it."""
         for peer in filter(self._reaches, step.peers):
             self._meetings.give_up(self._engine, peer, step.exchange)
             self._wake(peer)
+
+    def give_up_fed(self, step: Step, rows: Container[int]) -> None:
+        """Peers that read keys which rows were to write in this step, of which only `rows` run, cannot go on."""
+        serve = step.serve
+        gone = [row for row in range(len(step.sequence)) if row not in rows]
+        if serve is None or not gone:
+            return
+        slots = row_slots(step)
+        unwritten = {slot for row in gone for slot in slots[row]}
+        for part, start, stop, slot in zip(serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True):
+            peer = step.peers[serve.master[part]]
+            if not unwritten.isdisjoint(range(slot, slot + stop - start)) and self._reaches(peer):
+                self._meetings.give_up(self._engine, peer, step.exchange)
+                self._wake(peer)
 
     def _is_gone(self, peer: Address, step: Step) -> bool:
         return self._meetings.is_given_up(peer, self._engine, step.exchange)
@@ -182,10 +201,23 @@ class GroupSteps:
                 told[step.sequence[row]] = dict(zip(positions, digests, strict=True))
         serve = step.serve
         if serve is not None:
+            written = self._written(step, rows)
             for part, start, stop, slot in zip(
                 serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True
             ):
                 if serve.master[part] == index:
-                    content = self._audit.content_of(list(range(slot, slot + stop - start)))
+                    slots = list(range(slot, slot + stop - start))
+                    found = self._audit.content_of(slots)
+                    content = [written.get(slot, content) for slot, content in zip(slots, found, strict=True)]
                     told.setdefault(serve.sequence[part], {}).update(zip(range(start, stop), content, strict=True))
         return told
+
+    def _written(self, step: Step, rows: Container[int]) -> dict[int, int]:
+        """What those of the step's `rows` write: in each layer that is there before the engine answers for it."""
+        assert self._audit is not None
+        written: dict[int, int] = {}
+        for row, slots in enumerate(row_slots(step)):
+            if row in rows:
+                digests = self._audit.digests(step.sequence[row], range(step.start[row], step.stop[row]))
+                written.update(zip(slots, digests, strict=False))
+        return written

@@ -1,12 +1,14 @@
 """Takes the rows that an `Interrupt` names out of the running step and of queued ones, each with its own fate."""
 
+from collections.abc import Iterable
+
 from dunlin.messages.engine import Interrupt, Interrupted, Step
 from dunlin.messages.types import Verdict, i8, i32, i64
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.stepping.parked_rows import SimulatedParkedRow, SimulatedParkedRows
 from simulator.engine.stepping.running_step import LAYER_UNITS
-from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, row_slots
+from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, row_positions, row_slots
 
 
 class LeavingRows:
@@ -76,3 +78,14 @@ class LeavingRows:
         if self._audit is not None:
             self._audit.left(number, start, slots)
         return parked
+
+
+def leaving_tokens(queued: QueuedSimStep, interrupts: Iterable[Interrupt]) -> int:
+    """Tokens of the rows of the running step that the interrupts take out. The engine sets aside what was computed of
+    them whether they are parked or not.
+    """
+    step, named = queued.step, [frozenset(message.sequence) for message in interrupts]
+    leaving = [row for row in queued.rows if any(not each or step.sequence[row] in each for each in named)]
+    if isinstance(step, Step):
+        return sum(len(row_positions(step, row)) for row in leaving)
+    return sum(step.stop[row] - step.start[row] for row in leaving)

@@ -90,11 +90,14 @@ class RowComputer:
                 self._ring_row(step, row, sequence, splits[row], tally)
                 continue
             start, stop = step.start[row], step.stop[row]
-            if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
+            split = splits.get(row) if splits else None
+            if not 0 <= start < stop <= sequence.length or (
+                start > sequence.kv_tokens and not _is_covered(split, sequence.kv_tokens, start)
+            ):
                 raise _broken(sequence, start, stop)
             sequence.kv_tokens = stop
             if slots is not None:
-                self._audit_row(queued, row, number, slots[row], splits.get(row) if splits else None)
+                self._audit_row(queued, row, number, slots[row], split)
             if stop - start == 1 and start >= sequence.prompt_tokens:
                 tally.decode_rows += 1
             else:
@@ -221,6 +224,11 @@ def _kept(step: Step, row: int) -> list[tuple[range, int]]:
         return []
     columns = zip(keep.row, keep.start, keep.stop, keep.slot, strict=True)
     return [(range(start, stop), slot) for at, start, stop, slot in columns if at == row]
+
+
+def _is_covered(split: SplitSpans | None, start: int, stop: int) -> bool:
+    """Whether the spans at peers name all tokens `[start, stop)`."""
+    return split is not None and split.positions.issuperset(range(start, stop))
 
 
 def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:

@@ -27,7 +27,7 @@ class SimulatedRunningStep:
     At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`:
     interrupts took effect at a safepoint of it. `held_s`: delay that its end has not had yet, `lost_s`: delay since
     `since_s`. `is_waiting`: it is through but for peers, whose steps began later or are not through, since
-    `waiting_since_s`. `interrupts`: where its safepoints are.
+    `waiting_since_s`. `is_answering`: it stands still at a safepoint. `interrupts`: where its safepoints are.
     """
 
     queued: QueuedSimStep
@@ -41,6 +41,7 @@ class SimulatedRunningStep:
     has_paused: bool = False
     is_waiting: bool = False
     waiting_since_s: float | None = None
+    is_answering: bool = False
 
     @property
     def has_peers(self) -> bool:
@@ -117,6 +118,7 @@ class SimulatedRunningStep:
         self.has_paused = True
         self.since_s = now_s
         self.held_s = self.lost_s = 0.0
+        self.is_answering = False
 
     @property
     def _unit_s(self) -> float:

@@ -18,7 +18,7 @@ from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.stepping.group_steps import GroupSteps
-from simulator.engine.stepping.leaving_rows import LeavingRows
+from simulator.engine.stepping.leaving_rows import LeavingRows, leaving_tokens
 from simulator.engine.stepping.parked_rows import SimulatedParkedRows
 from simulator.engine.stepping.row_compute import RowComputer
 from simulator.engine.stepping.running_step import SimulatedRunningStep
@@ -146,6 +146,7 @@ class SimulatedStepRunner:
         running = self.running = SimulatedRunningStep(
             queued, layers, self._whole_s(queued), now_s, now_s, self._interrupt_times
         )
+        self._give_up_fed(running)
         if running.has_peers and not queued.rows and not queued.is_serving:
             return [*self._end_early(now_s, running), *self.begin(now_s)]
         if isinstance(queued.step, Step):
@@ -220,6 +221,11 @@ class SimulatedStepRunner:
             self._group.give_up(running.queued.step)
         return [self._end(now_s, _nothing(running.queued)), *self._between_steps(now_s)]
 
+    def _give_up_fed(self, running: SimulatedRunningStep) -> None:
+        """Rows that do not run write no keys: peers that need those cannot go on."""
+        if isinstance(running.queued.step, Step) and running.has_peers:
+            self._group.give_up_fed(running.queued.step, running.queued.rows)
+
     def is_computing(self, number: int) -> bool:
         """Whether the running step has a row of the sequence."""
         return self.running is not None and number in self.running.queued.sequences
@@ -252,7 +258,12 @@ class SimulatedStepRunner:
             return []
         self._hold_for_copies(now_s, running)
         wait_s = running.wait_s(now_s, due.units)
-        if wait_s:  # the CPU was another's meanwhile, or copies took from it
+        if not wait_s and not running.is_answering:
+            running.is_answering = True
+            tokens = leaving_tokens(running.queued, self._interrupts)
+            running.hold(self._interrupt_times.answer_delay_s(tokens))
+            wait_s = running.wait_s(now_s, due.units)
+        if wait_s:  # the CPU was another's meanwhile, copies took from it, or the answer takes its time
             return [After(wait_s, due)]
         running.go_on(now_s, due.units)
         return self._take_effect(now_s)
@@ -285,7 +296,6 @@ class SimulatedStepRunner:
         units = running.next_safepoint(now_s)
         if units is None:
             return []
-        running.hold(self._interrupt_times.answer_s)
         return [After(running.wait_s(now_s, units), SafepointDue(self._turn, units))]
 
     def _take_effect(self, now_s: float) -> list[Effect]:
@@ -301,8 +311,11 @@ class SimulatedStepRunner:
             answers.append(Send(self._instance, leaving.answer()))
         self._interrupts.clear()
         if running is not None:
+            self._give_up_fed(running)
             answers += self._compact(now_s, running, rows)
         for queued in self.queue.take_empty():
+            if isinstance(queued.step, Step):
+                self._group.give_up(queued.step)
             answers.append(self._answer(_nothing(queued), 0.0, 0.0))
         return [*answers, *self.begin(now_s)]
 
