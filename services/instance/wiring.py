@@ -17,8 +17,8 @@ from services.instance.config import InstanceConfig
 from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.recovery import EngineRecovery
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.leader import GroupLeader
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.leader import GroupLeader
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.router import MigrationRouter
@@ -80,7 +80,8 @@ class InstanceParts:
             lambda: self.lifecycle.slot_table.capacity,
         )
         tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
-        self.group_leader = GroupLeader(address, config.groups, self.sequences, self.lifecycle, tokens)
+        leading = (config.groups, self.sequences, self.lifecycle, tokens)
+        self.group_leader = GroupLeader(address, *leading, lambda: self.migration.draining)
         engine_parts = (self.engine_client, self.group_orders, self.layer_changes)
         admission = AttemptAdmission(
             config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader
