@@ -39,7 +39,8 @@ from simulator.links.ports import make_fabric
 from simulator.study.live_comparison import QUANTILES, Difference
 
 PROMPTS = (300, 700, 1500)
-COPIES = (48, 200, 700, 1500)
+COPIES = (48, 200, 330, 700, 1500)
+"""An odd number: the median of an even number would lie between two lengths, where a single copy moves it by half."""
 REFERENCE_COPY, REFERENCES = 400, 3
 INTERRUPTS, MOVES = 120, 40
 """Of each length."""
@@ -103,8 +104,8 @@ def _measured_moves(probe: EngineProbe, timing: EngineTiming, moves: int) -> lis
         probe.move_times(max(*copies, reference), 1)  # the engine's first touch of a page of the tier costs more, once
         for tokens in copies:
             for _ in range(moves):
-                now_s = probe.move_times(reference, REFERENCES, probe.cpu_s)
-                for kind, (took_s,) in probe.move_times(tokens, 1, probe.cpu_s).items():
+                now_s = probe.move_times(reference, REFERENCES)
+                for kind, (took_s,) in probe.move_times(tokens, 1).items():
                     slowness = median(now_s[kind]) / timing.move_s(kind, reference_bytes)
                     timed.append((TimedMove(kind, tokens, slowness), took_s))
     return timed

@@ -144,12 +144,13 @@ def _compare_workloads(
 
 def compare_engine(timing: EngineTiming) -> list[Difference]:
     """Interrupts and moves of one engine on the instance's core, live and modelled, printed."""
+    os.sched_setaffinity(0, {INSTANCE_CPU})  # as it was profiled: see `EngineProbe` of its clock
     with tempfile.TemporaryDirectory() as folder:
         model = resolve_model(MODEL, models_folder(Path(folder)))
         with EngineProbe(ProbeOptions(model, KV_BYTES)) as probe:
-            probe.pin({INSTANCE_CPU})
             live, trials = measured(probe, timing)
             modelled_times = modelled(timing, trials, probe.ready.slots, probe.ready.max_positions)
+    os.sched_setaffinity(0, {OTHERS_CPU})
     found = engine_differences(live, modelled_times)
     print(f"engine: {len(live.interrupt_s)} interrupts, {len(live.move_s)} moves")
     print(f"  {'':14}{'live ms':>10}{'simulated':>10}")

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,6 @@ from typing import Any
 
 from cli.profiling.service_trace import TracedSequence, TracedStep
 from dunlin.cost.models import BatchCounts
-from dunlin.cost.store import TransferPoint
 from dunlin.effects import Address, Message
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.options import EngineOptions
@@ -113,6 +112,14 @@ class StepTiming:
     gap_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class InterruptAnswer:
+    """An answer that came `took_s` after its interrupt, and `delay_s` of these after the safepoint."""
+
+    took_s: float
+    delay_s: float
+
+
 @dataclass(slots=True)
 class _Opened:
     """A text at the engine: its number there, and the first of its slots."""
@@ -170,11 +177,6 @@ class EngineProbe:
         self._process.wait()
         for fd in self._fds:
             os.close(fd)
-
-    def pin(self, cpus: set[int]) -> None:
-        """Let the engine's threads run on these cores alone."""
-        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cpus)
 
     def measure_step(self, trial: StepTrial) -> list[StepTiming]:
         """The trial's steps, in order. Raises ProbeError."""
@@ -237,75 +239,88 @@ class EngineProbe:
         )
         return [*messages, step]
 
-    def measure_move(self, tokens: int, repeats: int = 5) -> list[TransferPoint]:
-        """The median copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
-        length = tokens * self.ready.kv_bytes_per_token
-        times = self.move_times(tokens, repeats)
-        return [TransferPoint(kind, length, lower_quartile(seconds)) for kind, seconds in times.items()]
-
-    def move_times(
-        self, tokens: int, repeats: int, clock: Callable[[], float] = time.perf_counter
-    ) -> dict[TransferKind, list[float]]:
-        """Seconds of each copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
+    def move_times(self, tokens: int, repeats: int) -> dict[TransferKind, list[float]]:
+        """The engine's seconds in each copy of a sequence of so many tokens to the host tier, and back. Raises
+        ProbeError.
+        """
         times: dict[TransferKind, list[float]] = {TransferKind.SLAB_TO_HOST: [], TransferKind.HOST_TO_SLAB: []}
         checksum = 0
         for _ in range(repeats):
             for kind, seconds in times.items():
-                began_s = clock()
+                began_s = self._engine_s()
                 checksum = self._move(kind, 0, tokens, checksum)
-                seconds.append(clock() - began_s)
+                seconds.append(self._engine_s() - began_s)
         return times
 
-    def cpu_s(self) -> float:
-        """Seconds of CPU time that the engine's process has used: neighbours that take its core do not count."""
+    def _engine_s(self) -> float:
+        """Seconds on the engine's clock: the CPU time of its process where it shares this one's core, so that
+        neighbours there do not count. Elsewhere the clock: of a process that runs on another core Linux tells the CPU
+        time of its last tick, which may be milliseconds ago.
+        """
+        if not self._shares_core:
+            return time.perf_counter()
         return time.clock_gettime(~self._process.pid << 3 | _PROCESS_CLOCK)
 
     def prompt_time(self, tokens: int) -> float:
-        """The engine's CPU seconds in a step of one prompt of so many tokens. Raises ProbeError."""
-        began_s = self.cpu_s()
+        """The engine's seconds in a step of one prompt of so many tokens. Raises ProbeError."""
+        began_s = self._engine_s()
         self._send(*(messages := self._prompt(tokens)))
         self._receive(StepDone)
-        took_s = self.cpu_s() - began_s
+        took_s = self._engine_s() - began_s
         self._send(Close(messages[0].sequence))
         return took_s
 
     def piece_times(self, tokens: int) -> list[float]:
-        """Seconds from safepoint to safepoint in a step of one prompt of so many tokens, as finely as this process sees
-        them: it looks all the time, or where it shares the engine's core now and then. Pieces between two looks count
-        as equal. By the clock: of a process that runs on another core Linux tells the CPU time of its last tick, which
-        may be milliseconds ago. Raises ProbeError.
+        """The engine's seconds from safepoint to safepoint in a step of one prompt of so many tokens, as finely as this
+        process sees them: it looks all the time, or where it shares the engine's core now and then. Pieces between two
+        looks count as equal. Raises ProbeError.
         """
         opened, step = self._prompt(tokens)
-        seen, before_s, times = self._page.passed, self._now_s(), list[float]()
+        seen, before_s, times = self._page.passed, self._engine_s(), list[float]()
         self._send(opened, step)
         while not self._poll.poll(0):
             if self._shares_core:
                 time.sleep(_LOOK_S)
             if (passed := self._page.passed) != seen:
-                now_s = self._now_s()
+                now_s = self._engine_s()
                 times += [(now_s - before_s) / (passed - seen)] * (passed - seen)
                 seen, before_s = passed, now_s
         self._receive(StepDone)
         self._send(Close(opened.sequence))
         return times
 
-    def interrupt_time(self, tokens: int, after_s: float) -> float | None:
-        """The engine's CPU seconds from an interrupt to its answer, where it had used `after_s` for a prompt of so many
-        tokens that is computed in one step. None: the step had ended before. Raises ProbeError.
+    def interrupt_time(self, tokens: int, after_s: float) -> InterruptAnswer | None:
+        """The answer to an interrupt that came when the engine had been `after_s` in the step of a prompt of so many
+        tokens, in the engine's seconds. None: the step had ended before. Raises ProbeError.
         """
         opened, step = self._prompt(tokens)
         self._count += 1
-        due_s = self.cpu_s() + after_s
+        due_s = self._engine_s() + after_s
         self._send(opened, step)
-        while (began_s := self.cpu_s()) < due_s and not self._poll.poll(0):  # a step may be faster than those before it
+        while self._engine_s() < due_s and not self._poll.poll(0):  # a step may be faster than those before it
             time.sleep(_LOOK_S)
+        passed, began_s = self._page.passed, self._engine_s()
         self._page.call(self._count)
         self._send(Interrupt(Verdict.SUSPEND, ticket=self._count, up_to_step=step.step))
+        safepoint_s = self._next_safepoint(passed, began_s)
         first = self._receive(Interrupted, StepDone)
-        took_s = self.cpu_s() - began_s
+        ended_s = self._engine_s()
         self._receive(Interrupted, StepDone)
         self._send(Close(opened.sequence))
-        return took_s if isinstance(first, Interrupted) and first.sequence else None
+        is_in_time = isinstance(first, Interrupted) and first.sequence
+        return InterruptAnswer(ended_s - began_s, ended_s - safepoint_s) if is_in_time else None
+
+    def _next_safepoint(self, passed: int, since_s: float) -> float:
+        """When the engine came to a safepoint after so many that it had passed: midway between the looks at which it
+        had not and had. An answer before that ends the wait, too.
+        """
+        before_s = now_s = since_s
+        while self._page.passed == passed and not self._poll.poll(0):
+            before_s = now_s
+            if self._shares_core:
+                time.sleep(_LOOK_S)
+            now_s = self._engine_s()
+        return (before_s + now_s) / 2
 
     def _prompt(self, tokens: int) -> tuple[Open, Step]:
         sequence, opened, slot = self._open(TrialRow(0, tokens, decode=False), 1)

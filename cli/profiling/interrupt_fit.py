@@ -1,5 +1,5 @@
 """Measures how an engine answers interrupts: where it cuts layers, from the safepoints that it passes, and how long
-after a safepoint the answer comes, from the answers.
+after a safepoint the answer comes, by the tokens of the row that leaves.
 """
 
 import random
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum
-from statistics import median, quantiles
+from statistics import mean, median
 
 from cli.profiling.engine_probe import EngineProbe
 from dunlin.cost.interrupts import InterruptTimes, LayerPieces
@@ -20,7 +20,8 @@ _PARTS = (0.1, 0.85)
 """Of a step's time, between which interrupts come."""
 _STEPS = 3
 """Undisturbed steps before each."""
-_QUANTILES = 10
+_FEWEST = 8
+"""Trials that say something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,17 @@ QUICK_PLAN = InterruptPlan((140, 400, 1130), 1, 3)
 
 @dataclass(frozen=True, slots=True)
 class InterruptTrial:
-    """An interrupt, `after_s` after the step of a prompt of `tokens` began, was answered after `took_s`.
+    """An interrupt, `after_s` after the step of a prompt of `tokens` began, was answered after `took_s`, of which
+    `delay_s` after the safepoint.
 
-    Undisturbed, such a step takes `step_s`. All are seconds of the engine's CPU.
+    Undisturbed, such a step takes `step_s`. All are the engine's seconds.
     """
 
     tokens: int
     step_s: float
     after_s: float
     took_s: float
+    delay_s: float
 
 
 def measure_interrupts(probe: EngineProbe, plan: InterruptPlan = USUAL_PLAN) -> InterruptTimes:
@@ -60,7 +63,7 @@ def measure_interrupts(probe: EngineProbe, plan: InterruptPlan = USUAL_PLAN) -> 
         for tokens in _fitting(probe, plan.pieces_of)
     ]
     times = InterruptTimes(measured=tuple(sorted(measured, key=lambda each: each.layer_s)))
-    return fit_answer(times, interrupt_trials(probe, PROMPTS, plan.interrupts, seed=0), layers)
+    return fit_answer(times, interrupt_trials(probe, PROMPTS, plan.interrupts, seed=0))
 
 
 def layer_pieces(steps: Sequence[Sequence[float]], layers: int) -> LayerPieces:
@@ -86,20 +89,33 @@ def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, see
         for _ in range(count):
             step_s = median(probe.prompt_time(tokens) for _ in range(_STEPS))
             after_s = step_s * draw.uniform(*_PARTS)
-            took_s = probe.interrupt_time(tokens, after_s)
-            if took_s is not None:
-                trials.append(InterruptTrial(tokens, step_s, after_s, took_s))
+            answer = probe.interrupt_time(tokens, after_s)
+            if answer is not None:
+                trials.append(InterruptTrial(tokens, step_s, after_s, answer.took_s, answer.delay_s))
     return trials
 
 
-def fit_answer(times: InterruptTimes, trials: Sequence[InterruptTrial], layers: int) -> InterruptTimes:
-    """The times with the answer's delay that the trials show; fewer than eight say nothing."""
-    if len(trials) < 8:
+def fit_answer(times: InterruptTimes, trials: Sequence[InterruptTrial]) -> InterruptTimes:
+    """The times with the answer's delay that the trials show: the line through the medians of each prompt's. Fewer than
+    eight trials say nothing.
+    """
+    if len(trials) < _FEWEST:
         return times
-    at_once = replace(times, answer_s=0.0)
-    modelled_s = [at_once.response_at(trial.after_s, trial.step_s, layers) for trial in trials]
-    tenths = (quantiles(values, n=_QUANTILES) for values in ([trial.took_s for trial in trials], modelled_s))
-    return replace(times, answer_s=max(0.0, median(taken - answer for taken, answer in zip(*tenths, strict=True))))
+    lengths = sorted({trial.tokens for trial in trials})
+    delays = [median(trial.delay_s for trial in trials if trial.tokens == tokens) for tokens in lengths]
+    fixed_s, token_s = _line(lengths, delays)
+    return replace(times, answer_s=fixed_s, answer_token_s=token_s)
+
+
+def _line(lengths: Sequence[int], delays: Sequence[float]) -> tuple[float, float]:
+    """(height at 0, slope) of the least squares, neither below 0."""
+    middle, height = mean(lengths), mean(delays)
+    spread = fsum((x - middle) ** 2 for x in lengths)
+    slope = fsum((x - middle) * y for x, y in zip(lengths, delays, strict=True)) / spread if spread else 0.0
+    slope = max(0.0, slope)
+    if slope * middle > height:
+        return 0.0, fsum(x * y for x, y in zip(lengths, delays, strict=True)) / fsum(x * x for x in lengths)
+    return height - slope * middle, slope
 
 
 def _fitting(probe: EngineProbe, prompts: Sequence[int]) -> list[int]:

@@ -4,6 +4,7 @@ Needs numpy and a live engine (`probe`). What is predicted of a step is its whol
 passes between it and the next one, when the next one is queued already.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ ROW_KNOTS = (0, 1, 4, 16, 64, 256)
 FOLDS = 5
 WARM_UP_TRIALS = 10
 """Trials that are not counted: clocks rise and kernels are made meanwhile."""
+_MOVE_ROUNDS = 20
 _TOUCHED_TOKENS = 4096
 """Tokens per step when the slab is read before the measurement."""
 
@@ -132,7 +134,13 @@ def _measure_moves(probe: EngineProbe) -> list[TransferPoint]:
     lengths = copy_lengths(probe.ready.slots)
     with closing(ProbeHostTier(max(lengths) * probe.ready.kv_bytes_per_token)) as tier:
         probe.map_host_tier(tier)
-        return [point for tokens in lengths for point in probe.measure_move(tokens)]
+        times: dict[tuple[TransferKind, int], list[float]] = {}
+        order = lengths * _MOVE_ROUNDS
+        random.Random(0).shuffle(order)  # a copy finds the caches as one of another length left them
+        for tokens in order:
+            for kind, seconds in probe.move_times(tokens, 1).items():
+                times.setdefault((kind, tokens * probe.ready.kv_bytes_per_token), []).extend(seconds)
+    return [TransferPoint(kind, length, lower_quartile(seconds)) for (kind, length), seconds in times.items()]
 
 
 def step_interval_s(point: StepPoint) -> float:
@@ -186,16 +194,32 @@ def _risen(knots: tuple[float, ...], slopes: Array) -> PiecewiseCurve:
 
 
 def fit_transfers(points: Sequence[TransferPoint]) -> TransferModels:
-    """One line per kind that was measured; other kinds are taken for copies to the host tier."""
+    """One model per kind that was measured; other kinds are taken for copies to the host tier."""
     by_kind = {}
     for kind in sorted({point.kind for point in points}):
         chosen = [point for point in points if point.kind is kind]
         sizes, seconds = (
             np.array([getattr(point, name) for point in chosen], float) for name in ("byte_count", "seconds")
         )
-        fixed, slope = relative_fit(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
-        by_kind[kind] = TransferModel(float(fixed), 1.0 / max(float(slope), 1e-15))
+        by_kind[kind] = _fit_transfer(sizes, seconds)
     return TransferModels(by_kind.get(TransferKind.SLAB_TO_HOST, TransferModel(1e-3, 1e9)), by_kind)
+
+
+def _fit_transfer(sizes: Array, seconds: Array) -> TransferModel:
+    """Two lines that meet at the measured size that leaves the least error, the second as steep at least."""
+    models = [_fit_transfer_beyond(near, sizes, seconds) for near in sorted(set(sizes))[1:-1] or [sizes[0]]]
+    return min(models, key=lambda model: _squared_errors(model, sizes, seconds))
+
+
+def _fit_transfer_beyond(near_bytes: float, sizes: Array, seconds: Array) -> TransferModel:
+    far = np.maximum(0.0, sizes - near_bytes)
+    fixed, slope, far_slope = map(float, relative_fit(np.stack([np.ones_like(sizes), sizes, far], axis=1), seconds))
+    return TransferModel(fixed, 1.0 / max(slope, 1e-15), float(near_bytes), far_slope)
+
+
+def _squared_errors(model: TransferModel, sizes: Array, seconds: Array) -> float:
+    predicted = np.array([model.move_s(int(size)) for size in sizes])
+    return float(np.square(predicted / seconds - 1.0).sum())
 
 
 def step_errors(points: Sequence[StepPoint]) -> list[FitError]:

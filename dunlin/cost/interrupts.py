@@ -1,6 +1,5 @@
 """When an engine answers an interrupt: at the next safepoint of the running step, and a little later."""
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
@@ -23,13 +22,15 @@ class InterruptTimes:
     """`measured` are layers of a prompt alone, the shortest first; another layer is cut like the one next to it in
     length, and one much longer than all of them like several. Where nothing was measured, `layer_safepoints` are in
     each layer at least, and as many more that two are `response_s` apart at most; the number is a power of two.
-    `answer_s`: from the safepoint to the answer, in which the step stands still.
+    An answer comes `answer_s` after the safepoint, and `answer_token_s` later for each token of the rows that leave,
+    whose hidden states, queries and results are set aside; the step stands still meanwhile.
     """
 
     answer_s: float = 0.0
     layer_safepoints: int = 1
     response_s: float = 0.005
     measured: tuple[LayerPieces, ...] = ()
+    answer_token_s: float = 0.0
 
     def cut(self, layer_s: float, most: int) -> tuple[int, tuple[float, ...]]:
         """How a layer that takes so many seconds is cut: into equal runs, at most `most`, a power of two; and where the
@@ -42,13 +43,9 @@ class InterruptTimes:
             runs *= 2
         return runs, _nearest(self.measured, layer_s).starts
 
-    def response_at(self, after_s: float, step_s: float, layers: int) -> float:
-        """Seconds from an interrupt, `after_s` after the step began, to its answer."""
-        runs, starts = self.cut(step_s / layers, 1 << 16)
-        run_s = step_s / layers / runs
-        at = after_s % run_s / run_s
-        number = bisect_left(starts, at)
-        return ((starts[number] if number < len(starts) else 1.0) - at) * run_s + self.answer_s
+    def answer_delay_s(self, tokens: int) -> float:
+        """Seconds from the safepoint to the answer, if rows of so many tokens leave there."""
+        return self.answer_s + self.answer_token_s * tokens
 
     def _even(self, layer_s: float, most: int) -> int:
         pieces = self.layer_safepoints

@@ -62,7 +62,7 @@ def parse_interrupts(plain: Mapping[str, Any]) -> InterruptTimes:
     known = {name: value for name, value in plain.items() if name != "growth"}  # of profiles before `measured`
     measured = tuple(_layer_pieces(each) for each in known.pop("measured", ()))
     times = InterruptTimes(**known, measured=measured)
-    if times.answer_s < 0 or times.layer_safepoints < 1 or not times.response_s > 0:
+    if min(times.answer_s, times.answer_token_s) < 0 or times.layer_safepoints < 1 or not times.response_s > 0:
         raise ValueError(f"no engine answers interrupts so: {times}")
     return times
 
@@ -111,7 +111,7 @@ def parse_transfers(plain: Mapping[str, Any]) -> TransferModels:
     """Move models out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     models = {name: TransferModel(**part) for name, part in plain.items()}
     for name, model in models.items():
-        if model.fixed_s < 0 or not model.bytes_per_s > 0:
+        if min(model.fixed_s, model.near_bytes, model.far_byte_s) < 0 or not model.bytes_per_s > 0:
             raise ValueError(f"the moves of kind {name} take no time or a negative one: {model}")
     return TransferModels(models.pop("default"), {TransferKind[name]: model for name, model in models.items()})
 

@@ -20,10 +20,10 @@ def test_no_layer_has_more_runs_than_it_can() -> None:
     assert MEASURED.cut(100.0, 16) == (16, LONG.starts)
 
 
-def test_an_interrupt_is_answered_after_the_next_safepoint() -> None:
-    times = InterruptTimes(answer_s=0.001, layer_safepoints=2)
-    assert times.response_at(0.0105, step_s=0.016, layers=4) == pytest.approx(0.0025)
-    assert times.response_at(0.012, step_s=0.016, layers=4) == pytest.approx(0.001)
+def test_an_answer_takes_longer_the_more_tokens_leave() -> None:
+    times = InterruptTimes(answer_s=0.001, answer_token_s=2e-6)
+    assert times.answer_delay_s(0) == 0.001
+    assert times.answer_delay_s(1500) == pytest.approx(0.004)
 
 
 @pytest.mark.parametrize(("layer_s", "like"), [(0.001, SHORT), (0.0079, SHORT), (0.0081, LONG), (0.02, LONG)])
@@ -35,10 +35,3 @@ def test_a_layer_is_cut_like_the_measured_one_next_to_it_by_ratio(layer_s: float
 def test_a_layer_longer_than_all_is_cut_like_several(layer_s: float, runs: int) -> None:
     """Pieces do not grow with the layer."""
     assert MEASURED.cut(layer_s, 1 << 16) == (runs, LONG.starts)
-
-
-def test_an_interrupt_of_a_measured_layer_waits_for_its_own_pieces() -> None:
-    assert MEASURED.response_at(0.0165, step_s=0.032, layers=2) == pytest.approx(0.0075)
-    assert MEASURED.response_at(0.008, step_s=0.032, layers=2) == 0.0
-    assert MEASURED.response_at(0.013, step_s=0.032, layers=2) == pytest.approx(0.003)
-    assert MEASURED.response_at(0.0025, step_s=0.008, layers=2) == pytest.approx(0.0015)

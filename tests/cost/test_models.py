@@ -83,6 +83,12 @@ def test_moves_fall_back_to_the_default() -> None:
     assert moves.move_s(TransferKind.PEER_TO_SLAB, 2_000_000) == pytest.approx(3e-3)
 
 
+def test_bytes_beyond_the_near_ones_take_longer() -> None:
+    move = TransferModel(1e-3, 1e9, near_bytes=1e6, far_byte_s=2e-9)
+    assert move.move_s(1_000_000) == pytest.approx(2e-3)
+    assert move.move_s(1_500_000) == pytest.approx(2e-3 + 0.5e-3 * 3)
+
+
 def test_a_hosts_overhead_is_paid_per_step_and_more_with_a_prompt() -> None:
     kernels = step_model()
     hosted = StepWithOverhead(kernels, EngineOverhead(0.5, 0.25))

@@ -19,8 +19,8 @@ PRICE = st.floats(0, 1)
 @given(st.lists(PRICE, min_size=6, max_size=6), st.lists(PRICE, min_size=2, max_size=5))
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
-    moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
-    interrupts = InterruptTimes(1e-3, 4, measured=(LayerPieces(0.004, (0.0, 0.5)),))
+    moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9, 1e6, 1e-10)})
+    interrupts = InterruptTimes(1e-3, 4, measured=(LayerPieces(0.004, (0.0, 0.5)),), answer_token_s=1e-6)
     timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32, interrupts=interrupts)
     assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
 
@@ -43,10 +43,22 @@ def test_an_older_profile_says_nothing_of_interrupts_and_a_wrong_one_is_refused(
     assert parse_timing({name: value for name, value in plain.items() if name != "interrupts"}) == timing
     with pytest.raises(ValueError, match="no engine answers interrupts so"):
         parse_timing({**plain, "interrupts": {"layer_safepoints": 0}})
+    with pytest.raises(ValueError, match="no engine answers interrupts so"):
+        parse_timing({**plain, "interrupts": {"answer_token_s": -1e-9}})
     with pytest.raises(ValueError, match="no layer is cut so"):
         parse_timing({**plain, "interrupts": {"measured": [{"layer_s": 0.004, "starts": [0.5, 0.0]}]}})
 
 
-def test_moves_that_take_no_time_are_refused() -> None:
+def test_an_older_profile_says_neither_what_tokens_cost_an_answer_nor_what_far_bytes_cost_a_move() -> None:
+    curve = PiecewiseCurve((1.0,), (1.0,))
+    timing = EngineTiming(StepModel(curve, curve), TransferModels(TransferModel(0.1, 1e9), {}), 1.5, 10, 256)
+    plain = serialize_timing(timing)
+    del plain["interrupts"]["answer_token_s"], plain["moves"]["default"]["near_bytes"]
+    del plain["moves"]["default"]["far_byte_s"]
+    assert parse_timing(plain) == timing
+
+
+@pytest.mark.parametrize("wrong", [{"bytes_per_s": 0.0}, {"near_bytes": -1.0}, {"far_byte_s": -1e-12}])
+def test_moves_that_take_no_time_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="moves of kind default"):
-        parse_transfers({"default": {"fixed_s": 0.0, "bytes_per_s": 0.0}})
+        parse_transfers({"default": {"fixed_s": 0.0, "bytes_per_s": 1e9, **wrong}})

@@ -252,7 +252,8 @@ def render(found: "MeasuredProfile", key: "ProfileKey", path: Path, points: bool
 
 def _interrupts_line(times: "InterruptTimes") -> str:
     """What is known of interrupts."""
-    answer = f"an interrupt is answered {times.answer_s * 1e3:.2f} ms after a safepoint"
+    by_tokens = f"and {times.answer_token_s * 1e6:.2f} ms for 1,000 tokens that leave"
+    answer = f"an interrupt is answered {times.answer_s * 1e3:.2f} ms {by_tokens} after a safepoint"
     if not times.measured:
         return f"{answer}; how layers are cut was not measured"
     cuts = [f"{each.layer_s * 1e3:.2g} ms: {len(each.starts)}" for each in times.measured]

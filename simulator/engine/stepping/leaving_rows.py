@@ -1,12 +1,14 @@
 """Takes the rows that an `Interrupt` names out of the running step and of queued ones, each with its own fate."""
 
+from collections.abc import Iterable
+
 from dunlin.messages.engine import Interrupt, Interrupted, Step
 from dunlin.messages.types import Verdict, i8, i32, i64
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.stepping.parked_rows import SimulatedParkedRow, SimulatedParkedRows
 from simulator.engine.stepping.running_step import LAYER_UNITS
-from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, row_slots
+from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, row_positions, row_slots
 
 
 class LeavingRows:
@@ -24,13 +26,16 @@ class LeavingRows:
 
     def take_running(self, queued: QueuedSimStep) -> None:
         """Take named rows out of the running step, of which `queued.units` are done: park them or forget their work."""
+        if self._message.step not in (0, queued.step.step):
+            return
         for row in self._take(queued):
             self._add(queued, row, queued.units, self._leave(queued, row))
 
     def take_queued(self, queue: SimulatedStepQueue) -> None:
-        """Take named rows out of the queued steps up to the message's number."""
+        """Take named rows out of the queued steps up to the message's number, or of the one that it names."""
+        only, up_to = self._message.step, self._message.up_to_step
         for queued in queue.steps:
-            if queued.step.step <= self._message.up_to_step:
+            if queued.step.step == only if only else queued.step.step <= up_to:
                 for row in self._take(queued):
                     self._add(queued, row, 0, False)
                     self._parked.free([queued.step.sequence[row]])
@@ -76,3 +81,14 @@ class LeavingRows:
         if self._audit is not None:
             self._audit.left(number, start, slots)
         return parked
+
+
+def leaving_tokens(queued: QueuedSimStep, interrupts: Iterable[Interrupt]) -> int:
+    """Tokens of the rows of the running step that the interrupts take out. The engine sets aside what was computed of
+    them whether they are parked or not.
+    """
+    step, named = queued.step, [frozenset(message.sequence) for message in interrupts]
+    leaving = [row for row in queued.rows if any(not each or step.sequence[row] in each for each in named)]
+    if isinstance(step, Step):
+        return sum(len(row_positions(step, row)) for row in leaving)
+    return sum(step.stop[row] - step.start[row] for row in leaving)

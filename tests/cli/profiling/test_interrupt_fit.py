@@ -1,7 +1,5 @@
 """How an engine answers interrupts is found again from its pieces and its answers."""
 
-import random
-
 import pytest
 
 from cli.profiling.interrupt_fit import InterruptTrial, fit_answer, layer_pieces
@@ -10,24 +8,37 @@ from dunlin.cost.interrupts import InterruptTimes, LayerPieces
 MEASURED = (LayerPieces(0.003, (0.0, 0.2)), LayerPieces(0.006, (0.0, 0.1, 0.4)))
 
 
-def trials(times: InterruptTimes, layers: int, count: int = 60) -> list[InterruptTrial]:
-    draw = random.Random(5)
-    steps = [(step_s, step_s * draw.uniform(0.1, 0.85)) for step_s in (0.02, 0.03, 0.06) for _ in range(count)]
-    return [InterruptTrial(100, step_s, at_s, times.response_at(at_s, step_s, layers)) for step_s, at_s in steps]
+def trials(delays: dict[int, list[float]]) -> list[InterruptTrial]:
+    """Of prompts of so many tokens, answers so long after the safepoint."""
+    return [InterruptTrial(tokens, 0.1, 0.05, 0.003, each) for tokens, found in delays.items() for each in found]
 
 
 @pytest.mark.parametrize("measured", [(), MEASURED])
-@pytest.mark.parametrize("answer_s", [0.0, 0.0008, 0.002])
-def test_a_known_answer_is_found_again(answer_s: float, measured: tuple[LayerPieces, ...]) -> None:
-    truth = InterruptTimes(answer_s, measured=measured)
-    found = fit_answer(InterruptTimes(0.7, measured=measured), trials(truth, layers=8), layers=8)
-    assert found.answer_s == pytest.approx(answer_s, abs=1e-12)
+@pytest.mark.parametrize(("answer_s", "token_s"), [(0.0, 0.0), (0.0008, 0.0), (0.0004, 6e-7), (0.0, 2e-6)])
+def test_a_known_answer_is_found_again(answer_s: float, token_s: float, measured: tuple[LayerPieces, ...]) -> None:
+    """Of each prompt two of five answers were disturbed."""
+    late = (0.0, 0.009, 0.0, 0.0, 0.02)
+    seen = {tokens: [answer_s + token_s * tokens + more for more in late] for tokens in (200, 500, 1100)}
+    found = fit_answer(InterruptTimes(0.7, measured=measured, answer_token_s=0.7), trials(seen))
+    assert (found.answer_s, found.answer_token_s) == pytest.approx((answer_s, token_s), abs=1e-12)
     assert found.measured == measured
+
+
+def test_an_answer_never_takes_less_for_more_tokens_nor_less_than_none() -> None:
+    falling = fit_answer(InterruptTimes(), trials({200: [0.003] * 4, 500: [0.001] * 4}))
+    assert [falling.answer_s, falling.answer_token_s] == pytest.approx([0.002, 0.0])
+    steep = fit_answer(InterruptTimes(), trials({100: [0.0] * 4, 200: [0.001] * 4}))
+    assert [steep.answer_s, steep.answer_token_s] == pytest.approx([0.0, 0.2 / 50_000])
+
+
+def test_prompts_of_one_length_say_nothing_of_tokens() -> None:
+    found = fit_answer(InterruptTimes(), trials({500: [0.001] * 8}))
+    assert (found.answer_s, found.answer_token_s) == (0.001, 0.0)
 
 
 def test_too_few_say_nothing() -> None:
     times = InterruptTimes(measured=MEASURED)
-    assert fit_answer(times, trials(InterruptTimes(0.01, 4), 8, count=2), 8) == times
+    assert fit_answer(times, trials({200: [0.01] * 4, 500: [0.02] * 3})) == times
 
 
 def test_a_layer_has_its_share_of_the_pieces_the_longest_last() -> None:

@@ -18,7 +18,7 @@ from cli.profiling.engine_probe import (
 )
 from cli.profiling.profiler import fit_steps, fit_transfers, step_errors, step_point, transfer_errors
 from cli.profiling.trial_plan import TrialSizes, step_trials
-from dunlin.cost.models import PiecewiseCurve, StepModel
+from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel
 from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
 from dunlin.messages.types import TransferKind
 
@@ -53,6 +53,26 @@ def test_moves_are_lines_per_kind() -> None:
     assert outward.fixed_s == pytest.approx(1e-3)
     assert outward.bytes_per_s == pytest.approx(2e9)
     assert max(error.mean for error in transfer_errors(points)) < 1e-6
+
+
+def test_moves_beyond_the_cache_are_found_again() -> None:
+    """Above 1 MB a byte takes three times as long; one point in nine was disturbed."""
+    truth = TransferModel(1e-4, 1e10, near_bytes=1 << 20, far_byte_s=2e-10)
+    sizes = [1 << power for power in range(12, 24)]
+    late = {1 << 16: 1.5}
+    points = [
+        TransferPoint(TransferKind.SLAB_TO_HOST, size, truth.move_s(size) * late.get(size, 1.0)) for size in sizes
+    ]
+    found = fit_transfers(points).by_kind[TransferKind.SLAB_TO_HOST]
+    assert found.near_bytes == 1 << 20
+    for size in (5000, 700_000, 3_000_000, 20_000_000):
+        assert found.move_s(size) == pytest.approx(truth.move_s(size), rel=0.02)
+
+
+def test_moves_of_two_lengths_are_a_line() -> None:
+    points = [TransferPoint(TransferKind.SLAB_TO_HOST, size, 1e-3 + size / 2e9) for size in (1000, 1_000_000)]
+    found = fit_transfers(points).default
+    assert found.move_s(500_000) == pytest.approx(1e-3 + 500_000 / 2e9)
 
 
 def test_what_is_usual_forgets_disturbances() -> None:

@@ -65,6 +65,38 @@ def test_an_answer_takes_its_time_in_which_the_step_stands_still() -> None:
     assert [at_s for at_s, message in found if isinstance(message, StepDone)] == [0.082]
 
 
+@pytest.mark.parametrize("verdict", [DISCARD, SUSPEND])
+@pytest.mark.parametrize(
+    ("named", "tokens"), [([[2]], 10), ([[1], [2]], 20), ([[1], [1, 2]], 20), ([[]], 20), ([[2], []], 20), ([[9]], 0)]
+)
+def test_an_answer_takes_longer_the_more_tokens_leave(named: list[list[int]], tokens: int, verdict: Verdict) -> None:
+    """Two rows of ten tokens; each is set aside once, whatever its fate and however many interrupts name it."""
+    bench = two(interrupts=InterruptTimes(answer_s=0.001, layer_safepoints=8, answer_token_s=1e-4))
+    bench.tell(*(interrupt(7 + at, verdict, *each) for at, each in enumerate(named)), at_s=0.022)
+    delay_s = 0.001 + 1e-4 * tokens
+    found = answers(bench)
+    left_s = [at_s for at_s, message in found if isinstance(message, Interrupted)]
+    assert left_s == pytest.approx([0.0225 + delay_s] * len(named))
+    (done_s,) = (at_s for at_s, message in found if isinstance(message, StepDone))
+    assert done_s == pytest.approx(0.0225 + delay_s if tokens == 20 else 0.08 + delay_s)
+
+
+def test_the_step_stands_still_for_each_of_its_answers() -> None:
+    bench = two(interrupts=InterruptTimes(answer_token_s=1e-4))
+    bench.tell(interrupt(7, SUSPEND, 1), at_s=0.002)
+    bench.tell(interrupt(8, SUSPEND, 2), at_s=0.014)  # 13 ms of its work are done: the next safepoint is at 15
+    assert [at_s for at_s, _ in bench.of(Interrupted)] == pytest.approx([0.005 + 0.001, 0.015 + 0.002])
+
+
+def test_the_row_of_a_resumed_step_is_set_aside_again() -> None:
+    bench = two(interrupts=InterruptTimes(answer_token_s=1e-4))
+    bench.tell(interrupt(7, SUSPEND, 1), at_s=0.002)
+    bench.tell(Resume(2, i64([1])), at_s=0.1)
+    bench.tell(interrupt(8, SUSPEND), at_s=0.102)
+    first, second = (at_s for at_s, left in bench.of(Interrupted))
+    assert (first, second) == pytest.approx((0.005 + 0.001, 0.105 + 0.001))
+
+
 def test_each_of_several_interrupts_before_one_safepoint_counts() -> None:
     bench = two()
     bench.tell(interrupt(7, SUSPEND, 2), interrupt(8, DISCARD, 2), interrupt(9, DISCARD), at_s=0.021)
