@@ -3,6 +3,7 @@
 The choice itself is `dunlin/policies/elastic.py`'s. A sequence asks again after a while when members refuse.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
@@ -86,11 +87,13 @@ class SpreadPlacement:
         self._tries = min(self._tries + 1, MAX_DELAYS)
         return [After(self._config.retry_s * self._tries, SlotsRetry(self._turn))]
 
-    def missing_slots(self) -> int:
-        """Slots that the group lacks for all its sequences, those that they generate next included."""
+    def missing_slots(self, without: Collection[int] = ()) -> int:
+        """Slots that the group lacks for all its sequences, those that they generate next included; or would lack
+        `without` some members.
+        """
         demands = [Demand(each.missing, self._ahead(each), 1) for each in self._spreads.live()]
         demands += [Demand(len(each.sequence.tokens), self._ahead(each), 1) for each in self._spreads.waiting()]
-        return missing_slots(demands, self._requests.rooms({}))
+        return missing_slots(demands, [each for each in self._requests.rooms({}) if each.member not in without])
 
     def _ahead(self, spread: SpreadSequence) -> int:
         """Slots to have for the tokens that it may generate next, beside those that it has; the last one needs none."""
