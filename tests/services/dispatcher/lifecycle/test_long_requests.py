@@ -264,3 +264,14 @@ def test_a_request_that_the_fleet_no_longer_holds_alone_gets_a_group() -> None:
     b.give(B, Joined())
     sent = [*b.give(A, Gone("killed")), *b.view(member(B), member(A, max_positions=5000), base_version=0)]
     assert target(sent, PlaceLong) == [G]
+
+
+def test_a_starved_batch_request_is_asked_for_as_an_interactive_one() -> None:
+    b = wide(starvation__batch_wait_s=4.0)
+    b.give(client("batch"), submit(LONG, request_class=RequestClass.BATCH))
+    b.now_s = 3.9
+    assert b.view(member(A, max_positions=5000), member(B, max_positions=5000)) == []
+    b.now_s = 4.5
+    again = only(b.view(member(A, max_positions=5000), member(B, max_positions=5000)), PlaceLong)
+    assert (again.request, again.attempt, again.request_class) == (1, 1, RequestClass.INTERACTIVE)
+    assert only(b.give(G, LongPlaced(1, 1, A, 9)), Place).rises_after_s == 0.0
