@@ -58,6 +58,6 @@ class GroupCapacity:
         return [KnownGroup(one.group, one.address, free[one.group]) for one in leaders if not one.draining]
 
     def _pool_tokens(self) -> int:
-        members = [member for member in self._fleet.members if member.capacity_slots > 0]
+        members = [one for one in self._fleet.members if one.capacity_slots > 0 and not one.draining]
         slots = sum(member.capacity_slots for member in members)
         return min([slots, *(member.max_positions for member in members if member.max_positions)])

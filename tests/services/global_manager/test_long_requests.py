@@ -237,6 +237,17 @@ def test_one_that_could_never_fit_keeps_nobody_waiting() -> None:
     assert fleet.placed(2, 150).leader == A
 
 
+def test_a_drained_instance_holds_nothing_and_keeps_nobody_waiting() -> None:
+    fleet = Fleet(A, B, C)
+    fleet.view(1.0, c={"draining": True})
+    assert fleet.ask(1, 250) == []
+    assert fleet.placed(2, 150).leader == A
+    fleet.look(10.0)
+    fleet.view(70.0)
+    (refused,) = fleet.ask(3, 250)
+    assert (refused.reason, refused.limit_tokens) == (LongRefusal.TOO_LONG, 200)
+
+
 def test_a_manager_whose_policy_forms_no_groups_refuses() -> None:
     fleet = Fleet(A, B, groups__policy="local_groups")
     (refused,) = fleet.ask(1, 150)
