@@ -75,6 +75,8 @@ def test_without_a_limit_of_the_clients_it_may_grow_to_what_all_can_hold() -> No
 class TestTheDoor:
     def test_what_no_group_could_hold_is_refused_with_the_limit(self) -> None:
         b = wide()
+        assert target(b.give(client("early"), submit(range(1, 4000))), PlaceLong) == [G], "the manager knows more"
+        b.now_s = 60.0
         (refused,) = b.give(client("c"), submit(range(1, 1990), max_tokens=12))
         assert isinstance(refused.message, SubmitRejected)
         assert refused.message.code is RejectionCode.TOO_LONG
