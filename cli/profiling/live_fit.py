@@ -14,7 +14,7 @@ import numpy as np
 from cli.profiling.fitting.regression import Array
 from cli.profiling.profiler import step_interval_s, step_unsteadiness
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import BatchCounts, MessageCosts, PiecewiseCurve, StepTimes
+from dunlin.cost.models import AttentionCounts, BatchCounts, GroupStepTimes, MessageCosts, PiecewiseCurve
 from dunlin.cost.store import StepPoint
 from dunlin.workload.loadgen.stats import RequestRecord
 
@@ -32,12 +32,21 @@ _ENOUGH = 10
 class LiveStepModel:
     """Step times beside all that runs on a live cluster: `taken` over what is predicted for the engine alone."""
 
-    engine_alone: StepTimes
+    engine_alone: GroupStepTimes
     live_curve: PiecewiseCurve
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""
         return self.live_curve.at(self.engine_alone.step_s(batch))
+
+    @property
+    def bare_s(self) -> float:
+        """See `GroupStepTimes`."""
+        return self.live_curve.at(self.engine_alone.bare_s)
+
+    def attention_s(self, work: AttentionCounts) -> float:
+        """See `GroupStepTimes`: what runs beside is counted with the whole step."""
+        return self.engine_alone.attention_s(work)
 
 
 def fit_live_timing(timing: EngineTiming, steps: Sequence[StepPoint]) -> EngineTiming:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from dunlin.cost.device import Device, DeviceError
 from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.group_steps import ExchangeBytes
 from dunlin.cost.models import ComposedModel, CountSheet, EngineLinks, PiecewiseCurve, TransferModel, TransferModels
 from dunlin.cost.shapes import ModelShape, ShapeError
 from dunlin.cost.surface import Surface
@@ -189,7 +190,15 @@ class StepComposer:
             layers=shape.layers,
             links=self._links(),
             node=device.node,
+            exchange=self.exchange_bytes(),
         )
+
+    def exchange_bytes(self) -> ExchangeBytes:
+        """What steps of a group exchange of one token in one layer, over all GPUs of the instance."""
+        shape, tp = self._shape, self._tp
+        query = shape.heads * shape.head_dim * shape.dtype_bytes
+        result = shape.heads * (shape.head_dim + 1) * 4
+        return ExchangeBytes(query, result, shape.kv_bytes_per_token(tp) / shape.layers)
 
     def activation_bytes(self, tokens: int, rows: int) -> int:
         """The most that one GPU needs at once for a step's activations: the residual, its norm, and what is wider of
@@ -208,6 +217,8 @@ class StepComposer:
             pcie=tp * device.host_link.bytes_per_s,
             nvlink=tp * device.nvlink.bytes_per_s,
             nic=tp * device.peer_link.bytes_per_s,
+            nvlink_s=device.nvlink.fixed_s,
+            nic_s=device.peer_link.fixed_s,
             look=memory,
             switch=device.host_link.bytes_per_s,
             gpus=tp,

@@ -43,12 +43,59 @@ class BatchCounts:
         self.decode_context += context
 
 
+@dataclass(slots=True)
+class AttentionCounts:
+    """Attention alone: `pairs` of a query and a key by `queries` that have others beside them in their sequence, and
+    `context` keys that `rows` single queries attend to.
+    """
+
+    queries: int = 0
+    pairs: float = 0.0
+    rows: int = 0
+    context: int = 0
+
+    def add(self, queries: int, keys: int) -> None:
+        """Count queries of one sequence that attend to `keys` each."""
+        if queries == 1:
+            self.rows += 1
+            self.context += keys
+        else:
+            self.queries += queries
+            self.pairs += queries * keys
+
+    def add_all(self, other: "AttentionCounts") -> None:
+        """Count what another one counts."""
+        self.queries += other.queries
+        self.pairs += other.pairs
+        self.rows += other.rows
+        self.context += other.context
+
+
 class StepTimes(Protocol):
     """A predictor of a step's duration."""
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes; monotone in every count, never negative."""
         ...
+
+
+class GroupStepTimes(StepTimes, Protocol):
+    """A predictor for steps that compute with those of other engines, too."""
+
+    @property
+    def bare_s(self) -> float:
+        """Seconds of a step without a row, before what it computes for others."""
+        ...
+
+    def attention_s(self, work: AttentionCounts) -> float:
+        """Seconds of attention alone, over all layers."""
+        ...
+
+
+def own_attention(batch: BatchCounts) -> AttentionCounts:
+    """The attention that a step of these counts computes for its own rows."""
+    pairs = batch.prefix_products + 0.5 * (batch.self_products + batch.prefill_tokens)
+    return AttentionCounts(batch.prefill_tokens, pairs, batch.decode_rows, batch.decode_context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +169,15 @@ class StepModel:
             seconds += self.product_s * pairs + self.prefix_s * prefix + self.prefill_row_s * batch.prefill_rows
         return seconds + self.decode_row_s * batch.decode_rows + self.decode_context_s * batch.decode_context
 
+    @property
+    def bare_s(self) -> float:
+        """See `GroupStepTimes`."""
+        return self.fixed_s
+
+    def attention_s(self, work: AttentionCounts) -> float:
+        """See `GroupStepTimes`."""
+        return self.product_s * work.pairs + self.decode_row_s * work.rows + self.decode_context_s * work.context
+
 
 @dataclass(frozen=True, slots=True)
 class CountSheet:
@@ -191,6 +247,16 @@ class ComposedModel:
             seconds += self.decode.at(decoding, batch.decode_context / decoding)
         return seconds
 
+    @property
+    def bare_s(self) -> float:
+        """See `GroupStepTimes`."""
+        return self.fixed_s
+
+    def attention_s(self, work: AttentionCounts) -> float:
+        """See `GroupStepTimes`."""
+        seconds = self.prefill.at(work.queries, work.pairs / work.queries) if work.queries else 0.0
+        return seconds + (self.decode.at(work.rows, work.context / work.rows) if work.rows else 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class TransferModel:
@@ -239,7 +305,7 @@ class EngineOverhead:
 class StepWithOverhead:
     """The time of a step on a device (`kernels`), with what the host adds."""
 
-    kernels: StepTimes
+    kernels: GroupStepTimes
     overhead: EngineOverhead
 
     def step_s(self, batch: BatchCounts) -> float:
@@ -248,6 +314,15 @@ class StepWithOverhead:
         if batch.prefill_rows:
             return seconds + self.overhead.step_s + self.overhead.prefill_s
         return seconds + self.overhead.step_s if batch.decode_rows else seconds
+
+    @property
+    def bare_s(self) -> float:
+        """See `GroupStepTimes`."""
+        return self.kernels.bare_s + self.overhead.step_s
+
+    def attention_s(self, work: AttentionCounts) -> float:
+        """See `GroupStepTimes`."""
+        return self.kernels.attention_s(work)
 
 
 def compute_bound_tokens(tokens: PiecewiseCurve, fixed_s: float = 0.0) -> int | None:
@@ -266,13 +341,15 @@ class EngineLinks:
     """The links of one engine: bytes per second of each direction, of all its GPUs together; 0: without limit.
 
     `pcie` to the host, of which `switch` is what the `gpus_per_switch` GPUs at one PCIe switch share (0: none do);
-    `nvlink` to engines of the same node, `nic` to those of others; `look`: at which it reads what a peer wrote.
+    `nvlink` to engines of the same node, `nic` to those of others, and `nvlink_s` and `nic_s` until a message arrives
+    there at least; `look`: at which it reads what a peer wrote.
     `host_busy_share`: the part of the unshared time of a copy to or from the host that steps lose to it;
     `send_byte_s`, `receive_byte_s`: the seconds that they lose to each byte for or from a peer. `is_duplex`: copies to
     and from the host go on at the same time.
 
     The defaults are of the CPU backend, whose engine copies with the threads that compute: two processes move 8 GB/s
-    over shared memory and 2.7 GB/s over a socket (measured, docs/simulator.md).
+    over shared memory and 2.7 GB/s over a socket (measured, docs/simulator.md); one that waits for a peer looks every
+    50 µs.
 
     Raises:
         ValueError: a figure is negative, or there is no GPU.
@@ -281,6 +358,8 @@ class EngineLinks:
     pcie: float = 0.0
     nvlink: float = 8e9
     nic: float = 2.7e9
+    nvlink_s: float = 50e-6
+    nic_s: float = 100e-6
     look: float = 8e9
     switch: float = 0.0
     gpus: int = 1

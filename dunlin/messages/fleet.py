@@ -26,7 +26,9 @@ class InstanceReport:
     `ttft_misses_total` and `tpot_misses_total` are counters of late tokens by `MissCause`. `step_times`: what the times
     of steps are predicted from; `prompt_step_error` and `decode_step_error` are the mean relative errors of the latest
     predictions of steps with prompts and of decode rows alone, `learnt_steps_total` the steps that taught it, also by
-    processes before.
+    processes before. `guest_slots` of the slots that are not free are set aside for sequences of its elastic group. Of
+    a group's leader: `spread_waiting` long requests wait for room at the members, `spread_running` have some; neither
+    are among those that wait or run here.
     """
 
     ready: bool = number(1, default=False)
@@ -97,6 +99,9 @@ class InstanceReport:
     learnt_steps_total: int = number(87, default=0)
     ttft_misses_total: I64 = number(90, default_factory=i64)
     tpot_misses_total: I64 = number(91, default_factory=i64)
+    guest_slots: int = number(92, default=0)
+    spread_waiting: int = number(93, default=0)
+    spread_running: int = number(94, default=0)
 
 
 @message(command=3)
@@ -132,10 +137,18 @@ class KvstoreReport:
 
 @message(command=5)
 class ManagerReport:
-    """A global manager's report of itself; `epoch` 0 when it does not lead."""
+    """A global manager's report of itself; `epoch` 0 when it does not lead.
+
+    `long_waiting` requests wait here for an elastic group, `long_placed` have one, of `elastic_groups` that there are.
+    """
 
     epoch: int = number(1, default=0)
     plan_version: int = number(2, default=0)
+    long_waiting: int = number(3, default=0)
+    long_placed: int = number(4, default=0)
+    elastic_groups: int = number(5, default=0)
+    long_placed_total: int = number(6, default=0)
+    long_refused_total: int = number(7, default=0)
 
 
 @message()
@@ -185,6 +198,8 @@ class MemberView:
     preemptible_running: int = number(22, default=0)
     batch_waiting: int = number(23, default=0)
     batch_waiting_tokens: int = number(24, default=0)
+    weights_digest: str = number(25, default="")
+    guest_slots: int = number(26, default=0)
 
 
 @message(event=2, about=Subject.RECEIVER, hot=True)

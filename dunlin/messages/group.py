@@ -5,8 +5,9 @@ The instance that needs a peer dials it; either side may then ask on the one str
 local: it asks this process's own dialing for such a stream and never crosses a wire.
 
 A group's leader says `JoinGroup`, and the member `MemberReady`; once all engines have met (`MeetMembers`, `MembersMet`)
-the leader opens *guests*: sequences of its own that members compute parts of. It names members by their index in the
-group's order and tokens by their positions; a member alone knows its slots. Every `GroupStep` has one `GroupStepDone`.
+the leader opens *guests*: sequences of its own that members compute parts of. It names members by the index that
+`JoinGroup` gave them and tokens by their positions; a member alone knows its slots. Every `GroupStep` has one
+`GroupStepDone`.
 All of these carry the group's number, which no two groups share; what names another group than the member's is stale.
 """
 
@@ -145,11 +146,15 @@ class ReservationLost:
 class JoinGroup:
     """The leader of `group` by the order (`epoch`, `plan_version`) asks a member what it brings; `MemberReady` answers
     as soon as the member follows that order or a newer one of the group, and has an engine.
+
+    `member` is the receiver's index in all that the group says of members: its own as long as it is in the group,
+    whatever later orders add or remove. The leader's is 0.
     """
 
     epoch: int = number(1)
     plan_version: int = number(2)
     group: int = number(3)
+    member: int = number(4)
 
 
 @message()
@@ -203,8 +208,8 @@ class OpenGuest:
     """Open a sequence of the leader's, and set `slots` token slots aside for what will lie here of it.
 
     `sequence` is its number at all members' engines. The other fields are `Open`'s and `Place`'s. KV of its first
-    `elsewhere_tokens` tokens lies at other members; rows here start after them. A guest that is open is opened anew,
-    with other tokens: what lies here of it stays.
+    `elsewhere_tokens` tokens lies here or at other members. A guest that is open is opened anew, with other tokens:
+    what lies here of those stays, and what was written here after them is void.
     """
 
     group: int = number(1)

@@ -4,60 +4,16 @@ Group numbers are names: a member that already leads a group keeps its number, s
 changes nothing that need not change. The same holds for parts.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 
 from dunlin.effects import Address
 from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
+from dunlin.policies.elastic_groups import elastic
+from dunlin.policies.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints, GroupPolicy
 
 SLACK = 1
 """A split may be off by so many instances: one that joins or is lost for a while makes no other change sides."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCandidate:
-    """An instance that may be grouped. `group` is the group that it is in, 0 for none, and `part` what it does there.
-
-    `serves`: it can do its part now. `requests` run or wait there.
-    """
-
-    address: Address
-    capacity_slots: int = 0
-    group: int = 0
-    role: GroupRole = GroupRole.LOCAL
-    serves: bool = True
-    requests: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Members that step together, in this order; the first leads. `parts` has one entry per member.
-
-    `explain` makes the reason: of thousands of groups in a plan, few are new and reported.
-    """
-
-    number: int
-    kind: GroupKind
-    members: tuple[Address, ...]
-    roles: tuple[GroupRole, ...]
-    explain: Callable[[], Why] = field(compare=False, repr=False)
-
-    @property
-    def why(self) -> Why:
-        """The reason for the group, and for its parts."""
-        return self.explain()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupConstraints:
-    """What an operator says about groups: of the instances, `prefill_share` compute prompts where work is split."""
-
-    prefill_share: float = 0.5
-
-
-GroupPolicy = Callable[[Sequence[GroupCandidate], GroupConstraints], list[Group]]
-EVEN_SPLIT = GroupConstraints()
 
 
 def local_groups(candidates: Sequence[GroupCandidate], terms: GroupConstraints = EVEN_SPLIT) -> list[Group]:
@@ -175,4 +131,10 @@ def _why_role(
     )
 
 
-GROUP_POLICIES: dict[str, GroupPolicy] = {"local_groups": local_groups, "prefill_decode": prefill_decode}
+GROUP_POLICIES: dict[str, GroupPolicy] = {
+    "local_groups": local_groups,
+    "prefill_decode": prefill_decode,
+    "elastic": elastic,
+}
+GROUPS_OF_SEVERAL = ("elastic",)
+"""The policies whose groups may have several members, for requests that no instance alone can hold."""

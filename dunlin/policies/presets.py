@@ -12,6 +12,7 @@ from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
+from dunlin.policies.long_requests import LONG_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from dunlin.policies.victim import VICTIM_POLICIES
@@ -34,6 +35,7 @@ class Preset:
     admit: str = "all"
     handoff: str = "none"
     interrupt: str = "never"
+    long: str = "refuse"
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -46,6 +48,7 @@ class Preset:
             "admit": ADMIT_POLICIES,
             "handoff": HANDOFF_POLICIES,
             "interrupt": INTERRUPT_POLICIES,
+            "long": LONG_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -57,6 +60,7 @@ PRESETS: dict[str, Preset] = {
     "least_loaded": Preset(dispatch="least_loaded"),
     "round_robin": Preset(dispatch="round_robin"),
     "shortest_queue": Preset(dispatch="fewest_requests"),
+    "elastic": Preset(dispatch="prefix_affinity", group="elastic", long="group"),
     "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", preemption="recompute"),
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
@@ -70,6 +74,7 @@ DEFAULT_PRESET = "chunked"
 SETTING_OF = {
     "dispatch": "dispatcher.placement.policy",
     "admit": "dispatcher.admission.policy",
+    "long": "dispatcher.placement.long_policy",
     "batch": "instance.scheduler.policy",
     "victim": "instance.preemption.victim_policy",
     "preemption": "instance.preemption.mode",

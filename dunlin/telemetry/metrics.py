@@ -93,6 +93,10 @@ FIELDS: dict[str, dict[str, str]] = {
         "layout": "version of the layers held",
         "layers_held": "layers whose weights the engine holds",
         "model_layers": "layers of the model",
+        "group": "number of its group, 0 for none",
+        "kind": "kind of its group: 0 alone, 4 elastic",
+        "part": "what it does there: 0 all, 5 prompts, 6 all but prompts, 7 leads the group, 8 is a member",
+        "guest_slots": "token slots set aside for sequences of its elastic group",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",
@@ -120,6 +124,11 @@ FIELDS: dict[str, dict[str, str]] = {
     "manager": {
         "epoch": "term that this manager leads, 0 when it does not lead",
         "plan_version": "newest plan of that term",
+        "long_waiting": "long requests that wait here for an elastic group",
+        "long_placed": "long requests that have a group",
+        "elastic_groups": "elastic groups that there are",
+        "long_placed_total": "long requests that got a group",
+        "long_refused_total": "long requests that got none",
     },
 }
 

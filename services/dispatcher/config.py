@@ -6,6 +6,7 @@ from dunlin.config.common import ReportsConfig
 from dunlin.config.fields import check, section, setting
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
+from dunlin.policies.long_requests import LONG_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,27 @@ class PlacementConfig:
         unit="seconds",
         above=0,
         why="about one step: room appears when a step ends",
+    )
+    long_policy: str = setting(
+        "refuse",
+        "What becomes of a request that no instance alone can hold: `refuse`, or `group`: the manager is asked for "
+        "instances that hold it together.",
+        choices=LONG_POLICIES,
+        why="the manager forms groups only where its policy is `elastic`",
+    )
+    long_tokens: int = setting(
+        0,
+        "With `group`, requests with longer prompts get a group too, though an instance could hold them. 0: none.",
+        unit="tokens",
+        least=0,
+        why="a group is worth its exchanges where prompts take seconds",
+    )
+    leaderless_s: float = setting(
+        1.0,
+        "No manager has led for so long: a long request goes to the group with most room in the last view.",
+        unit="seconds",
+        above=0,
+        why="an election takes longer only where the leader died",
     )
     max_lost_attempts: int = setting(
         16,

@@ -23,8 +23,10 @@ from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.lifecycle.joining import RequestJoins
+from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.dispatcher.lifecycle.migrations import Migrations
 from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.placement.group_capacity import GroupCapacity
 from services.dispatcher.placement.monitor_directory import MonitorDirectory
 from services.dispatcher.placement.placer import RequestPlacer
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
@@ -48,6 +50,9 @@ class DispatcherCore:
         self.fleet = FleetState(
             placement.max_waiting_per_instance, placement.view_lag_s, CANDIDATE_ORDERS[placement.policy]
         )
+        self._capacity = GroupCapacity(self.fleet, placement, config.outage.give_up_after_s)
+        if self._capacity.is_used:
+            self.journal.needs_group = self._capacity.needs_group
         self.directory = MonitorDirectory()
         self.totals = RequestTotals()
         self._outage, self._idempotency = config.outage, keep
@@ -84,9 +89,12 @@ class DispatcherCore:
         self._adoption = RequestAdoption(
             self.journal, self.fleet, self._fences, self._completion, self.totals, config.adoption
         )
+        self._long = LongRequestPlacer(
+            self.journal, self.fleet, self._capacity, self._placement, self._completion, self.totals, placement
+        )
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
         self._handlers = handlers_of(
-            self, attempts, self._migrations, self._adoption, self._completion, self._heartbeat
+            self, attempts, self._migrations, self._adoption, self._completion, self._heartbeat, self._long
         )
 
     @property
@@ -102,6 +110,8 @@ class DispatcherCore:
         effects = handler(now_s, sender, message)
         if self.journal.queued:
             effects += self._dispatch_waiting(now_s)
+        if self.journal.deferred.has_changed:
+            effects += self._long.on_change(now_s)
         return effects
 
     def report(self) -> DispatcherReport:
@@ -135,7 +145,7 @@ class DispatcherCore:
             effects += joined
             if is_known:
                 return effects
-            limit = self.fleet.fleet_max_length([])
+            limit = self._capacity.max_length(now_s)
             submit = self._admission.cap_max_tokens(submit, limit)
             queued, waiting = self.journal.queued_against(submit), self.fleet.waiting_of(submit.request_class)
             refusal = self._admission.refusal(submit, queued, limit, now_s, waiting)
@@ -222,6 +232,8 @@ class DispatcherCore:
         """A stream ended: abort the client's request, or queue the instance's requests again, ahead of new ones."""
         if sender.role == "client":
             return self._on_abort(now_s, sender, Abort())
+        if sender.role == "global_manager":
+            return self._long.on_manager_gone(now_s, sender)
         self._heartbeat.gone(sender)
         self.fleet.forget_monitor(sender)
         self.fleet.remove_instance(sender)
@@ -242,7 +254,7 @@ class DispatcherCore:
             for request in self.journal.ordered_requests_at(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
                 effects += self._completion.requeue_lost(now_s, request, "suspect: no sign of progress")
-        return effects + self._adoption.recheck() + self._watch_outage(now_s)
+        return effects + self._long.on_view(now_s) + self._adoption.recheck() + self._watch_outage(now_s)
 
     @handles
     def _on_membership(
@@ -275,6 +287,9 @@ class DispatcherCore:
         dispatched, oversized = self._placement.dispatch_waiting(now_s)
         effects += dispatched
         for request in oversized:
+            if self._capacity.is_used:
+                self.journal.defer(request)
+                continue
             text = f"{request.max_length} tokens are more than any instance can hold"
             effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects

@@ -14,7 +14,7 @@ from dunlin.messages.door import Quotas
 from dunlin.model.builtin import models_folder
 from dunlin.model.errors import ModelError
 from dunlin.runtime.core_host import CoreHost
-from dunlin.wire.envelopes import DISPATCH
+from dunlin.wire.envelopes import DISPATCH, PLACEMENT
 from dunlin.wire.errors import StartError
 from dunlin.wire.rpc.methods import DISPATCHER_SERVICE, Methods
 from dunlin.wire.service.options import ServiceOptions
@@ -94,7 +94,7 @@ class Dispatcher:
         self.http_port = listening.getsockname()[1]
         await self.service.start(
             self._make_core,
-            dials={"instance": DISPATCH},
+            dials={"instance": DISPATCH, "global_manager": PLACEMENT},
             make_handlers=lambda host: [self._make_doors(host, model)],
             services=[DISPATCHER_SERVICE, BATCHES_SERVICE],
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},

@@ -14,9 +14,15 @@ class GroupsConfig:
 
     policy: str = setting(
         "local_groups",
-        "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode.",
+        "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode. `elastic`: as "
+        "`local_groups`, but several instances serve a request together that is longer than one can hold.",
         choices=tuple(GROUP_POLICIES),
         why="a split pays only for steady traffic",
+    )
+    across_nodes: bool = setting(
+        False,
+        "Elastic groups may have members on several nodes.",
+        why="engines compute together within a node only",
     )
     prefill_share: float = setting(
         0.5,
@@ -32,6 +38,50 @@ class GroupsConfig:
         unit="seconds",
         above=0,
         why="an instance that lives answers within milliseconds",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequestsConfig:
+    """Requests that dispatchers ask a group for, because no instance alone can hold them."""
+
+    max_waiting: int = setting(
+        256,
+        "As many wait for a group at most; more are refused, and dispatchers ask for them again.",
+        unit="requests",
+        least=1,
+        why="a bound for memory; each is longer than an instance",
+    )
+    max_wait_s: float = setting(
+        30.0,
+        "One that has no group after so long is refused; its dispatcher asks again for as long as its client waits.",
+        unit="seconds",
+        above=0,
+        why="what a lost answer may cost",
+    )
+    retry_after_s: float = setting(
+        1.0,
+        "A dispatcher asks again after this time for a request that was refused.",
+        unit="seconds",
+        above=0,
+        why="the interval in which reports show that room is free",
+    )
+    idle_group_s: float = setting(
+        5.0,
+        "A group ends after so long without a request, whether its leader says so or not.",
+        unit="seconds",
+        above=0,
+        why="leaders give members back at once; this is for those that are never given a request",
+    )
+    remembered_s: float = setting(
+        60.0,
+        "A request is too long only if no group could have held it at any time in this span.",
+        unit="seconds",
+        above=0,
+        why="a node that restarts and loads a model is often back sooner",
     )
 
     def __post_init__(self) -> None:
@@ -122,6 +172,7 @@ class GlobalManagerConfig:
     """Settings of one global manager's core."""
 
     groups: GroupsConfig = section(GroupsConfig)
+    long_requests: LongRequestsConfig = section(LongRequestsConfig)
     rebalance: RebalanceConfig = section(RebalanceConfig)
     kv_handoff: HandoffRoomsConfig = section(HandoffRoomsConfig)
     plan_pace: PlanPaceConfig = section(PlanPaceConfig)

@@ -10,7 +10,7 @@ from enum import IntEnum
 from dunlin.effects import Address
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupRole
-from dunlin.policies.group import Group
+from dunlin.policies.group_plan import Group
 
 
 class OrderStatus(IntEnum):
@@ -62,13 +62,32 @@ class PlanTerm:
 
     def open_orders(self) -> dict[Address, GroupOrder]:
         """The orders that must be given again: unanswered ones as they are, refused ones under a new plan version."""
-        refused = [given for given in self._sent.values() if given.status is OrderStatus.REFUSED]
+        # Members of a group follow one version of it: where one refused, the next plan has another group.
+        refused = [
+            given
+            for given in self._sent.values()
+            if given.status is OrderStatus.REFUSED and len(given.order.members) == 1
+        ]
         if refused:
             self.plan_version += 1
         for given in refused:
             given.order = replace(given.order, plan_version=self.plan_version)
             given.status = OrderStatus.NONE
         return {member: given.order for member, given in self._sent.items() if given.status is OrderStatus.NONE}
+
+    def renew(self, group: int) -> dict[Address, GroupOrder]:
+        """Give the orders of a group again, as they are, under a new plan version; empty: there is no such group."""
+        given = {member: one for member, one in self._sent.items() if one.order.group == group}
+        self.plan_version += bool(given)
+        for one in given.values():
+            one.order = replace(one.order, plan_version=self.plan_version)
+            one.status = OrderStatus.NONE
+        return {member: one.order for member, one in given.items()}
+
+    def is_formed(self, group: int) -> bool:
+        """Whether every member of the group has done its order."""
+        statuses = [given.status for given in self._sent.values() if given.order.group == group]
+        return bool(statuses) and all(status is OrderStatus.DONE for status in statuses)
 
     def has_open_orders(self) -> bool:
         """Whether some member has not done its newest order."""

@@ -9,7 +9,7 @@ from dunlin.membership.election import Election
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import DRAIN, MANAGER_SERVICE, DrainReply, DrainRequest
 from dunlin.runtime.core_host import CoreHost
-from dunlin.wire.envelopes import PLAN
+from dunlin.wire.envelopes import PLACEMENT, PLAN
 from dunlin.wire.rpc.core_query import CoreQueries
 from dunlin.wire.rpc.methods import Methods
 from dunlin.wire.service.options import ServiceOptions
@@ -79,7 +79,13 @@ async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
 
         return [Methods({DRAIN: drain})]
 
-    await service.start(make_core, dials={"instance": PLAN}, make_handlers=make_handlers, services=[MANAGER_SERVICE])
+    await service.start(
+        make_core,
+        accepts=[PLACEMENT],
+        dials={"instance": PLAN},
+        make_handlers=make_handlers,
+        services=[MANAGER_SERVICE],
+    )
     (guard,) = guards
     election = Election(service.etcd, ELECTION_PREFIX, options.name, guard.changed, ttl_s=options.lease_ttl_s)
     guard.follow(election, service.host)

@@ -3,14 +3,16 @@
 from dunlin import limits
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal
+from dunlin.messages.types import Figure, Why
 from services.instance.checkpoint.claims import RegionClaims
 from services.instance.config import SchedulerConfig
 from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
+from services.instance.group.leading.leader import GroupLeader
 from services.instance.migration.migrate_in import IncomingMigration
 from services.instance.migration.router import MigrationRouter
+from services.instance.refusals import refuse
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
@@ -31,6 +33,7 @@ class AttemptAdmission:
         engine_client: EngineClient,
         group_orders: GroupOrders,
         layer_changes: LayerChanges,
+        group_leader: GroupLeader,
     ) -> None:
         self.stale_total = 0
         self._config = config
@@ -42,6 +45,7 @@ class AttemptAdmission:
         self._engine_client = engine_client
         self._group_orders = group_orders
         self._layer_changes = layer_changes
+        self._group_leader = group_leader
 
     @handles
     def admit(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
@@ -50,35 +54,35 @@ class AttemptAdmission:
         older = self._sequences.by_key((sender, place.request))
         if older is not None and older.place.attempt >= place.attempt:
             self.stale_total += 1
-            return [_refuse(sender, place, Refusal.STALE, Figure("attempt_held", older.place.attempt))]
+            return [refuse(sender, place, Refusal.STALE, Figure("attempt_held", older.place.attempt))]
         if older is not None and self._migration.is_recall(older, place):
             return self._resume_here(sender, older, place)
         effects = self._lifecycle.stop(older) if older is not None else []
         if ready is None:
-            return [*effects, _refuse(sender, place, Refusal.NOT_READY)]
+            return [*effects, refuse(sender, place, Refusal.NOT_READY)]
         if not self._layer_changes.is_whole:
             held = Figure("layers_held", len(ready.layers))
-            return [*effects, _refuse(sender, place, Refusal.NOT_READY, held, because="layers are missing")]
+            return [*effects, refuse(sender, place, Refusal.NOT_READY, held, because="layers are missing")]
         if self._group_orders.current is None:
-            return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
+            return [*effects, refuse(sender, place, Refusal.NOT_IN_PLAN)]
         if self._migration.draining:
-            return [*effects, _refuse(sender, place, Refusal.DRAINING)]
-        max_length, limit = (
-            place.prompt_tokens + place.max_tokens,
-            min(ready.max_positions, self._lifecycle.slot_table.capacity),
-        )
+            return [*effects, refuse(sender, place, Refusal.DRAINING)]
+        capacity = ready.max_positions if place.group else self._lifecycle.slot_table.capacity
+        max_length, limit = place.prompt_tokens + place.max_tokens, min(ready.max_positions, capacity)
         if max_length > limit or len(place.tokens) >= max_length or not place.tokens:
             figures = (Figure("tokens", len(place.tokens)), Figure("longest", max_length), Figure("limit", limit))
-            return [*effects, _refuse(sender, place, Refusal.TOO_LONG, *figures)]
+            return [*effects, refuse(sender, place, Refusal.TOO_LONG, *figures)]
         if fault := limits.placement_error(place, ready.vocabulary):
             # No engine can ever run it: INVALID is the only refusal at which a dispatcher gives the request up.
             known = Figure("vocabulary", ready.vocabulary)
-            return [*effects, _refuse(sender, place, Refusal.INVALID, known, because=fault)]
+            return [*effects, refuse(sender, place, Refusal.INVALID, known, because=fault)]
+        if place.group:
+            return [*effects, self._group_leader.admit(now_s, sender, place)]
         if (migration := self._migration.migrate_in.take_over(sender, place)) is not None:
             return [*effects, *self._start_migrated(now_s, sender, place, migration)]
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
-            return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
+            return [*effects, refuse(sender, place, Refusal.FULL, *queue)]
         return [*effects, *self._enqueue(now_s, sender, place)]
 
     @handles
@@ -133,18 +137,3 @@ class AttemptAdmission:
         why = Why("free slots", f"queue behind {self._sequences.waiting_count - 1}", figures)
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, eta_s, why, reused))
         return [accepted, *self._claims.request(sequence)]
-
-
-def _refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure, because: str = "") -> Effect:
-    why = Why("admission", f"refuse: {reason.name}", figures, (RejectedOption("accept", because or _BECAUSE[reason]),))
-    return Send(sender, Refused(place.request, place.attempt, reason, why))
-
-
-_BECAUSE = {
-    Refusal.FULL: "the waiting queue is full",
-    Refusal.TOO_LONG: "it can never fit here",
-    Refusal.NOT_READY: "no engine runs",
-    Refusal.NOT_IN_PLAN: "no order of the global manager has come",
-    Refusal.STALE: "this attempt or a newer one is here",
-    Refusal.DRAINING: "it is being emptied",
-}

@@ -39,12 +39,14 @@ def member_view(
         preemptible_running=report.preemptible_running,
         batch_waiting=report.batch_waiting,
         batch_waiting_tokens=report.batch_waiting_tokens,
+        weights_digest=report.weights_digest,
+        guest_slots=report.guest_slots,
     )
 
 
 _LOAD = (
     *("free_slots", "running", "waiting", "waiting_tokens", "head_waiting_tokens", "leaving"),
-    *("preemptible_slots", "preemptible_running", "batch_waiting", "batch_waiting_tokens"),
+    *("preemptible_slots", "preemptible_running", "batch_waiting", "batch_waiting_tokens", "guest_slots"),
 )
 _OF_NOTE = attrgetter(*(field.name for field in fields(MemberView) if field.name not in _LOAD))
 """The fields of a view that are not load: a change of one is published soon."""

@@ -6,8 +6,8 @@ from dunlin.effects import Address
 
 STREAMS = {
     "instance": ("monitor", "global_manager", "kvstore", "dispatcher"),
-    "dispatcher": ("monitor", "instance"),
-    "global_manager": ("monitor", "instance"),
+    "dispatcher": ("monitor", "instance", "global_manager"),
+    "global_manager": ("monitor", "instance", "dispatcher"),
     "kvstore": ("monitor", "instance"),
     "monitor": ("global_manager", "kvstore", "dispatcher", "instance"),
 }

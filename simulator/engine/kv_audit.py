@@ -41,7 +41,7 @@ class KvAudit(Protocol):
         ...
 
     def elsewhere(self, number: int, stop: int) -> set[int]:
-        """Those of the sequence's first `stop` tokens whose KV lies at other engines."""
+        """Those of the sequence's first `stop` tokens whose KV lies at other engines, or is not known to lie here."""
         ...
 
     def digests(self, number: int, positions: range) -> list[int]:
@@ -136,6 +136,8 @@ class KvCacheAudit:
     ) -> None:
         """See `KvAudit`."""
         text, layers = self._texts[number], layers or self._held
+        if is_split:  # tokens between what was known here and the row lie elsewhere from now on
+            text.slots.extend([-1] * (start - len(text.slots)))
         self._read(number, text, start, layers, is_split)
         self._check(number, slots)
         del text.slots[start:]
@@ -146,7 +148,8 @@ class KvCacheAudit:
 
     def elsewhere(self, number: int, stop: int) -> set[int]:
         """See `KvAudit`."""
-        return {at for at, slot in enumerate(self._texts[number].slots[:stop]) if slot == -1}
+        slots = self._texts[number].slots
+        return {at for at, slot in enumerate(slots[:stop]) if slot == -1} | set(range(len(slots), stop))
 
     def digests(self, number: int, positions: range) -> list[int]:
         """See `KvAudit`."""

@@ -185,7 +185,7 @@ class SimulatedEngine:
         )
         wake = (lambda peer: None) if network is None else (lambda peer: network.wake(peer, PeersDue()))
         meetings = GroupMeetings() if network is None else network.meetings
-        group = GroupSteps(self.address, meetings, self.peers.met, self.peers.reaches, wake, audit)
+        group = GroupSteps(self.address, meetings, self.peers.met, self.peers.reaches, wake, audit, self.peers.is_near)
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,

@@ -144,6 +144,10 @@ class PeerTransfers:
         met = self._met.get(peer)
         return met is not None and self._network is not None and self._network.ends.get(peer) is met
 
+    def is_near(self, peer: Address) -> bool:
+        """Whether the peer, which was met, is an engine of the same node."""
+        return self._ports.is_near(self._met[peer].ports) if peer in self._met else False
+
     def lacks(self, peer: Address, layer: int) -> str:
         """Why a layer's weights cannot be read out of the peer's memory; empty if they can."""
         if not self.reaches(peer):

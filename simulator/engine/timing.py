@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.group_steps import GroupWork
 from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, StepTimes
 from dunlin.messages.types import TransferKind
 
@@ -18,6 +19,10 @@ class Timing(Protocol):
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds for a step of these counts."""
+        ...
+
+    def group_s(self, work: GroupWork) -> float:
+        """Seconds for a step that computes with those of peers, if all begin at once."""
         ...
 
     def move_s(self, kind: TransferKind, byte_count: int) -> float:
@@ -38,6 +43,10 @@ class LinearTiming:
     def step_s(self, batch: BatchCounts) -> float:
         """See `Timing`."""
         return self.fixed_s + self.token_s * (batch.prefill_tokens + batch.decode_rows)
+
+    def group_s(self, work: GroupWork) -> float:
+        """See `Timing`: what is exchanged, and served, takes no time."""
+        return self.step_s(work.own)
 
     def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """See `Timing`."""
@@ -65,12 +74,18 @@ class UnsteadyTiming:
 
     def step_s(self, batch: BatchCounts) -> float:
         """See `Timing`."""
-        pieces = self.steady.step_s(batch) / UNSTEADINESS_PIECE_S
-        return self._taken(pieces) * UNSTEADINESS_PIECE_S * self._slowness
+        return self._unsteady(self.steady.step_s(batch))
+
+    def group_s(self, work: GroupWork) -> float:
+        """See `Timing`."""
+        return self._unsteady(self.steady.group_s(work))
 
     def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """See `Timing`."""
         return self.steady.move_s(kind, byte_count)
+
+    def _unsteady(self, steady_s: float) -> float:
+        return self._taken(steady_s / UNSTEADINESS_PIECE_S) * UNSTEADINESS_PIECE_S * self._slowness
 
     def _taken(self, pieces: float) -> float:
         """How long `pieces` of steady time take, in pieces: a long step averages over many ratios of the record."""

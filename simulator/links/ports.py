@@ -54,6 +54,10 @@ class EnginePorts:
         prices = [(self.meter, self.links.send_byte_s), (peer.meter, peer.links.receive_byte_s)]
         return self.fabric.flows.start(now_s, path, byte_count, priority, lambda at_s: self.wake(due), meters=prices)
 
+    def is_near(self, peer: "EnginePorts") -> bool:
+        """Whether the peer's engine is on the same node."""
+        return self.fabric.topology.are_near(self.name, peer.name)
+
     def look(self, now_s: float, byte_count: int, due: object) -> Flow:
         """Read what a peer wrote into the own memory: the engine itself does."""
         rate = self.fabric.topology.within(self.name)

@@ -61,9 +61,13 @@ class Topology:
     def between(self, sender: str, receiver: str) -> tuple[SimulatedLink, ...]:
         """From one engine's device memory to another's: within a node by NVLink, else over the network."""
         here, there = self._ends[sender], self._ends[receiver]
-        if here.node == there.node:
+        if self.are_near(sender, receiver):
             return here.nvlink[0], there.nvlink[1]
         return here.nic[0], there.nic[1]
+
+    def are_near(self, one: str, other: str) -> bool:
+        """Whether two engines are on one node."""
+        return self._ends[one].node == self._ends[other].node
 
     def within(self, name: str) -> float:
         """Bytes per second at which an engine reads what a peer wrote into its memory."""

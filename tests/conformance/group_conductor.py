@@ -1,7 +1,8 @@
 """A tiny core of engines that step together: it turns drawn numbers into rounds of steps, and learns from the answers.
 
 A text's KV lies in pieces at several members. One member, its master, computes the text's next tokens by MASTERS, with
-the others answering for their pieces; or the whole prompt goes round all members by RING, and each keeps a piece.
+the others answering for their pieces; or the whole prompt goes round all members by RING, and each keeps a piece; or
+a chunk is cut into blocks, each computed where it stays, by MASTERS that answer for each other.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,9 @@ class SharedText:
     pieces: list[tuple[int, int, int]] = field(default_factory=list)
     is_open_at: list[int] = field(default_factory=list)
     is_lost: bool = False
+    is_in_blocks: bool = False
+    block_done: dict[int, bool] = field(default_factory=dict)
+    """Of a text in blocks: by member, whether its block of the round is computed."""
 
     def elsewhere(self) -> list[tuple[int, int, int]]:
         """The pieces that lie at other members."""
@@ -106,9 +110,59 @@ class GroupConductor:
             self._note(me, step, {text.number: (me, length)})
         return orders
 
+    def blocks(self, length: int, cuts: Sequence[int], chunk: int) -> list[Order]:
+        """The next chunk of a text's prompt, or the first of a new text, as a block for each of some members in turn;
+        they hold what they computed of it before.
+        """
+        begun = [text for text in self.texts.values() if text.is_in_blocks and text.valid < len(text.tokens)]
+        text = begun[0] if begun else self._text(length, 0)
+        orders: list[Order] = []
+        if not begun:
+            text.is_in_blocks, text.is_open_at = True, list(range(self._members))
+            opened = make_open(text.number, text.tokens, max_tokens=MAX_TOKENS)
+            orders += [(member, opened) for member in text.is_open_at]
+        self._begin_round()
+        stop = min(text.length, text.valid + chunk)
+        ends = sorted(
+            {text.valid, stop, *(text.valid + cut % (stop - text.valid) for cut in cuts[: self._members - 1])}
+        )
+        turn = cuts[0] % self._members
+        new = [(a, b, (turn + at) % self._members) for at, (a, b) in enumerate(pairwise(ends))]
+        text.pieces += new
+        text.block_done = {member: False for _, _, member in new}
+        text.master = new[-1][2]
+        return orders + [(me, step) for me in range(self._members) if (step := self._blocks_step(me, text, new))]
+
+    def _blocks_step(self, me: int, text: SharedText, new: list[tuple[int, int, int]]) -> Step | None:
+        number, base = text.number, text.number * SLOTS_EACH
+        own = [(start, stop) for start, stop, at in new if at == me]
+        before = [(row, piece) for row, (start, _) in enumerate(own) for piece in text.pieces if piece[1] <= start]
+        theirs = [(row, piece) for row, piece in before if piece[2] != me]
+        held = [(a, b, base + a) for a, b, at in text.pieces if at == me]
+        parts = [(at, (number, start, stop, [each for each in held if each[1] <= start])) for start, stop, at in new]
+        parts = [(at, part) for at, part in parts if at != me and part[3]]
+        others = sorted({piece[2] for _, piece in theirs} | {at for at, _ in parts})
+        if not own and not parts:
+            return None
+        columns: dict[str, Any] = {}
+        if others:
+            spans = [(row, (start, stop, 1, others.index(at))) for row, (start, stop, at) in theirs]
+            columns = {**span_columns(spans), **self._group(me, others, GroupKind.MASTERS)}
+        if parts:
+            columns["serve"] = serve(0, [part for _, part in parts])
+            columns["serve"].master[:] = i32(others.index(at) for at, _ in parts)
+        rows = [(number, start, stop, base + start) for start, stop in own]
+        step = make_step(self._rounds, *rows, sample=[stop == text.length for _, stop in own], **columns)
+        self._note(me, step, dict.fromkeys([number], own[0]) if own else {})
+        return step
+
     def masters(self, picks: Sequence[int], most: int) -> list[Order]:
         """The next tokens of some of the texts, each at its master, and the answers for them."""
-        ready = [text for text in self.texts.values() if text.valid < text.length]
+        ready = [
+            text
+            for text in self.texts.values()
+            if text.valid < text.length and not (text.is_in_blocks and text.valid < len(text.tokens))
+        ]
         chosen = list({ready[pick % len(ready)].number: ready[pick % len(ready)] for pick in picks} if ready else ())
         texts = [self.texts[number] for number in chosen]
         self._begin_round()
@@ -186,12 +240,30 @@ class GroupConductor:
             text = self.texts.get(number)
             if text is None:
                 continue
-            if number in gone:
+            if text.is_in_blocks and text.block_done:
+                text.is_lost |= number in event.dropped
+                text.block_done[member] = number not in gone
+                text.length += number in finishes
+                text.is_lost |= finishes.get(number, FinishReason.RUNNING) is not FinishReason.RUNNING
+            elif number in gone:
                 text.is_lost |= number in event.dropped or (len(text.is_open_at) > 1 and text.master != member)
             elif text.master == member:
                 text.valid = stop
                 text.length += number in finishes
                 text.is_lost |= finishes.get(number, FinishReason.RUNNING) is not FinishReason.RUNNING
+
+    def end_round(self) -> None:
+        """All answers are in: of a chunk in blocks those count that have no gap before them."""
+        for text in self.texts.values():
+            kept = [piece for piece in text.pieces if piece[1] <= text.valid]
+            for piece in text.pieces[len(kept) :] if text.block_done else ():
+                if not text.block_done[piece[2]]:
+                    text.is_lost |= text.length > len(text.tokens)  # its next token was sampled all the same
+                    break
+                kept.append(piece)
+                text.valid = piece[1]
+            if text.block_done:
+                text.pieces, text.block_done = kept, {}
 
     # --- helpers ---
 

@@ -15,7 +15,7 @@ from tests.conformance.group_sides import RealGroup, TwinGroup, forget
 from tests.engine.build import make_checkpoint
 
 LAYERS = 3
-ROUNDS = ("spread", "ring", "masters", "masters", "masters")
+ROUNDS = ("spread", "ring", "masters", "masters", "masters", "blocks", "blocks", "blocks")
 WITHIN = ("tell", "tell", "work", "work", "interrupt", "close", "forget")
 Within = Sequence[tuple[str, int, int]]
 
@@ -67,6 +67,7 @@ class Groups:
         for member in self.finish():
             self.tell(self.core.interrupt(member, 0, []))
         assert self.finish() == []
+        self.core.end_round()
         for order in self.core.close_lost():
             self.tell(order)
         self.meet_all()
@@ -125,6 +126,8 @@ def play(groups: Groups, op: str, numbers: list[int], within: Within) -> None:
             groups.run(orders)
     elif op == "ring":
         groups.run(groups.core.ring(5 + a % 60, [b, *more]), within)
+    elif op == "blocks":
+        groups.run(groups.core.blocks(5 + a % 60, [b, *more], 2 + more[0] % 40), within)
     else:
         groups.run(groups.core.masters([a, b], 1 + b % 4), within)
 

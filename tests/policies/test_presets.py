@@ -7,9 +7,10 @@ import pytest
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
-from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
+from dunlin.policies.long_requests import LONG_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, SETTING_OF, Preset, preset_settings
 from dunlin.policies.rebalance import REBALANCE_POLICIES
@@ -25,6 +26,7 @@ CHUNKED = {
     "admit": "all",
     "handoff": "none",
     "interrupt": "never",
+    "long": "refuse",
 }
 
 
@@ -44,6 +46,8 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     assert preset.admit in ADMIT_POLICIES
     assert preset.interrupt in INTERRUPT_POLICIES
     assert preset.handoff in HANDOFF_POLICIES
+    assert preset.long in LONG_POLICIES
+    assert (preset.group in GROUPS_OF_SEVERAL) is (preset.long == "group"), "who is asked for groups forms them"
     assert (preset.group == "prefill_decode") is (preset.handoff != "none"), "who splits work hands it over"
 
 

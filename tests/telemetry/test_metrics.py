@@ -26,7 +26,7 @@ REPORTS = {
     "kvstore": KvstoreReport,
     "manager": ManagerReport,
 }
-NOT_METRICS = {"max_positions", "engine_pid", "group", "kind", "part", "model", "weights_digest", "kv_dtype"}
+NOT_METRICS = {"max_positions", "engine_pid", "model", "weights_digest", "kv_dtype"}
 
 MISSES = i64([cause == MissCause.SLOTS for cause in MissCause])
 

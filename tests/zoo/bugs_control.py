@@ -7,7 +7,8 @@ from dunlin.effects import Address, Effect
 from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupRole, i32
-from dunlin.policies.group import Group, local_groups
+from dunlin.policies.group import local_groups
+from dunlin.policies.group_plan import Group
 from services.global_manager.core import GlobalManagerCore
 from services.global_manager.plan_term import PlanTerm
 from services.instance.scheduling.group_orders import GroupOrders
@@ -57,7 +58,7 @@ def _lead_on(
     original: object, self: GlobalManagerCore, now_s: float, sender: Address, message: Deposed
 ) -> list[Effect]:
     if self.term is None or message.epoch != self.term.epoch:
-        self.stale_total += 1
+        self.totals.stale += 1
         return []
     return self._heartbeat.sends()
 

@@ -17,7 +17,7 @@ from cli.profiling.fitting.fitted_parts import (
     cross_validate,
     gemm_part,
     kv_bandwidth,
-    nvlink_rate,
+    nvlink,
     peer_part,
     stream_parts,
 )
@@ -51,7 +51,8 @@ def fit_device(facts: DeviceDatasheet, folder: Path) -> tuple[Device, list[FitEr
     reduces = all_reduce_parts(table("collectives", COLLECTIVES), facts)
     # Only an A100's element-wise operations and network were measured.
     streams = stream_parts(table("vidur_layer_ops", LAYER_OPS, "a100"))
-    peer = peer_part(table("vidur_network", NETWORK, "a100"))
+    network = table("vidur_network", NETWORK, "a100")
+    peer, (shortest_s, nvlink_bytes_per_s) = peer_part(network), nvlink(network)
     parts: list[FittedPart] = [gemm, prefill, decode, *reduces.values()]
     if facts is A100:
         parts += [*streams.values(), peer]
@@ -70,7 +71,7 @@ def fit_device(facts: DeviceDatasheet, folder: Path) -> tuple[Device, list[FitEr
         streams={name: faster_memory(part.fit(), facts.stream_scale) for name, part in streams.items()},
         host_link=LinkModel(20e-6, facts.host_bytes_per_s),
         peer_link=LinkModel(20e-6, facts.peer_bytes_per_s or peer.points[-1, 0] / peer.seconds[-1]),
-        nvlink=LinkModel(20e-6, facts.nvlink_bytes_per_s or nvlink_rate(table("vidur_network", NETWORK, "a100"))),
+        nvlink=LinkModel(shortest_s, facts.nvlink_bytes_per_s or nvlink_bytes_per_s),
         gpus_per_switch=GPUS_PER_SWITCH,
         node=facts.node,
         load=LinkModel(10.0, 5e9),

@@ -81,7 +81,7 @@ H200 = DeviceDatasheet(
     estimated=_ESTIMATED
     | {
         "streams": "the A100's, scaled by the memory's bandwidth",
-        "nvlink": "76 % of 450 GB/s, the part of its rate that an A100's was measured to reach",
+        "nvlink": "76 % of 450 GB/s, the part of its rate that an A100's was measured to reach, and its latency",
         "peer_link": "80 % of a 400 Gb/s network; not measured",
     },
 )

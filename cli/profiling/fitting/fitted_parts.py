@@ -271,15 +271,16 @@ def _stream(
     )
 
 
-def nvlink_rate(table: Table) -> float:
-    """Bytes per second of the largest message between two GPUs of one box."""
+def nvlink(table: Table) -> tuple[float, float]:
+    """Seconds of the smallest message between two GPUs of one box, and bytes per second of the largest."""
     rows = table.where(
         table.word_is("operation", "send_recv")
         & table.word_is("fabric", "a100_dgx")
         & (table.numbers["gpus_per_node"] == 2)
     )
-    largest = int(np.argmax(rows.numbers["message_bytes"]))
-    return float(rows.numbers["message_bytes"][largest] / rows.numbers["latency"][largest])
+    sizes, seconds = rows.numbers["message_bytes"], rows.numbers["latency"]
+    smallest, largest = int(np.argmin(sizes)), int(np.argmax(sizes))
+    return float(seconds[smallest]), float(sizes[largest] / seconds[largest])
 
 
 def peer_part(table: Table) -> PiecewisePart:

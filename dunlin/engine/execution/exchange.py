@@ -7,6 +7,7 @@ knows its size, and nothing names rows. Knows no queue and no answer of a step.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -46,7 +47,11 @@ class _Served:
 
 
 class StepExchange:
-    """Owns the links of one step; see `iteration.LayerExchange`. `split[i]`, `served[i]`: what goes over link i."""
+    """Owns the links of one step; see `iteration.LayerExchange`. `split[i]`, `served[i]`: what goes over link i.
+
+    `feeding[i]`: numbers of the own rows whose keys, written in this step, the served parts of link i read; None is a
+    row that does not run. Such a row that leaves takes the peer's step with it, which would read what was not written.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class StepExchange:
         links: Sequence[PeerLink],
         split: Sequence[Sequence[SplitRow]],
         served: Sequence[Sequence[ServedPart]],
+        feeding: Sequence[AbstractSet[int | None]],
     ) -> None:
         self.layer = -1
         self._decoder = decoder
@@ -74,8 +80,10 @@ class StepExchange:
         self._attention: AttentionPass | None = None
         self._at: Mapping[int, int] = {}
         self.is_serving = any(each.parts for each in self._served)
+        self._feeding = feeding
         for index, link in enumerate(links):
             link.sizes = self._sizes(index)
+        self._give_up_fed(None)
 
     @property
     def done(self) -> bool:
@@ -114,6 +122,7 @@ class StepExchange:
             worked |= link.flush()
             if link.is_given_up:
                 worked |= self._do_without(index)
+                continue
             for part, content in link.poll(self.layer):
                 self._take(index, part, content)
                 worked = True
@@ -126,8 +135,9 @@ class StepExchange:
         return worked
 
     def leave(self, number: int) -> None:
-        """Row `number` has left: what still comes of it does not count."""
+        """Row `number` has left: what still comes of it does not count, and no peer may go on with keys of it."""
         self._gone.add(number)
+        self._give_up_fed(number)
 
     def stop_serving(self) -> None:
         """Answer no master any more: the step is to end."""
@@ -138,17 +148,25 @@ class StepExchange:
         for link in self._links:
             link.give_up()
 
+    def _give_up_fed(self, number: int | None) -> None:
+        for link, rows in zip(self._links, self._feeding, strict=True):
+            if number in rows:
+                link.give_up()
+
     # --- what arrives ---
 
     def _do_without(self, index: int) -> bool:
-        """The peer's step has ended; returns whether anything was awaited of it.
+        """The link was given up; returns whether anything was awaited of the peer.
 
         :raises TransferError: rows need it.
         """
         expected = {each for each in self._expected if each[0] == index}
         rows = [row for row in self._split[index] if row.number in self._at and row.number not in self._gone]
         if rows and expected - {(index, PeerPart.QUERY)}:
-            raise TransferError("the step of a peer has ended before this one")
+            raise TransferError(
+                "the step of a peer has ended before this one, or what it needs of this one is not there"
+            )
+        self._links[index].give_up()
         self._expected -= expected
         return bool(expected)
 

@@ -65,9 +65,10 @@ def wrong_split(split: RowSplit, positions: range, slots: SlotMap, layers_held: 
     """Why the row cannot be computed with its keys where they are; empty if it can. `layers_held`: tokens with KV."""
     try:
         if split.stripe is None:
-            if positions.start > layers_held:
-                return f"token {positions.start} is computed, but the KV before it ends at {layers_held}"
-            list(_own_spans(split, positions, slots))
+            for own in _own_positions(split, positions.start):
+                if own.stop > layers_held:
+                    return f"token {positions.start} is computed, but the KV before it ends at {layers_held}"
+                slots.here(own.start, own.stop)
             return ""
         covered = split.covered
         if covered.start > layers_held:
@@ -96,7 +97,7 @@ def batch_row(split: RowSplit, positions: range, start: int, slots: SlotMap, bac
         first = split.covered.start
         before: tuple[KeySpan, ...] = (slots.here(0, first),) if first else ()
         return BatchRow(start, stop, positions, (*before, split.stripe), tuple(spans))
-    own = tuple(_own_spans(split, range(positions.stop, positions.stop), slots))
+    own = tuple(slots.here(each.start, each.stop) for each in _own_positions(split, positions.stop))
     return BatchRow(start, stop, positions, own, tuple(chain(*parts_of(backend, spans, positions.stop))))
 
 
@@ -112,14 +113,29 @@ def split_rows(
     return found
 
 
-def _own_spans(split: RowSplit, positions: range, slots: SlotMap) -> Iterator[SlotSpan]:
-    """The keys before `positions` that lie here. :raises ValueError: spans overlap, or keys are nowhere."""
+def feeding_rows(step: Step, extents: Sequence[Extents], numbers: Mapping[int, int]) -> list[set[int | None]]:
+    """By peer, the rows whose keys the step writes and serves to that peer: their numbers, None for those that do not
+    run.
+    """
+    found: list[set[int | None]] = [set() for _ in step.peers]
+    serve = step.serve
+    if serve is None:
+        return found
+    for part, start, stop, slot in zip(serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True):
+        for row, written in enumerate(extents):
+            if any(first < slot + stop - start and slot < first + length for first, length in written):
+                found[serve.master[part]].add(numbers.get(row))
+    return found
+
+
+def _own_positions(split: RowSplit, stop: int) -> Iterator[range]:
+    """The tokens before `stop` that no span names. :raises ValueError: spans overlap, or reach beyond it."""
     at = 0
     for span in split.spans:
-        if span.positions.step != 1 or span.positions.start < at or span.positions.stop > positions.start:
-            raise ValueError(f"spans {[each.positions for each in split.spans]} before token {positions.start}")
+        if span.positions.step != 1 or span.positions.start < at or span.positions.stop > stop:
+            raise ValueError(f"spans {[each.positions for each in split.spans]} before token {stop}")
         if at < span.positions.start:
-            yield slots.here(at, span.positions.start)
+            yield range(at, span.positions.start)
         at = span.positions.stop
-    if at < positions.start:
-        yield slots.here(at, positions.start)
+    if at < stop:
+        yield range(at, stop)

@@ -14,7 +14,7 @@ from dunlin.engine.attention.base import Attention, BatchRow, LocalRows, local_r
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns
-from dunlin.engine.execution.sequence import EngineSequence
+from dunlin.engine.execution.sequence import ELSEWHERE, EngineSequence
 from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.transfer.transit_rooms import RoomRow
 from dunlin.messages.engine import Step
@@ -82,9 +82,11 @@ class StepRow:
         return self.stop if self.split is None or self.split.stripe is None else self.split.covered.stop
 
     def issue(self, layers: range, extents: list[tuple[int, int]]) -> None:
-        """Let the sequence know the slots that the row writes, or keeps."""
+        """Let the sequence know the slots that the row writes, or keeps, and which tokens before it lie elsewhere."""
         if self.split is None or self.split.stripe is None:
-            self.state.issue(layers, self.start, extents)
+            known = min(self.start, self.state.valid.tokens(layers))
+            between = [(ELSEWHERE, self.start - known)] if known < self.start else []
+            self.state.issue(layers, known, [*between, *extents])
         else:
             self.state.issue(layers, self.split.covered.start, list(self.split.extents()))
 
@@ -221,7 +223,7 @@ def runnable_rows(
         stop -= (stop - start - 1) % stride
         row = StepRow(sequence, state, start, stop, sample, step.hidden_out, stride, split)
         _check_row(row, layers)
-        if splits:
+        if step.peers:
             found.numbers[at] = len(found.rows)
         found.rows.append(row)
         found.extents.append(extents[at])

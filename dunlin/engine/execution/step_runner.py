@@ -22,7 +22,7 @@ from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
 from dunlin.engine.execution.peer_spans import served_parts
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.execution.split_rows import split_rows
+from dunlin.engine.execution.split_rows import feeding_rows, split_rows
 from dunlin.engine.execution.step_batch import (
     EngineShape,
     RunnableRows,
@@ -223,10 +223,10 @@ class StepRunner:
     def _interrupt(self, message: Interrupt) -> Interrupted:
         named = set(message.sequence) or None
         gone = InterruptedRows()
-        if self._running is not None:
+        if self._running is not None and message.step in (0, self._running.number):
             self._leave_running(self._running, message.verdict, named, gone)
         for queued in self._queue:
-            if queued.number <= message.up_to_step:
+            if queued.number == message.step if message.step else queued.number <= message.up_to_step:
                 for sequence in queued.forget(named):
                     gone.add(sequence, queued.number)
                     if queued.step is None:
@@ -270,7 +270,7 @@ class StepRunner:
             if row.sequence in self.parked:
                 raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")
         self._check_rooms(found.rows)
-        exchange = self._exchange(step, found)
+        exchange = self._exchange(step, queued.extents, found)
         hidden = self._take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
         for row, extents in zip(found.rows, found.extents, strict=True):
             row.issue(layers, extents)
@@ -284,7 +284,9 @@ class StepRunner:
             running.give_up()
         return running
 
-    def _exchange(self, step: Step, found: RunnableRows) -> StepExchange | None:
+    def _exchange(
+        self, step: Step, extents: Sequence[list[tuple[int, int]]], found: RunnableRows
+    ) -> StepExchange | None:
         """:raises StepError: a peer was not met, or a room is not there."""
         if not step.peers:
             return None
@@ -295,7 +297,7 @@ class StepRunner:
         split = split_rows(step, found.splits, found.numbers, len(links))
         parts = served_parts(step)
         served = [[each for each in parts if each.master == peer] for peer in range(len(links))]
-        return StepExchange(self._decoder, links, split, served)
+        return StepExchange(self._decoder, links, split, served, feeding_rows(step, extents, found.numbers))
 
     def _begin_resumed(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
         gone = [each for each in queued.sequences if each not in self._sequences or each in spoiled]

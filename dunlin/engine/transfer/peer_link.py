@@ -47,6 +47,7 @@ class PeerLink:
         self._header_bytes = 0
         self._arriving: _Arriving | None = None
         self._content_bytes = 0
+        self._is_over = False
 
     @property
     def is_sent(self) -> bool:
@@ -55,11 +56,14 @@ class PeerLink:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the peer's step has ended, and nothing more comes of it."""
-        return self._reader.is_given_up
+        """Whether one side has given it up: nothing more comes, and nothing more is sent."""
+        return self._is_over or self._reader.is_given_up
 
     def give_up(self) -> None:
         """Tell the peer that nothing more comes."""
+        if self._is_over:
+            return
+        self._is_over = True
         self._outbox.clear()
         try:
             self._writer.give_up()
@@ -67,7 +71,9 @@ class PeerLink:
             pass
 
     def send(self, layer: int, part: PeerPart, contents: Sequence[Tensor]) -> None:
-        """Queue a message of a layer."""
+        """Queue a message of a layer, unless the link was given up."""
+        if self._is_over:
+            return
         flat = [each.contiguous().view(torch.uint8).numpy().reshape(-1) for each in contents if each.numel()]
         header = np.array([layer, part, sum(map(len, flat))], dtype=np.int64).view(np.uint8)
         self._outbox.extend((header, *flat))

@@ -111,8 +111,11 @@ class AttemptEvents:
         if request is None or request.state is not RequestState.DISPATCHED:
             self._totals.stale += 1
             return []
+        request.group_refused = request.group != 0
         self._completion.requeue_refused(request, message.reason.name)
         self._migrations.on_refused(request, sender)
+        if request.group and message.reason is not Refusal.INVALID:
+            return []  # its group has no room, or is another by now; other requests may find room at the leader
         if message.reason is Refusal.TOO_LONG:
             request.excluded_instances.append(sender)
             return []

@@ -12,8 +12,9 @@ from dunlin.messages.types import GroupKind, GroupRole, RequestClass
 from dunlin.policies.dispatch import CANDIDATE_ORDERS, CandidateOrder, DispatchCandidate
 from services.dispatcher.placement.ranking import NO_PREFIX_HITS, InstanceRanking, PrefixHits, RankedInstance
 
-DISPATCHABLE_ROLES = (GroupRole.LOCAL, GroupRole.PREFILL)
-"""Roles of a group's members that requests are dispatched to."""
+DISPATCHABLE_KINDS = (GroupKind.LOCAL, GroupKind.ELASTIC)
+DISPATCHABLE_ROLES = (GroupRole.LOCAL, GroupRole.PREFILL, GroupRole.LEADER, GroupRole.MEMBER)
+"""Groups whose members requests are dispatched to, and the members' roles."""
 
 
 @dataclass(slots=True)
@@ -173,6 +174,11 @@ class FleetState:
     def view_source(self) -> tuple[Address | None, int]:
         """The monitor that the last view came from, and the view's version."""
         return self._monitor, self._version
+
+    @property
+    def members(self) -> list[MemberView]:
+        """All instances of the last view."""
+        return list(self._members.values())
 
     @property
     def connected(self) -> list[Address]:
@@ -336,7 +342,7 @@ class FleetState:
 def _can_serve(member: MemberView) -> bool:
     if member.suspect or member.draining or not member.ready:
         return False
-    return member.kind is GroupKind.LOCAL and member.part in DISPATCHABLE_ROLES and member.plan_version > 0
+    return member.kind in DISPATCHABLE_KINDS and member.part in DISPATCHABLE_ROLES and member.plan_version > 0
 
 
 def _max_length(member: MemberView) -> int:

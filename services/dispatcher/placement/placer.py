@@ -74,16 +74,20 @@ class RequestPlacer:
             request.first_dispatch_s = now_s
         return self.dispatch(now_s, request, found[choice.index][0], choice.why)
 
-    def dispatch(self, now_s: float, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:
+    def dispatch(
+        self, now_s: float, request: Request, instance: Address, why: Why, handle: int = 0, group: int = 0
+    ) -> Effect:
         """Begin a queued request's next attempt at `instance`; the `Place` message that does it.
 
-        `handle` names slots there that hold the request's KV already (a migration's target); 0: none.
+        `handle` names slots there that hold the request's KV already (a migration's target); 0: none. `group`: the
+        elastic group that the instance leads and that is to hold the request; 0: the instance alone is.
         """
         if request.max_tokens is None:
             request.max_tokens = self._fleet.max_length(instance) - request.prompt_tokens
-        self._journal.dispatch(request, instance)
+        self._journal.dispatch(request, instance, group)
         submit, (queued_s, lost_s) = request.submit, request.waited_s(now_s)
-        self._fleet.reserve(instance, request.number, len(request.tokens), request.dispatched_as)
+        tokens = min(len(request.tokens), self._fleet.capacity_slots(instance)) if group else len(request.tokens)
+        self._fleet.reserve(instance, request.number, tokens, request.dispatched_as)
         place = Place(
             request.number,
             request.attempt,
@@ -107,6 +111,7 @@ class RequestPlacer:
             tpot_objective_s=submit.tpot_objective_s or 0.0,
             queued_s=queued_s,
             lost_s=lost_s,
+            group=group,
         )
         return Send(instance, place)
 

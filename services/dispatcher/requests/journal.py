@@ -5,7 +5,7 @@ state. Knows no instance's load and no policy.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain, islice
@@ -15,6 +15,7 @@ from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.door import Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
 from dunlin.policies.starvation import Progress
+from services.dispatcher.requests.deferred import DeferredRequests
 from services.dispatcher.requests.queue import ArrivalOrder, RequestQueue, TenantOrder
 from services.dispatcher.requests.tenant_shares import TenantShares
 
@@ -76,6 +77,11 @@ class Request:
     Tenants' shares: `charged_tokens` were charged to its tenant when it was first dispatched (0: it is of the
     interactive class, or was not dispatched here).
 
+    Groups: `is_deferred`: it waits for a group that holds it. `asked` is the manager that was asked for one, for
+    `asked_attempt`, and has not been told that it is not needed any more. The current attempt is at the leader of
+    `group` (0: at an instance alone); `group_refused`: the last one was refused there. `goes_alone`: it got no group,
+    and fits one instance.
+
     Prefix cache: the first instance had KV of `cached_tokens` of the prompt; the current one was expected to have
     `expected_cached_tokens`. `generated_logprobs` is None unless the request asks for log-probabilities.
     """
@@ -106,6 +112,12 @@ class Request:
     token_s: float | None = None
     is_risen: bool = False
     charged_tokens: int = 0
+    is_deferred: bool = False
+    goes_alone: bool = False
+    group: int = 0
+    group_refused: bool = False
+    asked: Address | None = None
+    asked_attempt: int = 0
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,7 +168,8 @@ class Request:
 class Journal:
     """Owns the requests, by number, key, idempotency key, reader and instance, and a queue of each class.
 
-    `shares` has the tenants' weights, and what each has had of the batch work that was dispatched.
+    `shares` has the tenants' weights, and what each has had of the batch work that was dispatched. `deferred` are the
+    queued requests of which `needs_group` said, when they were queued, that no instance alone can hold them.
     """
 
     def __init__(self, incarnation: int = 0) -> None:
@@ -167,6 +180,8 @@ class Journal:
         self._by_reader: dict[Address, Request] = {}
         self._by_instance: dict[Address, dict[int, Request]] = {}
         self.shares = TenantShares()
+        self.deferred = DeferredRequests()
+        self.needs_group: Callable[[Request], bool] | None = None
         self._batch_order = TenantOrder(self.shares)
         self._queues = {
             RequestClass.INTERACTIVE: RequestQueue(ArrivalOrder()),
@@ -182,11 +197,11 @@ class Journal:
 
     @property
     def queued(self) -> int:
-        """How many wait for an instance."""
-        return sum(map(len, self._queues.values()))
+        """How many wait for an instance or a group."""
+        return sum(map(len, self._queues.values())) + len(self.deferred)
 
     def queued_of(self, request_class: RequestClass) -> int:
-        """How many of that class wait for an instance."""
+        """How many of that class wait for an instance, deferred ones not included."""
         return len(self._queues[request_class])
 
     def queued_against(self, submit: Submit) -> int:
@@ -195,7 +210,7 @@ class Journal:
         A tenant's batch requests may fill the queue, but they keep no other tenant out: one that has less than its part
         of it, a part like any other, finds room beyond the bound. What was dispatched before counts against all.
         """
-        queued = self.queued_of(submit.request_class)
+        queued = self.queued_of(submit.request_class) + self.deferred.count_of(submit.request_class)
         if submit.request_class is not RequestClass.BATCH:
             return queued
         own, tenants = self._batch_order.tenant_part(submit.tenant)
@@ -214,6 +229,8 @@ class Journal:
             self._by_idempotency[submit.tenant, submit.idempotency] = request
         if may_be_held:
             request.state, request.attempt = RequestState.ADOPTING, 1
+        elif self._is_to_be_deferred(request):
+            self.deferred.add(request)
         else:
             self._queue_of(request).add(request)
         return request
@@ -252,7 +269,7 @@ class Journal:
         self._transition(request, RequestState.QUEUED)
         if request.submit.key or request.adopted_elsewhere:
             request.last_outcome = ("adopt", lost)
-        self._queue_of(request).requeue(request)
+        self._requeue(request)
 
     def get(self, number: int) -> Request | None:
         """The request of that journal number; None if it has ended."""
@@ -295,7 +312,7 @@ class Journal:
 
     def all_waiting(self) -> list[Request]:
         """All queued requests: interactive ones first, each class in the order in which it is dispatched."""
-        return list(chain.from_iterable(self._queues.values()))
+        return [*chain.from_iterable(self._queues.values()), *self.deferred]
 
     def queued_in(self, request_class: RequestClass) -> "RequestQueue":
         """The queue of that class, to look through."""
@@ -313,12 +330,24 @@ class Journal:
         requeued = chain.from_iterable(queue.requeued for queue in self._queues.values())
         return [request for request in requeued if request.migration_source is not None]
 
-    def dispatch(self, request: Request, instance: Address) -> None:
-        """Begin a new attempt of a queued request at `instance`."""
+    def defer(self, request: Request) -> None:
+        """A queued request waits for a group from now on."""
+        self._queue_of(request).remove(request)
+        self.deferred.add(request)
+
+    def queue_alone(self, request: Request) -> None:
+        """A deferred request waits for an instance instead, ahead of new ones."""
+        self.deferred.remove(request)
+        request.goes_alone = True
+        self._requeue(request)
+
+    def dispatch(self, request: Request, instance: Address, group: int = 0) -> None:
+        """Begin a new attempt of a queued request at `instance`, for its elastic group `group` if it is not 0."""
         self._transition(request, RequestState.DISPATCHED)
         self._charge(request)
-        self._queue_of(request).remove(request)
+        (self.deferred if request.is_deferred else self._queue_of(request)).remove(request)
         request.attempt += 1
+        request.group = group
         request.awaits_first_token = True
         request.instance = instance
         self._by_instance.setdefault(instance, {})[request.number] = request
@@ -336,12 +365,13 @@ class Journal:
         self._transition(request, RequestState.QUEUED)
         request.expected_cached_tokens = 0
         request.last_outcome = (str(instance), lost)
-        self._queue_of(request).requeue(request)
+        self._requeue(request)
 
     def remove(self, request: Request) -> Address | None:
         """Forget the request; the instance of its current attempt, None if it had none."""
         if request.state is RequestState.QUEUED:
-            self._queue_of(request).remove(request)
+            (self.deferred if request.is_deferred else self._queue_of(request)).remove(request)
+        self.deferred.note_end(request)
         instance = self._release(request)
         self._transition(request, RequestState.ENDED)
         if request.charged_tokens:
@@ -397,6 +427,15 @@ class Journal:
     def _transition(self, request: Request, state: RequestState) -> None:
         assert state in TRANSITIONS[request.state], f"request {request.number}: {request.state.name} to {state.name}"
         request.state = state
+
+    def _requeue(self, request: Request) -> None:
+        if self._is_to_be_deferred(request):
+            self.deferred.add(request)
+        else:
+            self._queue_of(request).requeue(request)
+
+    def _is_to_be_deferred(self, request: Request) -> bool:
+        return self.needs_group is not None and self.needs_group(request)
 
     def _queue_of(self, request: Request) -> RequestQueue:
         return self._queues[request.dispatched_as]

@@ -52,3 +52,18 @@ class AbandonTimeout:
 
     request: int
     reader_absence: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongAskDue:
+    """Request `request`, whose next attempt would follow `attempt`, may ask the manager for a group again."""
+
+    request: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderlessDue:
+    """No manager has led for `leaderless_s`, unless one did since absence number `absence`."""
+
+    absence: int

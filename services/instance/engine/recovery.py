@@ -159,7 +159,11 @@ class EngineRecovery:
         return self._return_all(self._config.engine_grace_s)
 
     def _roll_back(self, sequence: Sequence, trusted: bool) -> list[Effect]:
-        """Reset the sequence to its last answered step or completed move; no step and no move is outstanding."""
+        """Reset the sequence to its last answered step or completed move; no step and no move is outstanding. What
+        becomes of a group's is its leader's to say.
+        """
+        if sequence.is_spread:
+            return []
         sequence.in_steps = sequence.in_moves = sequence.pending = 0
         if sequence.state is SequenceState.WAITING:
             return []
@@ -213,7 +217,8 @@ class EngineRecovery:
         )
         effects: list[Effect] = []
         for sequence in self._sequences.by_arrival():
-            effects += self._return(sequence, self._reason, rejected)
+            if not sequence.is_spread:
+                effects += self._return(sequence, self._reason, rejected)
         return effects
 
     def _return(self, sequence: Sequence, reason: str, *rejected: RejectedOption) -> list[Effect]:

@@ -140,7 +140,7 @@ class Evacuations:
     def _is_movable(self, sequence: Sequence) -> bool:
         """Whether it may be chosen. A drained instance takes no sequence back, so that it gives every one away."""
         is_free = sequence.state in MOVABLE_STATES and not self._migrate_out.is_migrating(sequence)
-        return is_free and (self.draining or sequence.may_move_on)
+        return is_free and not sequence.is_spread and (self.draining or sequence.may_move_on)
 
     def _finish(self, name: OrderId, job: Evacuation) -> Effect:
         del self._evacuations[name]

@@ -19,6 +19,9 @@ from services.instance.kv.tickets import HostReservation, PendingTransfer, Trans
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
+_IN_USE = (SequenceState.SPILLING, SequenceState.RESTORING, SequenceState.SPREAD)
+"""States in which others than steps of this engine use slots of the sequence."""
+
 
 class SequenceLifecycle:
     """Carries the transitions out. `kv_cache` is replaced after each start of an engine without valid KV.
@@ -205,12 +208,12 @@ class SequenceLifecycle:
         """Stop a sequence whose tokens are not wanted: it ends, at once or when its slots are out of use."""
         if sequence.state is SequenceState.ENDING:
             return []
-        busy = sequence.in_steps > 0 or sequence.state in (SequenceState.SPILLING, SequenceState.RESTORING)
+        busy = sequence.in_steps > 0 or sequence.state in _IN_USE
         if not busy:
             self._host_cache.cancel_requests(sequence)
             return self.end(sequence)
         self._sequences.transition(sequence, SequenceState.ENDING)
-        return [Send(self._engine, Close(sequence.number))]
+        return [] if sequence.is_spread else [Send(self._engine, Close(sequence.number))]
 
     def fail(self, sequence: Sequence) -> list[Effect]:
         """End it: its next token cannot be chosen, and no other instance would find another."""
@@ -227,13 +230,14 @@ class SequenceLifecycle:
         return [returned, *self.stop(sequence)]
 
     def end(self, sequence: Sequence) -> list[Effect]:
-        """End a sequence whose slots no step and no copy uses."""
+        """End a sequence whose slots no step and no copy uses, here or at the members of a group."""
         known = sequence.state not in (SequenceState.WAITING, SequenceState.ENDING)
-        self._steps.forget(sequence)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
-        effects += self._host_cache.cancel_copies(sequence)
-        self.kv_cache.release_to_prefix_cache(sequence)
-        effects += self._host_cache.truncate(sequence)
+        if not sequence.is_spread:
+            self._steps.forget(sequence)
+            effects += self._host_cache.cancel_copies(sequence)
+            self.kv_cache.release_to_prefix_cache(sequence)
+            effects += self._host_cache.truncate(sequence)
         self._sequences.transition(sequence, SequenceState.ENDED)
         if sequence.notify_ended:
             effects.append(Send(sequence.dispatcher, Ended(sequence.place.request, sequence.place.attempt)))

@@ -29,13 +29,20 @@ class SequenceState(Enum):
     ASKING = "asking"  # for room in the host tier
     SPILLING = "spilling"  # its KV moves to the host tier
     RESTORING = "restoring"  # its KV moves back
+    SPREAD = "spread"  # members of the group that this instance leads have it, or are asked to; no own step names it
     LEAVING = "leaving"  # no more rows here: another instance is about to continue it
     ENDING = "ending"  # no more tokens are wanted; a step or a region copy still uses its slots
     ENDED = "ended"
 
 
 TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
-    SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.RESTORING, SequenceState.LEAVING, SequenceState.ENDED),
+    SequenceState.WAITING: (
+        SequenceState.RUNNING,
+        SequenceState.RESTORING,
+        SequenceState.SPREAD,
+        SequenceState.LEAVING,
+        SequenceState.ENDED,
+    ),
     SequenceState.RUNNING: (
         SequenceState.PARKED,
         SequenceState.DRAINING,
@@ -55,13 +62,14 @@ TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
     SequenceState.ASKING: (SequenceState.SPILLING, SequenceState.WAITING, SequenceState.RUNNING, SequenceState.ENDED),
     SequenceState.SPILLING: (SequenceState.WAITING, SequenceState.RUNNING, SequenceState.ENDING, SequenceState.ENDED),
     SequenceState.RESTORING: (SequenceState.RUNNING, SequenceState.WAITING, SequenceState.ENDING, SequenceState.ENDED),
+    SequenceState.SPREAD: (SequenceState.ENDING,),
     SequenceState.LEAVING: (SequenceState.RUNNING, SequenceState.WAITING, SequenceState.ENDING, SequenceState.ENDED),
     SequenceState.ENDING: (SequenceState.ENDED,),
     SequenceState.ENDED: (),
 }
 
 
-WANTS_TOKENS = (SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.LEAVING)
+WANTS_TOKENS = (SequenceState.RUNNING, SequenceState.SPREAD, SequenceState.DRAINING, SequenceState.LEAVING)
 """Outstanding steps may name it, and its dispatcher wants the tokens."""
 
 
@@ -173,6 +181,11 @@ class Sequence:
         return self.is_batch and not self.is_risen
 
     @property
+    def is_spread(self) -> bool:
+        """Whether it is for the members of an elastic group, never for the instance alone."""
+        return self.place.group != 0
+
+    @property
     def kept_tokens(self) -> int:
         """The first tokens whose KV lies in the host tier too."""
         return self.kept[-1].region.stop if self.kept else 0
@@ -233,6 +246,7 @@ class Sequence:
 
 class SequenceTable:
     """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others.
+    Those of a group are in none of the queues and counts of sequences that wait or run.
 
     `changes` counts what may let another sequence start: arrivals, and changes of state. `urgent_total` counts those
     that came with a time by which they rise. `now_s` is the time of the event that is being handled; `blocked_s` that
@@ -352,12 +366,13 @@ class SequenceTable:
         """All of one dispatcher, in order of arrival."""
         return [sequence for sequence in self.by_arrival() if sequence.dispatcher == dispatcher]
 
-    def add(self, dispatcher: Address, place: Place, now_s: float = 0.0) -> Sequence:
-        """A new attempt, waiting since `now_s`."""
+    def add(self, dispatcher: Address, place: Place, now_s: float = 0.0, number: int = 0) -> Sequence:
+        """A new attempt, waiting since `now_s`; one of a group has the `number` that all members' engines know."""
         self._orders += 1
-        sequence = Sequence(self._orders, self._next_number(), dispatcher, place, arrived_s=now_s)
+        sequence = Sequence(self._orders, number or self._next_number(), dispatcher, place, arrived_s=now_s)
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
-        self._waiting[sequence] = None
+        if not sequence.is_spread:
+            self._waiting[sequence] = None
         self.changes += 1
         self.urgent_total += place.rises_after_s is not None
         return sequence
@@ -389,7 +404,7 @@ class SequenceTable:
         self._waiting.pop(sequence, None)
         self._running.pop(sequence, None)
         self._parked.pop(sequence, None)
-        if state is SequenceState.WAITING:
+        if state is SequenceState.WAITING and not sequence.is_spread:
             self._waiting[sequence] = None
         elif state is SequenceState.RUNNING:
             self._running[sequence] = None
@@ -434,6 +449,7 @@ class SequenceTable:
 _queue_position = attrgetter("turn")
 _WAITS_FOR = {
     SequenceState.RUNNING: MissCause.LEFT_OUT,
+    SequenceState.SPREAD: MissCause.LEFT_OUT,
     SequenceState.PARKED: MissCause.INTERRUPTED,
     SequenceState.DRAINING: MissCause.PREEMPTED,
     SequenceState.LEAVING: MissCause.MIGRATION,

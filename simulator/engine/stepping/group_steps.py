@@ -1,7 +1,8 @@
 """Steps of modelled engines that compute together: they end together, and what one tells of its KV the others check.
 
-The real ones exchange queries, results and K/V in each layer. Here a step that is through waits until its peers' steps
-of the same exchange are, and then looks whether the keys that it was promised are those of its sequences.
+The real ones exchange queries, results and K/V in each layer. Here a step takes its time from when the last of its
+peers begins (`group_counts` counts what it exchanges); it waits until the peers' steps of the same exchange are
+through, and then looks whether the keys that it was promised are those of its sequences.
 """
 
 from collections.abc import Callable, Container
@@ -12,6 +13,7 @@ from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.stepping.step_queue import row_slots
 
 Told = dict[int, dict[int, int]]
 """Sequence → position → the content of its slot."""
@@ -23,18 +25,29 @@ class PeersDue:
 
 
 class GroupMeetings:
-    """The last exchange that each engine has reached with each peer, and what it told of its KV."""
+    """The last exchange that each engine has begun and reached with each peer, and what it told of its KV."""
 
     def __init__(self) -> None:
         self._reached: dict[tuple[Address, Address], tuple[int, Told]] = {}
+        self._begun: dict[tuple[Address, Address], tuple[int, float]] = {}
+
+    def begin(self, now_s: float, engine: Address, peer: Address, exchange: int) -> bool:
+        """The engine begins its step of the exchange; returns whether the peer's has begun before, and may wait."""
+        self._begun[engine, peer] = exchange, now_s
+        return self._begun.get((peer, engine), (0, 0.0))[0] == exchange
+
+    def begun_s(self, engine: Address, peer: Address, exchange: int) -> float | None:
+        """When the engine began its step of the exchange with the peer; None: it has not."""
+        begun, at_s = self._begun.get((engine, peer), (0, 0.0))
+        return at_s if begun >= exchange else None
 
     def reach(self, engine: Address, peer: Address, exchange: int, told: Told) -> None:
         """The engine's step of the exchange with the peer is through."""
         self._reached[engine, peer] = exchange, told
 
     def partners(self, engine: Address) -> list[Address]:
-        """The engines whose steps have reached an exchange with the engine, and may wait for its step."""
-        return [one for one, other in self._reached if other == engine]
+        """The engines whose steps have begun an exchange with the engine, and may wait for its step."""
+        return [one for one, other in self._begun if other == engine]
 
     def give_up(self, engine: Address, peer: Address, exchange: int) -> None:
         """The engine's step of the exchange ended early."""
@@ -63,13 +76,14 @@ class SplitSpans:
 
 class GroupSteps:
     """One engine's steps with peers. `met`: the peers whose memory is mapped; `reaches(peer)`: it can be written still;
-    `wake(engine)`: look again.
+    `wake(engine)`: look again; `is_near(peer)`: it is an engine of the same node.
     """
 
     def __init__(
         self, engine: Address, meetings: GroupMeetings, met: Container[Address], reaches: Callable[[Address], bool],
-        wake: Callable[[Address], None], audit: KvAudit | None,
+        wake: Callable[[Address], None], audit: KvAudit | None, is_near: Callable[[Address], bool],
     ) -> None:  # fmt: skip
+        self.is_near = is_near
         self._engine = engine
         self._meetings = meetings
         self._met = met
@@ -83,10 +97,27 @@ class GroupSteps:
             return f"{gone} were not met"
         return "" if step.exchange > 0 or not step.peers else "peers without the number of an exchange"
 
+    def begin(self, now_s: float, step: Step) -> None:
+        """The step begins; peers whose steps have begun before go on only now."""
+        for peer in step.peers:
+            if self._meetings.begin(now_s, self._engine, peer, step.exchange):
+                self._wake(peer)
+
+    def all_begun_s(self, step: Step) -> float | None:
+        """When the last peer began, of those that go on; None: one has not begun."""
+        last_s = 0.0
+        for peer in step.peers:
+            begun_s = 0.0 if self._is_gone(peer, step) else self._meetings.begun_s(peer, self._engine, step.exchange)
+            if begun_s is None:
+                return None
+            last_s = max(last_s, begun_s)
+        return last_s
+
     def is_through(self, step: Step, rows: Container[int]) -> bool:
         """The own work is done, that of `rows`: tell the peers; returns whether theirs is, too."""
         for index, peer in enumerate(step.peers):
-            if self._meetings.told(self._engine, peer, step.exchange) is None and self._reaches(peer):
+            is_silent = self._meetings.told(self._engine, peer, step.exchange) is None
+            if is_silent and self._reaches(peer) and not self._meetings.is_given_up(self._engine, peer, step.exchange):
                 self._meetings.reach(self._engine, peer, step.exchange, self._tells(step, rows, index))
                 self._wake(peer)
         return all(
@@ -95,16 +126,33 @@ class GroupSteps:
         )
 
     def lacks(self, step: Step, rows: list[int]) -> bool:
-        """Whether a step that these rows need has ended early, or a peer cannot be written any more."""
+        """Whether a step that these rows need has ended early, or they cannot be computed with its peer: it lacks rows
+        of this step, or cannot be written any more.
+        """
         needed = {peer for row, split in self.spans(step).items() if row in rows for peer, _ in split.spans}
         is_cut_off = any(not self._reaches(peer) for peer in step.peers)
-        return is_cut_off or any(self._is_gone(peer, step) for peer in needed)
+        given_up = (peer for peer in needed if self._meetings.is_given_up(self._engine, peer, step.exchange))
+        return is_cut_off or any(self._is_gone(peer, step) for peer in needed) or any(given_up)
 
     def give_up(self, step: Step) -> None:
         """The own step ends early: the peers' need not wait for it."""
         for peer in filter(self._reaches, step.peers):
             self._meetings.give_up(self._engine, peer, step.exchange)
             self._wake(peer)
+
+    def give_up_fed(self, step: Step, rows: Container[int]) -> None:
+        """Peers that read keys which rows were to write in this step, of which only `rows` run, cannot go on."""
+        serve = step.serve
+        gone = [row for row in range(len(step.sequence)) if row not in rows]
+        if serve is None or not gone:
+            return
+        slots = row_slots(step)
+        unwritten = {slot for row in gone for slot in slots[row]}
+        for part, start, stop, slot in zip(serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True):
+            peer = step.peers[serve.master[part]]
+            if not unwritten.isdisjoint(range(slot, slot + stop - start)) and self._reaches(peer):
+                self._meetings.give_up(self._engine, peer, step.exchange)
+                self._wake(peer)
 
     def _is_gone(self, peer: Address, step: Step) -> bool:
         return self._meetings.is_given_up(peer, self._engine, step.exchange)
@@ -153,10 +201,23 @@ class GroupSteps:
                 told[step.sequence[row]] = dict(zip(positions, digests, strict=True))
         serve = step.serve
         if serve is not None:
+            written = self._written(step, rows)
             for part, start, stop, slot in zip(
                 serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True
             ):
                 if serve.master[part] == index:
-                    content = self._audit.content_of(list(range(slot, slot + stop - start)))
+                    slots = list(range(slot, slot + stop - start))
+                    found = self._audit.content_of(slots)
+                    content = [written.get(slot, content) for slot, content in zip(slots, found, strict=True)]
                     told.setdefault(serve.sequence[part], {}).update(zip(range(start, stop), content, strict=True))
         return told
+
+    def _written(self, step: Step, rows: Container[int]) -> dict[int, int]:
+        """What those of the step's `rows` write: in each layer that is there before the engine answers for it."""
+        assert self._audit is not None
+        written: dict[int, int] = {}
+        for row, slots in enumerate(row_slots(step)):
+            if row in rows:
+                digests = self._audit.digests(step.sequence[row], range(step.start[row], step.stop[row]))
+                written.update(zip(slots, digests, strict=False))
+        return written

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+from dunlin.cost.group_steps import GroupWork
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason, GroupKind
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
+from simulator.engine.stepping.group_counts import count_group_work
 from simulator.engine.stepping.group_steps import GroupSteps, SplitSpans
 from simulator.engine.stepping.step_queue import QueuedSimStep, RowColumns, row_positions, row_slots
 from simulator.engine.stepping.step_results import IterationResult
@@ -58,10 +60,16 @@ class RowComputer:
                 new += tokens
                 prefix += tokens * start
                 squares += tokens * tokens
-        if queued.is_serving and isinstance(step, Step) and step.serve is not None:
-            decode_rows += len(step.serve.master)
-            context += sum(step.serve.span_stop) - sum(step.serve.span_start)
         return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
+
+    def group_work(self, step: Step, queued: QueuedSimStep) -> GroupWork:
+        """The counts of a step with peers, for the timing."""
+        sequences, closing = self._sequences.by_number, self._sequences.closing
+
+        def prompt_tokens(number: int) -> int:
+            return (sequences.get(number) or closing[number]).prompt_tokens
+
+        return count_group_work(step, queued.rows, queued.is_serving, prompt_tokens, self._group.is_near)
 
     def compute(self, queued: QueuedSimStep) -> IterationResult:
         """Compute all rows. Hot path: it makes no object per row or token.
@@ -82,11 +90,14 @@ class RowComputer:
                 self._ring_row(step, row, sequence, splits[row], tally)
                 continue
             start, stop = step.start[row], step.stop[row]
-            if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
+            split = splits.get(row) if splits else None
+            if not 0 <= start < stop <= sequence.length or (
+                start > sequence.kv_tokens and not _is_covered(split, sequence.kv_tokens, start)
+            ):
                 raise _broken(sequence, start, stop)
             sequence.kv_tokens = stop
             if slots is not None:
-                self._audit_row(queued, row, number, slots[row], splits.get(row) if splits else None)
+                self._audit_row(queued, row, number, slots[row], split)
             if stop - start == 1 and start >= sequence.prompt_tokens:
                 tally.decode_rows += 1
             else:
@@ -213,6 +224,11 @@ def _kept(step: Step, row: int) -> list[tuple[range, int]]:
         return []
     columns = zip(keep.row, keep.start, keep.stop, keep.slot, strict=True)
     return [(range(start, stop), slot) for at, start, stop, slot in columns if at == row]
+
+
+def _is_covered(split: SplitSpans | None, start: int, stop: int) -> bool:
+    """Whether the spans at peers name all tokens `[start, stop)`."""
+    return split is not None and split.positions.issuperset(range(start, stop))
 
 
 def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:

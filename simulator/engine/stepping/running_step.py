@@ -14,6 +14,8 @@ from dunlin.messages.engine import Step
 from simulator.engine.stepping.step_queue import QueuedSimStep
 
 LAYER_UNITS = 1 << 16
+LOOK_S = 0.001
+"""How often a step that waits for peers passes a safepoint, at least."""
 _SLACK = 1e-9
 """Relative rounding of times that counts as none."""
 
@@ -24,8 +26,8 @@ class SimulatedRunningStep:
 
     At `since_s` it stood at `queued.units`. `began_s` is when it was started with all its rows. `has_paused`:
     interrupts took effect at a safepoint of it. `held_s`: delay that its end has not had yet, `lost_s`: delay since
-    `since_s`. `is_waiting`: it is through, and steps of peers are not. `is_answering`: it stands still at a safepoint.
-    `interrupts`: where its safepoints are.
+    `since_s`. `is_waiting`: it is through but for peers, whose steps began later or are not through, since
+    `waiting_since_s`. `is_answering`: it stands still at a safepoint. `interrupts`: where its safepoints are.
     """
 
     queued: QueuedSimStep
@@ -38,6 +40,7 @@ class SimulatedRunningStep:
     lost_s: float = 0.0
     has_paused: bool = False
     is_waiting: bool = False
+    waiting_since_s: float | None = None
     is_answering: bool = False
 
     @property
@@ -72,6 +75,21 @@ class SimulatedRunningStep:
         number = bisect_left(starts, rest)
         units = int(runs) * run + (starts[number] if number < len(starts) else run)
         return units if units < self.layers * LAYER_UNITS else None
+
+    def wait(self, now_s: float) -> None:
+        """It waits for peers from now on, or still."""
+        self.is_waiting = True
+        if self.waiting_since_s is None:
+            self.waiting_since_s = now_s
+
+    def late_s(self, now_s: float, begun_s: float) -> float:
+        """Seconds until it may be through if its peers have begun at `begun_s` only."""
+        late_s = begun_s + self.whole_s - now_s
+        return late_s if begun_s > self.began_s and late_s > _SLACK * self.whole_s else 0.0
+
+    def looks(self, now_s: float) -> int:
+        """Safepoints passed while it waited: a live engine looks for its peers all the time."""
+        return 0 if self.waiting_since_s is None else int((now_s - self.waiting_since_s) / LOOK_S)
 
     def passed(self, now_s: float) -> int:
         """Safepoints passed by now, without the end: as the live engine's progress page counts them."""

@@ -7,6 +7,7 @@ pending or failed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from dunlin.cost.interrupts import InterruptTimes
 from dunlin.effects import Address, After, Effect, Send
@@ -145,13 +146,19 @@ class SimulatedStepRunner:
         running = self.running = SimulatedRunningStep(
             queued, layers, self._whole_s(queued), now_s, now_s, self._interrupt_times
         )
+        self._give_up_fed(running)
         if running.has_peers and not queued.rows and not queued.is_serving:
             return [*self._end_early(now_s, running), *self.begin(now_s)]
+        if isinstance(queued.step, Step):
+            self._group.begin(now_s, queued.step)
         return self._until_end(running)
 
     def _whole_s(self, queued: QueuedSimStep) -> float:
         """Seconds for all of the step with the rows that it has."""
-        whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
+        if isinstance(queued.step, Step) and queued.step.peers:
+            whole_s = self._timing.group_s(self._rows.group_work(queued.step, queued)) * self.slowness
+        else:
+            whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
         return whole_s if queued.layers is None else whole_s * len(queued.layers) / self._layers.all
 
     def on_due(self, now_s: float, due: StepDue) -> list[Effect]:
@@ -165,17 +172,25 @@ class SimulatedStepRunner:
             return [After(held_s, due)]
         step = running.queued.step
         if isinstance(step, Step) and step.peers:
-            running.is_waiting = not self._group.is_through(step, running.queued.rows)
+            late_s = self._late_s(now_s, running, step)
+            running.is_waiting = late_s > 0.0 or not self._group.is_through(step, running.queued.rows)
             if self._group.lacks(step, running.queued.rows):
                 return self._abandon(now_s, running)
             if running.is_waiting:
-                return self._take_effect(now_s) if self._interrupts else []
+                running.wait(now_s)
+                effects = self._take_effect(now_s) if self._interrupts else []
+                return [*effects, After(late_s, due)] if 0.0 < late_s < inf else effects
         self.safepoints += running.safepoints
         tally = self._rows.compute(running.queued)
         effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
             return [*effects, *self._take_effect(now_s)]
         return [*effects, *self.begin(now_s)]
+
+    def _late_s(self, now_s: float, running: SimulatedRunningStep, step: Step) -> float:
+        """Seconds until the step may be through: in every layer it needs the members that began last."""
+        begun_s = self._group.all_begun_s(step)
+        return inf if begun_s is None else running.late_s(now_s, begun_s)
 
     def _hold_for_copies(self, now_s: float, running: SimulatedRunningStep) -> None:
         """Delay the end of the step by what copies took from it; too little for a delay is left for the next."""
@@ -206,13 +221,19 @@ class SimulatedStepRunner:
             self._group.give_up(running.queued.step)
         return [self._end(now_s, _nothing(running.queued)), *self._between_steps(now_s)]
 
+    def _give_up_fed(self, running: SimulatedRunningStep) -> None:
+        """Rows that do not run write no keys: peers that need those cannot go on."""
+        if isinstance(running.queued.step, Step) and running.has_peers:
+            self._group.give_up_fed(running.queued.step, running.queued.rows)
+
     def is_computing(self, number: int) -> bool:
         """Whether the running step has a row of the sequence."""
         return self.running is not None and number in self.running.queued.sequences
 
     def progress(self, now_s: float) -> int:
         """Safepoints passed by now in steps that ended and in the running one."""
-        return self.safepoints + (self.running.passed(now_s) if self.running is not None else 0)
+        running = self.running
+        return self.safepoints + (running.passed(now_s) + running.looks(now_s) if running is not None else 0)
 
     def writing(self) -> list[int]:
         """The slots that the running step and queued ones write."""
@@ -290,8 +311,11 @@ class SimulatedStepRunner:
             answers.append(Send(self._instance, leaving.answer()))
         self._interrupts.clear()
         if running is not None:
+            self._give_up_fed(running)
             answers += self._compact(now_s, running, rows)
         for queued in self.queue.take_empty():
+            if isinstance(queued.step, Step):
+                self._group.give_up(queued.step)
             answers.append(self._answer(_nothing(queued), 0.0, 0.0))
         return [*answers, *self.begin(now_s)]
 
@@ -315,6 +339,7 @@ class SimulatedStepRunner:
         """The running step is over: its answer."""
         running, self.running = self.running, None
         assert running is not None
+        self.safepoints += running.looks(now_s)
         self._sequences.step_ended()
         compute_s = now_s - running.began_s
         self.busy_s += compute_s

@@ -11,7 +11,8 @@ from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind, GroupRole
 from services.global_manager.config import GlobalManagerConfig
-from services.global_manager.core import GlobalManagerCore, MovesDue, RetryDue
+from services.global_manager.core import GlobalManagerCore, MovesDue
+from services.global_manager.planner import RetryDue
 from tests.settings import configured
 
 ME = Address("global_manager", "g", 2)
@@ -153,7 +154,7 @@ class TestAnswers:
     def test_a_refused_order_is_given_again_under_a_new_version(self) -> None:
         core = self.open()
         core.receive(0.5, I0, GroupOrderRefused(50, 1, "not now"))
-        assert core.refused_total == 1
+        assert core.totals.refused == 1
         assert orders(core.receive(1.0, ME, RetryDue(1))) == {I0: (50, 2, 1)}
 
     def test_a_refusal_after_the_last_retry_starts_another(self) -> None:
@@ -168,7 +169,7 @@ class TestAnswers:
     def test_an_answer_about_another_order_changes_nothing(self, answer: Any) -> None:
         core = self.open()
         assert core.receive(0.5, I0, answer) == []
-        assert core.stale_total == 1
+        assert core.totals.stale == 1
         assert orders(core.receive(1.0, ME, RetryDue(1))) == {I0: (50, 1, 1)}
 
     def test_nothing_is_sent_to_whom_there_is_no_stream(self) -> None:
@@ -209,7 +210,7 @@ class TestViews:
         core = leading(I0)
         core.receive(1.0, I1, Joined())
         assert core.receive(1.0, MONITOR, view(ready(I1), version=3, base_version=2)) == []
-        assert core.stale_total == 1
+        assert core.totals.stale == 1
 
     def test_a_new_monitor_starts_over_and_nothing_migrates(self) -> None:
         core = leading(I0, I1)
@@ -224,7 +225,7 @@ class TestViews:
         older = Address("monitor", "m", 2)
         core.receive(1.0, I1, Joined())
         assert core.receive(1.0, older, view(ready(I0), ready(I1), version=90)) == []
-        assert (core.stale_total, list(core.fleet.members)) == (1, [I0])
+        assert (core.totals.stale, list(core.fleet.members)) == (1, [I0])
 
 
 class TestReports:

@@ -100,7 +100,7 @@ def test_an_answer_that_no_order_waits_for_is_counted() -> None:
     leader = Leader(member(I0), member(I1))
     leader.core.receive(1.0, I0, EvacuateDone(EPOCH, 7, moved=1))
     leader.core.receive(1.0, I0, DrainDone(EPOCH, 7, draining=True))
-    assert leader.core.stale_total == 2
+    assert leader.core.totals.stale == 2
 
 
 def test_an_empty_instance_has_nothing_to_give() -> None:
@@ -217,7 +217,7 @@ def test_the_answer_to_an_order_of_an_older_term_ends_no_order_of_this_one() -> 
     leader = Leader(member(I0, free_slots=40, running=3, draining=True), member(I1))
     ((_, evacuation),) = of(Evacuate, leader.look(1.0))
     leader.core.receive(2.0, I0, EvacuateDone(EPOCH - 1, evacuation.ticket, moved=2))
-    assert leader.core.stale_total == 1
+    assert leader.core.totals.stale == 1
     assert of(Evacuate, leader.core.receive(2.1, I0, Joined())) == [(I0, evacuation)], "it is still open"
     assert leader.core.move_orders is not None
     assert leader.core.move_orders.moved_total == 0

@@ -53,6 +53,6 @@ def test_streams_are_named_once_and_from_both_ends() -> None:
     )
     for address in (dispatcher, instance, manager):
         roster.add(address)
-    assert roster.streams() == [(dispatcher, instance), (manager, instance)]
+    assert roster.streams() == [(dispatcher, manager), (dispatcher, instance), (manager, instance)]
     assert roster.partners(instance) == [manager, dispatcher]
-    assert roster.partners(dispatcher) == [instance]
+    assert roster.partners(dispatcher) == [instance, manager]

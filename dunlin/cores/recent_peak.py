@@ -1,0 +1,37 @@
+"""The highest value of a number lately: a fleet that lost an instance for a while is judged by what it was before."""
+
+from collections import deque
+
+
+class RecentPeak:
+    """Owns the highest values of the last `remembered_s` seconds, each with the time from which on it held."""
+
+    def __init__(self, remembered_s: float) -> None:
+        self._remembered_s = remembered_s
+        self._first_s: float | None = None
+        self._values: deque[tuple[float, int]] = deque()
+        """Falling values, oldest first: one that a later one reaches tells nothing more."""
+
+    def note(self, now_s: float, value: int) -> None:
+        """From now on it is `value`."""
+        if self._first_s is None:
+            self._first_s = now_s
+        if self._values and self._values[-1][1] == value:
+            return self._forget(now_s)
+        while self._values and self._values[-1][1] <= value:
+            self._values.pop()
+        self._values.append((now_s, value))
+        return self._forget(now_s)
+
+    def peak(self, now_s: float) -> int:
+        """The highest value that held at any time remembered; 0: nothing was noted."""
+        self._forget(now_s)
+        return self._values[0][1] if self._values else 0
+
+    def is_settled(self, now_s: float) -> bool:
+        """Whether there are notes of the whole span."""
+        return self._first_s is not None and now_s - self._first_s >= self._remembered_s
+
+    def _forget(self, now_s: float) -> None:
+        while len(self._values) > 1 and self._values[1][0] <= now_s - self._remembered_s:
+            self._values.popleft()

@@ -1,0 +1,125 @@
+"""What LoongServe's planner compares (`policies.loongserve`), out of the times of an engine and of what was measured.
+
+Equation 7 for each degree of parallelism comes from the fleet's own measurements (`store`), where there are any; for
+other degrees it is fitted to steps that the cost model composes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.group_steps import GroupWork, PeerWork
+from dunlin.cost.models import BatchCounts
+from dunlin.cost.prefill_fit import PrefillPoint, fit_prefill
+from dunlin.cost.strategies import PrefillModel, Strategy
+from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
+
+SHORTEST, LONGEST = 512, 524_288
+"""Lengths of prompts that equation 7 is fitted to: each is twice the one before."""
+SAMPLED_BATCHES = (1, 4, 16)
+_MOST_TOKENS = 1 << 20
+
+
+def prefill_work(degree: int, lengths: Sequence[int]) -> GroupWork:
+    """One member's part of a ring of `degree` instances of one node over whole prompts: even stripes of each."""
+    own = BatchCounts()
+    peers = [PeerWork() for _ in range(degree - 1)]
+    for length in lengths:
+        stripe = range(0, length, degree)
+        count = len(stripe)
+        own.prefill_rows += 1
+        own.prefill_tokens += count
+        own.self_products += count * count
+        own.prefix_products += sum(stripe) - count * (count - 1) // 2
+        for peer in peers:
+            peer.keys_in += length // degree
+            peer.keys_out += count
+    return GroupWork(own, peers)
+
+
+def chunk_by_queries_s(timing: EngineTiming, degree: int, tokens: int, prefix: int, is_near: bool = True) -> float:
+    """Seconds of a chunk by queries: a block of `tokens` / `degree` at each member, after `prefix` tokens that lie
+    evenly at all of them. `is_near`: all are on one node.
+    """
+    return max(timing.group_s(_block_work(degree, tokens // degree, prefix, at, is_near)) for at in range(degree))
+
+
+def _block_work(degree: int, block: int, prefix: int, at: int, is_near: bool) -> GroupWork:
+    """The part of the member that computes block `at`."""
+    own, share = BatchCounts(), prefix // degree
+    own.add_prefill(block, share)
+    peers = []
+    for other in (one for one in range(degree) if one != at):
+        peer = PeerWork(is_near)
+        if asked := share + (block if other < at else 0):
+            peer.asked.add(block, asked)
+            peer.queries_out = peer.results_in = block
+        if served := share + (block if other > at else 0):
+            peer.served.add(block, served)
+            peer.queries_in = peer.results_out = block
+        peers.append(peer)
+    return GroupWork(own, peers)
+
+
+def prefill_s(timing: EngineTiming, degree: int, lengths: Sequence[int]) -> float:
+    """Seconds of a prefill of whole prompts on so many instances of one node."""
+    work = prefill_work(degree, lengths)
+    return timing.group_s(work) if degree > 1 else timing.step_s(work.own)
+
+
+def fit_degrees(timing: EngineTiming, degrees: Sequence[int]) -> dict[int, PrefillModel]:
+    """Equation 7 by degree, fitted to composed prefills."""
+    return {degree: fit_prefill(list(_points(timing, degree))) for degree in degrees}
+
+
+def _points(timing: EngineTiming, degree: int) -> Iterator[PrefillPoint]:
+    length = SHORTEST
+    while length <= LONGEST:
+        for batch in SAMPLED_BATCHES:
+            if batch * length <= _MOST_TOKENS:
+                seconds = prefill_s(timing, degree, [length] * batch)
+                yield PrefillPoint(batch * length, batch * length * length, seconds)
+        length *= 2
+
+
+def planning_times(
+    timing: EngineTiming,
+    degrees: Sequence[int],
+    decode_s: float,
+    tp: int = 1,
+    measured: Mapping[Strategy, PrefillModel] | None = None,
+) -> GroupTimes:
+    """The planner's times. `measured`: the fleet's own equations (`ProfileStore.strategies`), which take the place of
+    composed ones of the same degree and `tp`. `decode_s`: the mean time that requests decode for, as far as is known.
+
+    The tipping point is a step of as many tokens as there are decode rows above which a further master pays: from
+    there on arithmetic takes longer than reading the weights.
+    """
+    own = {strategy.sp: model for strategy, model in (measured or {}).items() if strategy.tp == tp}
+    missing = [degree for degree in degrees if degree not in own]
+    models = {**own, **fit_degrees(timing, missing)}
+    tokens = tipping_tokens(timing)
+    batch = BatchCounts()
+    batch.add_prefill(tokens)
+    return GroupTimes(
+        measured={degree: PrefillPrices(m.fixed_s, m.token_s, m.square_s) for degree, m in sorted(models.items())},
+        tipping_s=timing.step_s(batch),
+        decode_s=decode_s,
+        move_tokens_per_s=(timing.links.nvlink or 1e12) / timing.kv_bytes_per_token,
+        rows_per_master=tokens,
+    )
+
+
+def tipping_tokens(timing: EngineTiming) -> int:
+    """The tokens of a step that takes twice as long as one of a single token, to the next power of two: half of it is
+    arithmetic. Attention is counted, so long contexts tip earlier.
+    """
+    one = BatchCounts()
+    one.add_prefill(1)
+    least_s, tokens = timing.step_s(one), 1
+    while tokens < _MOST_TOKENS:
+        batch = BatchCounts()
+        batch.add_prefill(2 * tokens)
+        if timing.step_s(batch) > 2.0 * least_s:
+            break
+        tokens *= 2
+    return tokens

@@ -1,0 +1,63 @@
+"""Which requests need a group, and how long a request may be that one can hold. By the views alone.
+
+A fleet that lost an instance counts for a while as what it was: an instance that restarts makes no request too long.
+"""
+
+from dunlin.cores.recent_peak import RecentPeak
+from dunlin.messages.types import GroupKind, GroupRole
+from dunlin.policies.long_requests import KnownGroup
+from services.dispatcher.config import PlacementConfig
+from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.requests.journal import Request
+
+
+class GroupCapacity:
+    """Knows what one instance, and what all together can hold. `is_used`: long requests get groups at all."""
+
+    def __init__(self, fleet: FleetState, config: PlacementConfig, remembered_s: float) -> None:
+        self.is_used = config.long_policy == "group"
+        self._fleet = fleet
+        self._long_tokens = config.long_tokens
+        self._peak = RecentPeak(remembered_s)
+
+    def note_view(self, now_s: float) -> None:
+        """The view changed."""
+        if self.is_used:
+            self._peak.note(now_s, self._pool_tokens())
+
+    def max_length(self, now_s: float) -> int | None:
+        """Tokens of the longest sequence that one instance or a group may hold; None: no instance is known."""
+        alone = self._fleet.fleet_max_length([])
+        if not self.is_used or alone is None:
+            return alone
+        return max(alone, self._peak.peak(now_s))
+
+    def needs_group(self, request: Request) -> bool:
+        """Whether the request is for a group: no instance can hold it, or its prompt is worth several."""
+        if not self.is_used:
+            return False
+        if self.fits_no_instance(request):
+            return True
+        return 0 < self._long_tokens < request.prompt_tokens and not request.goes_alone
+
+    def fits_no_instance(self, request: Request) -> bool:
+        """Whether no known instance alone can ever hold it."""
+        limit = self._fleet.fleet_max_length(request.excluded_instances)
+        return limit is not None and limit < request.max_length
+
+    def known_groups(self) -> list[KnownGroup]:
+        """The elastic groups of the last view whose leaders can be given requests."""
+        free: dict[int, int] = {}
+        leaders = []
+        for member in self._fleet.members:
+            if member.kind is not GroupKind.ELASTIC or not member.ready or member.suspect:
+                continue
+            free[member.group] = free.get(member.group, 0) + member.free_slots
+            if member.part is GroupRole.LEADER and self._fleet.can_accept_migrated(member.address):
+                leaders.append(member)
+        return [KnownGroup(one.group, one.address, free[one.group]) for one in leaders if not one.draining]
+
+    def _pool_tokens(self) -> int:
+        members = [member for member in self._fleet.members if member.capacity_slots > 0]
+        slots = sum(member.capacity_slots for member in members)
+        return min([slots, *(member.max_positions for member in members if member.max_positions)])

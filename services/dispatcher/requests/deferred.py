@@ -1,0 +1,66 @@
+"""The queued requests that wait for a group: the placement of ordinary requests does not look at them.
+
+Knows no manager and no instance.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dunlin.messages.types import RequestClass
+
+if TYPE_CHECKING:
+    from services.dispatcher.requests.journal import Request
+
+
+class DeferredRequests:
+    """Owns them by number, and what changed since the owner of their placement looked last.
+
+    `entered` came since; `ended` are requests that a manager was asked about, and that have ended since, from wherever
+    they were.
+    """
+
+    def __init__(self) -> None:
+        self.entered: list[Request] = []
+        self.ended: list[Request] = []
+        self._requests: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._requests
+
+    def __iter__(self) -> "Iterator[Request]":
+        """Interactive requests first, each class by age."""
+        return iter(sorted(self._requests.values(), key=lambda one: (one.dispatched_as, one.number)))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether something entered or ended that was not taken yet."""
+        return bool(self.entered or self.ended)
+
+    def count_of(self, request_class: RequestClass) -> int:
+        """How many of that class wait."""
+        return sum(request.dispatched_as is request_class for request in self._requests.values())
+
+    def add(self, request: "Request") -> None:
+        """The request waits for a group."""
+        request.is_deferred = True
+        self._requests[request.number] = request
+        self.entered.append(request)
+
+    def remove(self, request: "Request") -> None:
+        """It is dispatched, or has ended. Raises KeyError: it does not wait here."""
+        del self._requests[request.number]
+        request.is_deferred = False
+
+    def note_end(self, request: "Request") -> None:
+        """A request has ended: the manager that was asked about it has to know."""
+        if request.asked is not None:
+            self.ended.append(request)
+
+    def take_changes(self) -> "tuple[list[Request], list[Request]]":
+        """`entered` and `ended`, which are empty from now on."""
+        entered, self.entered = self.entered, []
+        ended, self.ended = self.ended, []
+        return entered, ended

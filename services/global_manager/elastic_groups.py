@@ -1,0 +1,198 @@
+"""One term's elastic groups: which requests they are for, when they grow, shrink and end.
+
+The groups themselves are the term's orders (and, of terms before, what the views say); this owns what the orders do not
+say: the leaders' wishes, the members that they gave back, the instances that refused, and the numbers given out. A plan
+is made in a draft, in which whoever runs already comes before whoever waits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dunlin.effects import Address
+from dunlin.messages.plan import AskMembers, ReturnMembers
+from dunlin.policies.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
+from dunlin.policies.group_plan import GroupCandidate
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.group_draft import GroupDraft
+from services.global_manager.long_requests import LongRequests
+
+TAKEOVER_GAP = 64
+"""Group numbers that a new manager leaves out: the last one may have given some to groups that no view shows yet."""
+
+
+class ElasticGroups:
+    """Arranges the groups of one term. `groups` has the members of each after the last arrangement."""
+
+    def __init__(self, config: GlobalManagerConfig, requests: LongRequests) -> None:
+        self.groups: dict[int, tuple[Address, ...]] = {}
+        self._across_nodes = config.groups.across_nodes
+        self._unfit_s = config.groups.order_retry_s
+        self._idle_s = config.long_requests.idle_group_s
+        self._requests = requests
+        self._highest: int | None = None
+        self._wishes: dict[int, AskMembers] = {}
+        self._returned: dict[int, tuple[Address, ...]] = {}
+        self._kept: dict[int, tuple[Address, ...]] = {}
+        """Members that were given back and not taken, for a request may come that needs them."""
+        self._unused: dict[int, None] = {}
+        """Groups of this term that no request was placed in yet."""
+        self._idle_since_s: dict[int, float] = {}
+        self._unfit_until_s: dict[Address, float] = {}
+
+    @property
+    def next_group(self) -> int:
+        """A number that no group has had, like all above it."""
+        return (self._highest or 0) + 1
+
+    def note_numbers(self, numbers: Iterable[int]) -> None:
+        """Groups with these numbers were seen or made. The first in a term are those of the managers before."""
+        seen = max(numbers, default=0)
+        if self._highest is None:
+            self._highest = seen + TAKEOVER_GAP if seen else 0
+        self._highest = max(self._highest, seen)
+
+    def on_ask(self, message: AskMembers) -> None:
+        """A leader wants members for so many slots more; 0: it wants none any more."""
+        self._wishes.pop(message.group, None)
+        if message.slots > 0:
+            self._wishes[message.group] = message
+
+    def on_return(self, message: ReturnMembers) -> None:
+        """A leader gives members back."""
+        self._kept.pop(message.group, None)
+        self._returned[message.group] = message.members
+
+    def on_refused(self, now_s: float, instance: Address) -> None:
+        """The instance refused its part of a group: it is in none for a while."""
+        self._unfit_until_s[instance] = now_s + self._unfit_s
+
+    def on_request_over(self, number: int) -> None:
+        """A request of the group is over: without any, what was given back can be taken after all."""
+        if number in self._kept and not self._requests.is_used(number):
+            self._returned[number] = self._kept.pop(number)
+
+    def on_placed(self, number: int) -> None:
+        """A request was placed in the group: from now on its leader says when it ends."""
+        self._unused.pop(number, None)
+
+    def take_kept(self) -> list[int]:
+        """The groups whose leaders are to say anew what they give back: they get a newer order."""
+        kept, self._kept = self._kept, {}
+        return [number for number in kept if number in self.groups]
+
+    def has_work(self, now_s: float) -> bool:
+        """Whether a new arrangement may differ from the last one though no instance came or went."""
+        due = any(now_s - since_s >= self._idle_s for since_s in self._idle_since_s.values())
+        return bool(due or self._wishes or self._returned or self._requests.waiting())
+
+    def look_for_idle(self, now_s: float, candidates: Sequence[GroupCandidate]) -> None:
+        """Note which groups have no request, by the asks and by the views."""
+        draft = self._draft(now_s, candidates)
+        idle = [
+            group.number
+            for group in draft.groups()
+            if not self._requests.is_used(group.number) and not any(one.guest_slots for one in group.members)
+        ]
+        self._idle_since_s = {number: self._idle_since_s.get(number, now_s) for number in idle}
+
+    def longest(self, candidates: Sequence[GroupCandidate]) -> int:
+        """Tokens of the longest sequence that a group could hold."""
+        return longest_that_fits(candidates, (), self._across_nodes)
+
+    def arrange(self, now_s: float, candidates: Sequence[GroupCandidate]) -> list[GroupCandidate]:
+        """The candidates in the groups that they are to be in from now on."""
+        draft = self._draft(now_s, candidates)
+        self._requests.keep_groups(draft.numbers)
+        self._end_groups(now_s, draft)
+        self._take_back(draft)
+        self._give_up_crowded(draft)
+        self._fulfil_wishes(draft)
+        self._place_waiting(draft, candidates)
+        self.groups = {group.number: tuple(one.address for one in group.members) for group in draft.groups()}
+        self._forget_others()
+        return draft.candidates()
+
+    def _draft(self, now_s: float, candidates: Sequence[GroupCandidate]) -> GroupDraft:
+        self._unfit_until_s = {one: until_s for one, until_s in self._unfit_until_s.items() if until_s > now_s}
+        fit = [
+            replace(one, alive=False, serves=False) if one.address in self._unfit_until_s else one for one in candidates
+        ]
+        return GroupDraft(fit, self._requests.promised_slots)
+
+    def _end_groups(self, now_s: float, draft: GroupDraft) -> None:
+        """End the groups that no request was ever placed in, or none for too long."""
+        for number in draft.numbers:
+            if self._requests.is_used(number):
+                self._idle_since_s.pop(number, None)
+                continue
+            since_s = self._idle_since_s.get(number)
+            if number in self._unused or (since_s is not None and now_s - since_s >= self._idle_s):
+                draft.dissolve(number)
+
+    def _take_back(self, draft: GroupDraft) -> None:
+        """Free the members that leaders gave back, as far as nothing was promised that needs them."""
+        returned, self._returned = self._returned, {}
+        for number, members in returned.items():
+            if number not in draft.numbers:
+                continue
+            group = draft.group(number)
+            rest = [one for one in group.members[1:] if one.address not in members]
+            if not rest and not self._requests.is_used(number):
+                draft.dissolve(number)
+                continue
+            smaller = replace(group, members=(group.members[0], *rest))
+            if len(smaller.members) < len(group.members) and smaller.room_slots >= 0:
+                draft.set_members(number, [one.address for one in smaller.members])
+            else:
+                self._kept[number] = members
+
+    def _give_up_crowded(self, draft: GroupDraft) -> None:
+        """Let requests leave a group whose lost members they need, the youngest first, if they were not placed yet."""
+        for ask in reversed(self._requests.unanswered()):
+            number = ask.group
+            if number and self._has_lost_members(draft.group(number)) and draft.group(number).room_slots < 0:
+                self._requests.take_out(ask)
+                if number in self._unused and not self._requests.is_used(number):
+                    draft.dissolve(number)
+
+    def _has_lost_members(self, group: ElasticGroup) -> bool:
+        there = {member.address for member in group.members}
+        return any(address not in there for address in self.groups.get(group.number, ()))
+
+    def _fulfil_wishes(self, draft: GroupDraft) -> None:
+        """Give leaders the members that they lack; if there are too few, those that there are."""
+        for number, wish in list(self._wishes.items()):
+            if number not in draft.numbers:
+                del self._wishes[number]
+                continue
+            group = draft.group(number)
+            more = grow_group(group, wish.slots, draft.free(), self._across_nodes, some=True)
+            if more:
+                draft.set_members(number, [one.address for one in (*group.members, *more)])
+                left = wish.slots - sum(one.free_slots for one in more)
+                self.on_ask(replace(wish, slots=max(0, left)))
+
+    def _place_waiting(self, draft: GroupDraft, candidates: Sequence[GroupCandidate]) -> None:
+        """Find groups for the requests that wait, in order: one that could be held later keeps the others waiting."""
+        for ask in self._requests.waiting():
+            message = ask.message
+            choice = choose_group(message.longest, draft.free(), draft.groups(), message.excluded, self._across_nodes)
+            if choice is None:
+                if message.longest <= longest_that_fits(candidates, message.excluded, self._across_nodes):
+                    return
+                continue
+            number = choice.number or self._new_number()
+            draft.set_members(number, choice.members)
+            self._requests.assign(ask, number, choice.why)
+
+    def _new_number(self) -> int:
+        number = self.next_group
+        self.note_numbers([number])
+        self._unused[number] = None
+        return number
+
+    def _forget_others(self) -> None:
+        """Forget what is known of groups that have ended."""
+        for table in (self._wishes, self._kept, self._unused, self._idle_since_s):
+            for number in [number for number in table if number not in self.groups]:
+                del table[number]

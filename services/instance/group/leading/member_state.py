@@ -1,0 +1,50 @@
+"""What a leader knows of one member of its group: how far it is on its way into the group, and whom it can reach."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dunlin.effects import Address
+from dunlin.messages.group import MemberEngine, MemberReady
+
+
+@dataclass(slots=True, eq=False)
+class MemberState:
+    """The member `index` of a group, whose instance is `address`.
+
+    `ready` is what it said of itself last (None: nothing yet, or it lost its engine or its stream since); `meetings`
+    the engines that it was told to meet and has not answered for, in order, and `told` those that it was told of last;
+    `reaches` the agents of the members that its engine can reach. `tries` count what was asked of it in vain, `turn`
+    the timers that wait to ask again. `is_returned`: it was given back, and no newer order names it yet.
+    """
+
+    index: int
+    address: Address
+    ready: MemberReady | None = None
+    meetings: deque[dict[int, MemberEngine]] = field(default_factory=deque)
+    told: dict[int, MemberEngine] = field(default_factory=dict)
+    reaches: dict[int, bytes] = field(default_factory=dict)
+    tries: int = 0
+    turn: int = 0
+    is_returned: bool = False
+
+    @property
+    def engine(self) -> MemberEngine | None:
+        """Its engine, as others are told of it."""
+        return MemberEngine(self.index, self.ready.engine, self.ready.agent) if self.ready is not None else None
+
+    def reset(self) -> None:
+        """It has to become ready anew."""
+        self.ready = None
+        self.reaches.clear()
+        self.told.clear()
+
+    def can_reach(self, other: "MemberState") -> bool:
+        """Whether its engine can reach the other's as that is now."""
+        return other.ready is not None and self.reaches.get(other.index) == other.ready.agent
+
+    def fits(self, other: "MemberState") -> bool:
+        """Whether both compute the same model in the same precision, and each can reach the other's engine."""
+        one, two = self.ready, other.ready
+        if one is None or two is None or (one.weights_digest, one.kv_dtype) != (two.weights_digest, two.kv_dtype):
+            return False
+        return self.can_reach(other) and other.can_reach(self)

@@ -1,0 +1,189 @@
+"""Where the group's sequences get their slots: guests are opened, grow ahead of need, and are left for others.
+
+The choice itself is `dunlin/policies/elastic.py`'s. A sequence asks again after a while when members refuse.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import After, Effect
+from dunlin.messages.lifecycle import MissCause
+from dunlin.messages.types import Figure, Why
+from dunlin.policies.elastic import PLACEMENT_POLICIES, Demand, MemberRoom, Shares, choose_master, missing_slots
+from services.instance.group.config import GroupsConfig
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.sequence.table import SequenceState, SequenceTable
+
+MAX_DELAYS = 8
+"""The time between two requests for slots grows up to so many times the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsRetry:
+    """Ask members for slots that they had not, unless that was done since this `turn`."""
+
+    turn: int
+
+
+class SpreadPlacement:
+    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some."""
+
+    def __init__(
+        self,
+        config: GroupsConfig,
+        sequences: SequenceTable,
+        spreads: SpreadTable,
+        roster: Roster,
+        requests: GuestRequests,
+    ) -> None:
+        self._config = config
+        self._policy = PLACEMENT_POLICIES[config.policy]
+        self._sequences = sequences
+        self._spreads = spreads
+        self._roster = roster
+        self._requests = requests
+        self._turn = 0
+        self._tries = 0
+        self._is_armed = False
+
+    def advance(self) -> list[Effect]:
+        """Ask for what is lacking, as far as members have it; for the rest after a while."""
+        effects: list[Effect] = []
+        for spread in self._spreads.live():
+            effects += self._provide(spread)
+            if spread.missing:
+                spread.sequence.blame(MissCause.SLOTS)
+        for spread in self._spreads.waiting():
+            if any(each.missing for each in self._spreads.live()):
+                break
+            effects += self._open(spread)
+        return effects + self._retry_later()
+
+    def on_retry(self, due: SlotsRetry) -> None:
+        """Time to ask again."""
+        if due.turn == self._turn:
+            self._is_armed = False
+        if due.turn == self._turn and self._is_short:
+            self._requests.forget_free()
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether a sequence lacks slots, and no member was asked for them."""
+        live = self._spreads.live()
+        if any(each.missing and not each.is_opening for each in live):
+            return True
+        return len(self._spreads.waiting()) > 0 and not any(each.is_opening for each in live)
+
+    def _retry_later(self) -> list[Effect]:
+        is_short = self._is_short
+        if not is_short:
+            self._tries = 0
+        if not is_short or self._is_armed:
+            return []
+        self._is_armed = True
+        self._turn += 1
+        self._tries = min(self._tries + 1, MAX_DELAYS)
+        return [After(self._config.retry_s * self._tries, SlotsRetry(self._turn))]
+
+    def missing_slots(self) -> int:
+        """Slots that the group lacks for all its sequences, as far as is known."""
+        live = [Demand(each.missing, 0, 1) for each in self._spreads.live() if each.missing]
+        waiting = [self._demand(each) for each in self._spreads.waiting()]
+        return missing_slots([*live, *waiting], self._requests.rooms({}))
+
+    def _demand(self, spread: SpreadSequence) -> Demand:
+        tokens = len(spread.sequence.tokens)
+        return Demand(tokens, self._ahead(spread), self._config.chunk_tokens)
+
+    def _ahead(self, spread: SpreadSequence) -> int:
+        """Slots for the tokens that it may generate next; the last one needs none."""
+        return min(self._config.ahead_tokens, spread.sequence.max_length - 1 - len(spread.sequence.tokens))
+
+    def _open(self, spread: SpreadSequence) -> list[Effect]:
+        """Ask members for slots for a waiting sequence; nothing where they have too few."""
+        demand, rooms = self._demand(spread), self._requests.rooms(self._spreads.rows())
+        shares = self._policy(demand, rooms)
+        if shares is None:
+            return []
+        self._sequences.transition(spread.sequence, SequenceState.SPREAD)
+        why = _why(self._config.policy, demand, rooms, shares)
+        return [self._requests.open(spread, member, shares[member], why) for member in sorted(shares)]
+
+    def _provide(self, spread: SpreadSequence) -> list[Effect]:
+        """Ask for what a sequence with guests lacks, or will soon."""
+        if spread.is_opening or spread.is_rolling_back or spread.redo:
+            return []
+        if not spread.sequence.has_sampled:
+            return self._fill(spread) if spread.missing else []
+        return self._keep_room(spread)
+
+    def _fill(self, spread: SpreadSequence) -> list[Effect]:
+        """Members refused slots for its prompt, or are lost: ask others."""
+        demand = Demand(spread.missing, self._ahead(spread), self._config.chunk_tokens)
+        rooms = self._rooms(spread)
+        shares = self._policy(demand, rooms)
+        if shares is None:
+            return []
+        why = _why(self._config.policy, demand, rooms, shares)
+        return [self._ask(spread, member, shares[member], why) for member in sorted(shares)]
+
+    def _keep_room(self, spread: SpreadSequence) -> list[Effect]:
+        """Have room for the next tokens at its master; without any there, go on at another member."""
+        ahead = spread.sequence.max_length - 1 - spread.sequence.issued
+        ahead = min(self._config.ahead_tokens, ahead)
+        master = spread.guests.get(spread.master)
+        room = master.room if master is not None else 0
+        if 2 * room >= ahead or ahead <= 0:
+            return []
+        free = self._requests.free(spread.master) if spread.master in self._roster.taking_part else 0
+        if master is not None and free > 0:
+            return [self._requests.grow(spread, spread.master, min(ahead, free))]
+        if room or spread.sequence.in_steps:
+            return []
+        return self._move(spread, ahead)
+
+    def _move(self, spread: SpreadSequence, ahead: int) -> list[Effect]:
+        """Choose another master, where it has room already or may have some."""
+        rooms: list[MemberRoom] = []
+        for each in self._rooms(spread):
+            guest = spread.guests.get(each.member)
+            own = guest.room if guest is not None else 0
+            rooms.append(MemberRoom(each.member, own or each.slots, each.rows))
+        chosen = choose_master(rooms)
+        if chosen is None:
+            return []
+        spread.master = chosen
+        guest = spread.guests.get(chosen)
+        if guest is not None and guest.room:
+            return []
+        more = min(ahead, self._requests.free(chosen))
+        return [self._requests.open(spread, chosen, more, _why_move(rooms, chosen, spread))]
+
+    def _rooms(self, spread: SpreadSequence) -> list[MemberRoom]:
+        """Where more of it may be placed."""
+        return [each for each in self._requests.rooms(self._spreads.rows()) if each.member not in spread.left]
+
+    def _ask(self, spread: SpreadSequence, member: int, slots: int, why: Why) -> Effect:
+        guest = spread.guests.get(member)
+        if guest is not None and guest.is_open:
+            return self._requests.grow(spread, member, slots)
+        return self._requests.open(spread, member, slots, why)
+
+
+def _why(policy: str, demand: Demand, rooms: list[MemberRoom], shares: Shares) -> Why:
+    free = sum(each.slots for each in rooms)
+    figures = (
+        Figure("tokens", demand.tokens),
+        Figure("slots", demand.tokens + demand.ahead),
+        Figure("free_slots", free),
+        Figure("members", len(rooms)),
+        Figure("members_used", len(shares)),
+    )
+    where = ", ".join(f"{slots} at member {member}" for member, slots in sorted(shares.items()))
+    return Why(policy, f"slots: {where}", figures)
+
+
+def _why_move(rooms: list[MemberRoom], chosen: int, spread: SpreadSequence) -> Why:
+    figures = (Figure("tokens", len(spread.sequence.tokens)), Figure("members", len(rooms)))
+    return Why("master", f"go on at member {chosen}", figures)

@@ -1,0 +1,202 @@
+"""A sequence that lies at several members of a group: which member has which of its tokens, and what slots for more.
+
+Knows no message. The state of the sequence itself is `sequence/table.py`'s.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dunlin.policies.elastic import Block, MemberRoom
+from services.instance.sequence.table import Sequence as InstanceSequence
+from services.instance.sequence.table import SequenceState
+
+
+@dataclass(slots=True)
+class Guest:
+    """What a member has of a sequence: `slots` set aside, for `tokens` that lie there or are being computed there.
+
+    `asked`: requests for slots without an answer. `is_open`: the first of them was granted. `is_closing`: it is told
+    to close. `knows_text`: the member's engine has all tokens that are known, so it can go on with them.
+    """
+
+    slots: int = 0
+    tokens: int = 0
+    asked: int = 0
+    is_open: bool = False
+    is_closing: bool = False
+    knows_text: bool = True
+
+    @property
+    def room(self) -> int:
+        """Slots for more tokens."""
+        return 0 if self.is_closing or not self.is_open else self.slots - self.tokens
+
+
+@dataclass(slots=True, eq=False)
+class SpreadSequence:
+    """One long attempt at the leader; `number` is its name at all members' engines.
+
+    `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
+    nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
+    counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
+    Members that it has `left` lost it without its tokens: their engines know its number as that of an older sequence.
+    """
+
+    sequence: InstanceSequence
+    guests: dict[int, Guest] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+    redo: deque[tuple[Block, ...]] = field(default_factory=deque)
+    master: int = -1
+    is_rolling_back: bool = False
+    is_paused: bool = False
+    failures: int = 0
+    left: set[int] = field(default_factory=set)
+
+    @property
+    def number(self) -> int:
+        """Its name at all members' engines."""
+        return self.sequence.number
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is to be computed: not ending, and not waiting for slots."""
+        return self.sequence.state is SequenceState.SPREAD
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a member has not answered a request for slots."""
+        return any(guest.asked for guest in self.guests.values())
+
+    @property
+    def room(self) -> int:
+        """Slots for more tokens at all members."""
+        total = 0
+        for guest in self.guests.values():
+            total += guest.room
+        return total
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no member was asked for slots yet."""
+        return self.sequence.state is SequenceState.WAITING
+
+    @property
+    def missing(self) -> int:
+        """Slots that it lacks to compute all tokens that are known."""
+        return max(0, len(self.sequence.tokens) - self.sequence.issued - self.room)
+
+    def rooms(self, rows: Mapping[int, int], most: Mapping[int, int]) -> list[MemberRoom]:
+        """Its room at each member that has it as a guest, `most` tokens; `rows` are those that they master."""
+        return [
+            MemberRoom(member, min(self.guests[member].room, most[member]), rows.get(member, 0))
+            for member in most
+            if member in self.guests
+        ]
+
+    def holders(self) -> set[int]:
+        """The members where tokens of it lie or are being computed."""
+        return {block.member for block in self.blocks}
+
+    def issue(self, blocks: Sequence[Block], samples: bool) -> None:
+        """A step computes these blocks."""
+        for block in blocks:
+            self._append(block)
+            self.guests[block.member].tokens += block.stop - block.start
+        self.sequence.issued = blocks[-1].stop
+        self.sequence.pending += samples
+        self.sequence.in_steps += 1
+        if samples:
+            self.master = blocks[-1].member
+            for member, guest in self.guests.items():
+                guest.knows_text = guest.knows_text and member == self.master
+
+    def roll_back(self) -> None:
+        """No step names it any more, and what the last ones computed does not count: it goes on after its valid KV."""
+        sequence = self.sequence
+        sequence.issued, sequence.pending, self.is_rolling_back = sequence.valid, 0, False
+        kept = [block for block in self.blocks if block.start < sequence.valid]
+        self.blocks = [Block(each.member, each.start, min(each.stop, sequence.valid)) for each in kept]
+        for guest in self.guests.values():
+            guest.tokens = 0
+        for block in self.blocks:
+            self.guests[block.member].tokens += block.stop - block.start
+
+    def lose(self, member: int) -> bool:
+        """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to."""
+        if self.guests.pop(member, None) is None:
+            return False
+        self.left.add(member)
+        return member in self.holders().union(block.member for blocks in self.redo for block in blocks)
+
+    def forget_text(self, member: int) -> None:
+        """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""
+        if member in self.guests:
+            self.guests[member].knows_text = False
+
+    def spans_before(self, position: int, master: int) -> list[Block]:
+        """Where the tokens before `position` lie that are not at `master`; those of one member that touch are one."""
+        spans = [each for each in self.blocks if each.start < position and each.member != master]
+        return [Block(each.member, each.start, min(each.stop, position)) for each in spans]
+
+    def _append(self, block: Block) -> None:
+        last = self.blocks[-1] if self.blocks else None
+        if last is not None and last.member == block.member and last.stop == block.start:
+            self.blocks[-1] = Block(last.member, last.start, block.stop)
+        else:
+            self.blocks.append(block)
+
+
+class SpreadTable:
+    """Owns a group's sequences, by number. In order: those that do not give way first, then by arrival."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, SpreadSequence] = {}
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[SpreadSequence]:
+        return iter(list(self._by_number.values()))
+
+    def next_number(self, group: int) -> int:
+        """A number that no other sequence of a group has, or had."""
+        self._numbers += 1
+        return (group << 32) + self._numbers
+
+    def add(self, sequence: InstanceSequence) -> None:
+        """A new one, which waits for slots."""
+        self._by_number[sequence.number] = SpreadSequence(sequence)
+
+    def remove(self, spread: SpreadSequence) -> None:
+        """It has ended, and no member has anything of it."""
+        del self._by_number[spread.number]
+
+    def by_number(self, number: int) -> SpreadSequence | None:
+        """The one of that number."""
+        return self._by_number.get(number)
+
+    def live(self) -> list[SpreadSequence]:
+        """Those that have guests or open some, in order."""
+        return sorted((each for each in self._by_number.values() if each.is_live), key=_turn)
+
+    def waiting(self) -> list[SpreadSequence]:
+        """Those that wait for slots, in order."""
+        return sorted((each for each in self._by_number.values() if each.is_waiting), key=_turn)
+
+    def ended(self) -> list[SpreadSequence]:
+        """Those of which no more tokens are wanted."""
+        return [each for each in self._by_number.values() if not each.is_live and not each.is_waiting]
+
+    def rows(self) -> dict[int, int]:
+        """By member: how many sequences' tokens it generates."""
+        found: dict[int, int] = {}
+        for spread in self._by_number.values():
+            if spread.is_live and spread.master >= 0:
+                found[spread.master] = found.get(spread.master, 0) + 1
+        return found
+
+
+def _turn(spread: SpreadSequence) -> tuple[bool, tuple[bool, int]]:
+    return spread.sequence.gives_way, spread.sequence.turn

@@ -1,0 +1,230 @@
+"""The steps of the group that this instance leads: which rows the next exchange has, and what becomes of them.
+
+Chunks of prompts ride along with decode rows. What came to nothing is computed again where it was, or its sequence goes
+back to its dispatcher.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import After, Effect, Send
+from dunlin.messages.group import CancelGroupSteps, GroupStepDone
+from dunlin.messages.lifecycle import MissCause
+from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.policies.elastic import Block, cut_chunk
+from services.instance.group.config import GroupsConfig
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.step_columns import group_steps
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence.wait_clock import StepTiming
+
+MAX_FAILURES = 4
+"""Steps of a sequence in a row that come to nothing; then it is returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRetry:
+    """Compute again what came to nothing, of the sequence of that number."""
+
+    number: int
+
+
+class SpreadSteps:
+    """Owns the outstanding exchanges of one group. `steps_total` counts those that were answered."""
+
+    def __init__(
+        self,
+        config: GroupsConfig,
+        lifecycle: SequenceLifecycle,
+        spreads: SpreadTable,
+        roster: Roster,
+        requests: GuestRequests,
+        tokens: ExchangeTokens,
+    ) -> None:
+        self.ledger = ExchangeLedger()
+        self._config = config
+        self._lifecycle = lifecycle
+        self._spreads = spreads
+        self._roster = roster
+        self._requests = requests
+        self._tokens = tokens
+
+    # --- composing ---
+
+    def advance(self, now_s: float) -> list[Effect]:
+        """Send as many exchanges as may be outstanding, while there are rows for them."""
+        effects: list[Effect] = []
+        while self.ledger.has_room and not self.ledger.is_cancelling:
+            rows = self._choose_rows(effects)
+            if not rows:
+                break
+            effects += self._send(now_s, rows)
+        return effects
+
+    def _choose_rows(self, effects: list[Effect]) -> list[ExchangeRow]:
+        """The rows of the next exchange, in the order of their sequences; what they need is added to `effects`."""
+        rows: list[ExchangeRow] = []
+        left = dict.fromkeys(self._roster.placeable(), self._config.chunk_tokens)
+        for spread in self._spreads.live():
+            blocks = self._blocks(spread, left) if self._may_run(spread) else ()
+            if not blocks or not self._may_master(spread, blocks):
+                continue
+            for block in blocks:
+                if not spread.guests[block.member].knows_text:
+                    effects.append(self._requests.open(spread, block.member, 0))
+            if spread.redo:
+                spread.redo.popleft()
+            samples = blocks[-1].stop == spread.sequence.length
+            spread.issue(blocks, samples)
+            rows.append(ExchangeRow(spread, blocks, samples))
+        return rows
+
+    def _may_run(self, spread: SpreadSequence) -> bool:
+        """Whether all members with tokens of it can be named in a step."""
+        is_held = spread.is_paused or spread.is_rolling_back
+        return not is_held and spread.holders() <= self._roster.taking_part
+
+    def _may_master(self, spread: SpreadSequence, blocks: tuple[Block, ...]) -> bool:
+        """Whether the members have the text, or can be told it now: all of it is known while no step names it, and what
+        they were asked before is answered.
+        """
+        members = [block.member for block in blocks]
+        unaware = [spread.guests[member] for member in members if not spread.guests[member].knows_text]
+        is_told = not unaware or not (spread.sequence.in_steps or any(guest.asked for guest in unaware))
+        return is_told and self._roster.taking_part.issuperset(members)
+
+    def _blocks(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
+        """The blocks of its next row; none: it has no row now. `left` are the tokens of prompts that each member may
+        compute in this exchange.
+        """
+        sequence = spread.sequence
+        if spread.redo:
+            return spread.redo[0]
+        if not sequence.remaining:
+            return ()
+        if sequence.has_sampled:
+            master = spread.guests.get(spread.master)
+            start = sequence.issued
+            return (Block(spread.master, start, start + 1),) if master is not None and master.room else ()
+        return self._chunk(spread, left)
+
+    def _chunk(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
+        """The next chunk of a prompt, once all of it has slots."""
+        if spread.missing or spread.is_opening:
+            return ()
+        sequence = spread.sequence
+        rooms = spread.rooms(self._spreads.rows(), left)
+        blocks = cut_chunk(sequence.issued, sequence.length, rooms)
+        for block in blocks:
+            left[block.member] -= block.stop - block.start
+        return tuple(blocks)
+
+    def _send(self, now_s: float, rows: list[ExchangeRow]) -> list[Effect]:
+        group = self._roster.group
+        number = self.ledger.next_number(group)
+        steps = group_steps(group, number, rows)
+        timing = StepTiming(number, now_s, now_s, now_s)
+        self.ledger.outstanding.append(Exchange(number, rows, timing, set(steps)))
+        return [Send(self._roster.address(member), step) for member, step in steps.items()]
+
+    # --- answers ---
+
+    def on_done(self, member: int, message: GroupStepDone) -> bool:
+        """A member answered; False: nothing was asked."""
+        return self.ledger.answer(member, message)
+
+    def lose(self, member: int) -> list[Effect]:
+        """The member answers no step any more. One that only comes to it now would hold up those that follow."""
+        newest = self.ledger.lose(member)
+        cancelled = CancelGroupSteps(self._roster.group, newest)
+        return [Send(self._roster.address(member), cancelled)] if newest else []
+
+    def settle(self, now_s: float) -> list[Effect]:
+        """Take in the exchanges that are answered, in their order; cancel what others wait for in vain."""
+        effects: list[Effect] = []
+        for member, number in self.ledger.spoilt().items():
+            effects.append(Send(self._roster.address(member), CancelGroupSteps(self._roster.group, number)))
+        while (exchange := self.ledger.take_answered()) is not None:
+            effects += self._settle(now_s, exchange)
+        return effects
+
+    def cancel_all(self) -> list[Effect]:
+        """End all exchanges; nobody waits for the answers."""
+        found: dict[int, int] = {}
+        for exchange in self.ledger.outstanding:
+            found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
+        self.ledger.outstanding.clear()
+        group = self._roster.group
+        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+
+    def cancel_useless(self) -> list[Effect]:
+        """Cancel the first exchanges if they compute nothing but prompts of sequences that are over."""
+        found: dict[int, int] = {}
+        for exchange in self.ledger.outstanding:
+            if any(row.spread.is_live or row.stop - row.start == 1 for row in exchange.rows):
+                break
+            if not exchange.is_cancelled:
+                found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
+            exchange.is_cancelled = True
+        group = self._roster.group
+        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+
+    def _settle(self, now_s: float, exchange: Exchange) -> list[Effect]:
+        exchange.timing.ended_s = now_s
+        counted: list[ExchangeRow] = []
+        effects: list[Effect] = []
+        for row in exchange.rows:
+            row.spread.sequence.in_steps -= 1
+            if not row.spread.is_live:
+                continue
+            if exchange.has_failed(row):
+                effects += self._lifecycle.fail(row.spread.sequence)
+            elif self._counts(exchange, row):
+                self._count(row)
+                counted.append(row)
+            else:
+                self._undo(row)
+        effects += self._tokens.deliver(now_s, exchange, counted)
+        for row in exchange.rows:
+            if row.spread.is_rolling_back and not row.spread.sequence.in_steps:
+                effects += self._roll_back(exchange, row.spread)
+        return effects
+
+    def _counts(self, exchange: Exchange, row: ExchangeRow) -> bool:
+        """Whether its KV is whole, and follows what is valid."""
+        follows = not row.spread.is_rolling_back and row.start == row.spread.sequence.valid
+        has_token = not row.samples or exchange.sample_of(row) is not None
+        return follows and has_token and exchange.is_computed(row)
+
+    def _count(self, row: ExchangeRow) -> None:
+        row.spread.sequence.valid = row.stop
+        row.spread.sequence.pending -= row.samples
+        row.spread.failures = 0
+
+    def _undo(self, row: ExchangeRow) -> None:
+        """It came to nothing: no step is composed for it until those that name it are answered. Its members are told
+        the text again, for they may have chosen a token that does not count.
+        """
+        spread = row.spread
+        spread.sequence.blame(MissCause.INTERRUPTED)
+        spread.is_rolling_back = True
+        spread.redo.append(row.blocks)
+        for block in row.blocks:
+            spread.forget_text(block.member)
+
+    def _roll_back(self, exchange: Exchange, spread: SpreadSequence) -> list[Effect]:
+        """Go on after its valid KV, after a while; or return it where that happens too often."""
+        if not spread.is_live:
+            return []
+        spread.roll_back()
+        spread.failures += 1
+        figures = (Figure("tokens", spread.sequence.valid), Figure("failures", spread.failures))
+        if spread.failures >= MAX_FAILURES:
+            rejected = (RejectedOption("compute it once more", exchange.refusal or "its rows left the step"),)
+            why = Why("group steps", "its steps come to nothing", figures, rejected)
+            return self._lifecycle.return_to_dispatcher(spread.sequence, why)
+        spread.is_paused = True
+        return [After(self._config.retry_s * (spread.failures - 1), RowRetry(spread.number))]

@@ -1,0 +1,236 @@
+"""The four steps: what is dispatched, on which instances, in which batches, and what grows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.effects import Address
+from dunlin.policies.loongserve.allocation import KvMove, allocate
+from dunlin.policies.loongserve.dispatching import dispatch
+from dunlin.policies.loongserve.inputs import (
+    NO_BATCH,
+    DecodeBatch,
+    ElasticInstance,
+    GroupTimes,
+    PendingRequest,
+    PlanLimits,
+    PrefillPrices,
+)
+from dunlin.policies.loongserve.plan import Plan, plan
+from dunlin.policies.loongserve.scaling import KvShare, choose_masters, keep_after_prefill, scale_up, share_evenly
+
+LIMITS = PlanLimits(steps_ahead=4)
+TIMES = GroupTimes(
+    {size: PrefillPrices(0.01, 0.001 / size, 0.0) for size in (1, 2, 4)},
+    tipping_s=0.5,
+    decode_s=2.0,
+    move_tokens_per_s=10_000.0,
+    rows_per_master=8,
+)
+
+
+def request(number: int, tokens: int, longest: int = 0) -> PendingRequest:
+    return PendingRequest(number, tokens, longest or tokens)
+
+
+def instance(number: int, unused: int, used: int = 0, batch: int = NO_BATCH) -> ElasticInstance:
+    return ElasticInstance(Address("instance", f"i{number}", 1), used, unused, batch)
+
+
+def batch(number: int, *members: int, **overrides: float) -> DecodeBatch:
+    values = {"rows": 2, "growth_tokens": 0, "inverse_outputs": 0.1, "executed_s": 0.0, **overrides}
+    return DecodeBatch(number, members, int(values["rows"]), int(values["growth_tokens"]),
+                       values["inverse_outputs"], values["executed_s"])  # fmt: skip
+
+
+def dispatched(
+    pending: Sequence[PendingRequest], batches: Sequence[DecodeBatch], instances: Sequence[ElasticInstance]
+) -> tuple[int, tuple[int, ...]]:
+    found = dispatch(pending, batches, instances, TIMES, LIMITS)
+    return found.count, found.borrowed
+
+
+# --- dispatching ---
+
+
+def test_requests_are_admitted_with_what_they_may_grow_to() -> None:
+    pending = [request(1, 10, 60), request(2, 10, 60)]
+    assert dispatched(pending, [], [instance(0, 100)]) == (1, ())
+    assert dispatched(pending, [], [instance(0, 120)]) == (2, ())
+
+
+def test_none_overtakes_another() -> None:
+    assert dispatched([request(1, 500), request(2, 10)], [], [instance(0, 100)]) == (0, ())
+
+
+def test_what_a_batch_may_still_need_is_not_given_away() -> None:
+    running = [batch(1, 1, growth_tokens=70, executed_s=9.0)]
+    instances = [instance(0, 100), instance(1, 20, 80, 0)]
+    assert dispatched([request(1, 51)], running, instances) == (0, ())
+    assert dispatched([request(1, 50)], running, instances) == (1, ())
+
+
+def test_a_compute_bound_iteration_takes_no_more() -> None:
+    """0.5 s are 490 tokens: the request that passes the tipping point is the last."""
+    pending = [request(number, 300) for number in range(4)]
+    assert dispatched(pending, [], [instance(0, 10_000)]) == (2, ())
+
+
+def test_a_batch_is_interrupted_where_the_wait_for_it_would_cost_more() -> None:
+    """Equation 2: (2 - 0) / 100 = 0.02 is more than 0.06 s · 0.1; not where each row waits, nor at the batch's end."""
+    instances, pending = [instance(0, 500, 500, 0), instance(1, 500, 500, 0)], [request(1, 100)]
+    assert dispatched(pending, [batch(1, 0, 1)], instances) == (1, (0,))
+    assert dispatched(pending, [batch(1, 0, 1, inverse_outputs=1.0)], instances) == (0, ())
+    assert dispatched(pending, [batch(1, 0, 1, executed_s=1.9)], instances) == (0, ())
+
+
+def test_a_long_request_may_need_the_slots_of_several_batches() -> None:
+    instances = [instance(number, 100, 10, number) for number in range(3)]
+    running = [batch(number + 1, number, inverse_outputs=0.001) for number in range(3)]
+    found = dispatch([request(1, 250)], running, instances, TIMES, LIMITS)
+    assert (found.count, found.borrowed) == (1, (0, 1, 2))
+    assert [weighing.of for weighing in found.weighed] == [(0, 1, 2)]
+
+
+# --- allocation ---
+
+
+def test_kv_of_an_interrupted_batch_moves_out_of_the_way_if_it_can() -> None:
+    running = [batch(1, 0, 1)]
+    instances = [instance(0, 90, 10, 0), instance(1, 60, 40, 0), instance(2, 30, 0)]
+    for used, moves, preempted in ((0, (KvMove(0, 0, 1, 10),), ()), (55, (), (0,))):
+        others = [*instances[:1], instance(1, 60 - used, 40 + used, 0), *instances[2:]]
+        limited = replace(dispatch([request(1, 100)], running, others, TIMES, LIMITS), borrowed=(0,), count=1)
+        found = allocate(replace(limited, tokens=100, borrowed=(0,)), [batch(1, 0)], others, SLOW, LIMITS)
+        assert (found.instances, found.moves, found.preempted) == ((2, 0), moves, preempted)
+
+
+SLOW = replace(TIMES, move_tokens_per_s=1e-3)
+
+
+def test_more_instances_are_taken_while_they_save_more_than_their_kv_costs_to_move() -> None:
+    """1,000 tokens: 1.01 s alone, 0.51 s on two, 0.26 s on four; 1,000 tokens of KV move in 0.1 s."""
+    running = [batch(1, 1, 2, 3, 4)]
+    instances = [instance(0, 5000), *(instance(number, 5000, 100 * number, 0) for number in range(1, 5))]
+    found = allocate(dispatch([request(1, 1000)], running, instances, TIMES, LIMITS), running, instances, TIMES, LIMITS)
+    assert [(each.of, each.taken) for each in found.weighed] == [((1,), True), ((2, 3), True)]
+    assert found.instances == (0, 1, 2, 3)
+    assert [(move.source, move.target, move.tokens) for move in found.moves] == [(1, 4, 100), (2, 4, 200), (3, 4, 300)]
+    slow = replace(TIMES, move_tokens_per_s=1000.0)
+    found = allocate(dispatch([request(1, 1000)], running, instances, slow, LIMITS), running, instances, slow, LIMITS)
+    assert found.instances == (0, 1)
+
+
+# --- scaling ---
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0, 60), min_size=1, max_size=6))
+def test_shares_are_even_as_far_as_there_is_room(amount: int, rooms: list[int]) -> None:
+    parts = share_evenly(amount, rooms)
+    if parts is None:
+        assert amount > sum(rooms)
+        return
+    assert sum(parts) == amount
+    assert all(part <= room for part, room in zip(parts, rooms, strict=True))
+    filled = [part for part, room in zip(parts, rooms, strict=True) if part < room]
+    assert max(filled, default=0) - min(filled, default=0) <= 1
+    assert all(part >= max(filled, default=0) - 1 or part == room for part, room in zip(parts, rooms, strict=True))
+
+
+def test_kv_stays_at_as_few_instances_as_hold_it() -> None:
+    assert keep_after_prefill(90, [4, 5, 6], [50, 100, 60]) == (KvShare(5, 90),)
+    assert keep_after_prefill(130, [4, 5, 6], [50, 100, 60]) == (KvShare(5, 70), KvShare(6, 60))
+    with pytest.raises(ValueError, match="no room"):
+        keep_after_prefill(211, [4, 5, 6], [50, 100, 60])
+
+
+def test_a_batch_grows_by_slots_or_by_rows() -> None:
+    instances = [instance(0, 20, 80, 0), instance(1, 50), instance(2, 90)]
+    spare = [1, 2]
+    grown = scale_up(0, batch(1, 0, rows=6), instances, spare, TIMES, LIMITS)
+    assert grown is not None
+    assert (grown.added, grown.reason, spare) == ((2,), "slots", [1])
+    assert grown.masters == (KvShare(2, 6),)
+    assert scale_up(0, batch(1, 0, rows=5), instances, spare, TIMES, LIMITS) is None
+    crowded = [instance(0, 900, 80, 0), *instances[1:]]
+    grown = scale_up(0, batch(1, 0, rows=9), crowded, spare, TIMES, LIMITS)
+    assert grown is not None
+    assert (grown.added, grown.reason) == ((1,), "rows")
+    assert grown.masters == (KvShare(0, 4), KvShare(1, 5))
+
+
+def test_masters_are_as_few_as_have_slots_for_the_next_tokens() -> None:
+    instances = [instance(0, 1), instance(1, 2), instance(2, 0)]
+    assert choose_masters(3, [0, 1, 2], instances, TIMES) == (KvShare(1, 2), KvShare(0, 1))
+    assert choose_masters(7, [0, 1, 2], instances, TIMES) == (KvShare(1, 2), KvShare(0, 1))
+
+
+# --- all of it ---
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DecodeBatch], list[ElasticInstance]]:
+    pending = [
+        request(number, tokens, tokens + draw(st.integers(0, 50)))
+        for number, tokens in enumerate(draw(st.lists(st.integers(1, 400), max_size=12)))
+    ]
+    members = draw(st.lists(st.integers(-1, 3), min_size=1, max_size=10))
+    known = sorted({each for each in members if each >= 0})
+    owner = {each: index for index, each in enumerate(known)}
+    instances = [
+        instance(
+            number, draw(st.integers(0, 500)), draw(st.integers(0, 200)) if each >= 0 else 0, owner.get(each, NO_BATCH)
+        )
+        for number, each in enumerate(members)
+    ]
+    batches = [
+        DecodeBatch(
+            index + 1,
+            tuple(number for number, each in enumerate(members) if each == name),
+            draw(st.integers(1, 30)),
+            draw(st.integers(0, 200)),
+            draw(st.floats(0.0, 2.0)),
+            draw(st.floats(0.0, 3.0)),
+        )
+        for index, name in enumerate(known)
+    ]
+    return pending, batches, instances
+
+
+@given(moments())
+def test_a_plan_holds(moment: tuple[list[PendingRequest], list[DecodeBatch], list[ElasticInstance]]) -> None:
+    pending, batches, instances = moment
+    found = plan(pending, batches, instances, TIMES, LIMITS)
+    assert found == plan(pending, batches, instances, TIMES, LIMITS)
+    planned = sorted(index for prefill in found.prefills for index in prefill.requests)
+    assert planned == list(range(len(planned)))  # in order of arrival, each once
+    taken = [member for prefill in found.prefills for member in prefill.instances]
+    added = [member for up in found.scale_ups for member in up.added]
+    assert len({*taken, *added}) == len(taken) + len(added)
+    check_slots(found, pending, instances)
+    for up in found.scale_ups:
+        assert sum(share.count for share in up.masters) <= batches[up.batch].rows
+        assert {share.instance for share in up.masters} <= {*batches[up.batch].instances, *up.added}
+        assert up.batch not in found.preempted
+
+
+def check_slots(found: Plan, pending: Sequence[PendingRequest], instances: Sequence[ElasticInstance]) -> None:
+    """What the plan puts anywhere has room, and what a prefill leaves is what its requests have."""
+    unused = [each.unused_slots for each in instances]
+    used = [each.used_slots for each in instances]
+    for move in found.moves:
+        assert 0 < move.tokens <= min(used[move.source], unused[move.target])
+        assert instances[move.source].batch == move.batch
+        assert instances[move.target].batch != NO_BATCH
+        used[move.source] -= move.tokens
+        unused[move.source] += move.tokens
+        used[move.target] += move.tokens
+        unused[move.target] -= move.tokens
+    for prefill in found.prefills:
+        assert sum(share.count for share in prefill.kept) == sum(pending[index].tokens for index in prefill.requests)
+        assert {share.instance for share in prefill.kept} <= set(prefill.instances)
+        assert prefill.instances[0] == prefill.kept[0].instance
+        assert all(0 < share.count <= unused[share.instance] for share in prefill.kept)

@@ -1,0 +1,407 @@
+"""Long requests at the manager: who gets which group and when, what is promised, what each loss does. Exact times."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Effect, Gone, Joined, Message, Send
+from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.membership import Deposed, Elected
+from dunlin.messages.placement import Leads, LongPlaced, LongRefusal, PlaceLong, WithdrawLong
+from dunlin.messages.plan import AskMembers, GroupOrder, GroupOrderDone, GroupOrderRefused, ReturnMembers
+from dunlin.messages.types import GroupKind, GroupRole, RequestClass
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.core import GlobalManagerCore, MovesDue
+from tests.settings import configured
+
+ME = Address("global_manager", "g", 2)
+ETCD = Address("etcd", "")
+MONITOR = Address("monitor", "m", 3)
+A, B, C, D = (Address("instance", name, number) for number, name in enumerate("abcd", start=10))
+D1, D2 = Address("dispatcher", "d1", 4), Address("dispatcher", "d2", 5)
+EPOCH = 50
+ALONE = GroupKind.LOCAL
+
+
+class Fleet:
+    """A leading manager, instances that follow their orders (but for the `silent`), and the views that show it."""
+
+    def __init__(self, *instances: Address, slots: int = 100, leads: bool = True, **settings: Any) -> None:
+        config = configured(GlobalManagerConfig, preset="elastic", role="manager", **settings)
+        self.core = GlobalManagerCore(ME, config)
+        self.now_s = 0.0
+        self.silent: set[Address] = set()
+        self.orders: dict[Address, GroupOrder] = {}
+        self.told: list[tuple[Address, Message]] = []
+        self.members = {
+            one: MemberView(one, ready=True, capacity_slots=slots, free_slots=slots, max_positions=10_000, node="n")
+            for one in instances
+        }
+        self.version = 0
+        for one in (*instances, D1, D2):
+            self.give(one, Joined())
+        self.view()
+        if leads:
+            self.give(ETCD, Elected(EPOCH))
+            self.view()
+
+    def give(self, sender: Address, message: Message, at_s: float | None = None) -> list[Effect]:
+        self.now_s = self.now_s if at_s is None else at_s
+        effects = list(self.core.receive(self.now_s, sender, message))
+        sent = [effect for effect in effects if isinstance(effect, Send)]
+        self.told += [(one.to, one.message) for one in sent if one.to in (D1, D2)]
+        for one in sent:
+            if isinstance(one.message, GroupOrder):
+                self.orders[one.to] = one.message
+        for one in sent:
+            if isinstance(one.message, GroupOrder) and one.to not in self.silent:
+                self.give(one.to, GroupOrderDone(one.message.epoch, one.message.plan_version))
+        return effects
+
+    def follow(self, instance: Address) -> None:
+        self.silent.discard(instance)
+        order = self.orders[instance]
+        self.give(instance, GroupOrderDone(order.epoch, order.plan_version))
+
+    def view(self, at_s: float | None = None, **changes: dict[str, Any]) -> None:
+        """A new view: the orders that are followed, and `changes` of members by name; {} removes one."""
+        for name, fields in changes.items():
+            (address,) = [one for one in self.members if one.name == name]
+            if fields:
+                self.members[address] = replace(self.members[address], **fields)
+            else:
+                del self.members[address]
+        for one, member in self.members.items():
+            order = self.orders.get(one)
+            if order is not None and one not in self.silent:
+                place: dict[str, Any] = {"group": order.group, "kind": order.kind, "part": order.part}
+                self.members[one] = replace(member, epoch=order.epoch, plan_version=order.plan_version, **place)
+        self.version += 1
+        self.give(MONITOR, FleetView(self.version, tuple(self.members.values())), at_s)
+
+    def look(self, at_s: float) -> None:
+        """The manager's own look, as its timer makes it."""
+        self.give(ME, MovesDue(self.core._moves_timers), at_s)
+
+    def ask(self, request: int, longest: int, attempt: int = 1, by: Address = D1, **more: Any) -> list[Any]:
+        """What the dispatcher hears at once when it asks for a group."""
+        return self.heard(lambda: self.give(by, PlaceLong(request, attempt, longest - 1, longest, **more)))
+
+    def heard(self, act: Any) -> list[Any]:
+        self.told.clear()
+        act()
+        return [message for _, message in self.told]
+
+    def groups(self) -> dict[int, str]:
+        """The members of the elastic groups by the newest orders, the leader first."""
+        found: dict[int, str] = {}
+        for one, order in self.orders.items():
+            if order.kind is GroupKind.ELASTIC and one in self.members:
+                found[order.group] = "".join(member.name for member in order.members)
+                assert order.part is (GroupRole.LEADER if order.members[0] == one else GroupRole.MEMBER)
+        return found
+
+    def placed(self, request: int, longest: int, **more: Any) -> LongPlaced:
+        (answer,) = self.ask(request, longest, **more)
+        assert isinstance(answer, LongPlaced), answer
+        return answer
+
+    def returns(self, leader: Address, *members: Address) -> None:
+        order = self.orders[leader]
+        self.give(leader, ReturnMembers(order.epoch, order.plan_version, order.group, members))
+
+    def lacks(self, leader: Address, slots: int) -> None:
+        order = self.orders[leader]
+        self.give(leader, AskMembers(order.epoch, order.plan_version, order.group, slots))
+
+
+def test_a_request_is_placed_once_all_members_of_its_group_follow_their_orders() -> None:
+    fleet = Fleet(A, B, C, D)
+    fleet.silent = {A, B, C}
+    assert fleet.ask(1, 250) == []
+    assert fleet.groups() == {5: "abc"}
+    assert len({fleet.orders[one].plan_version for one in (A, B, C)}) == 1
+    assert fleet.orders[D].kind is ALONE
+    assert fleet.heard(lambda: fleet.follow(A)) == fleet.heard(lambda: fleet.follow(B)) == []
+    (answer,) = fleet.heard(lambda: fleet.follow(C))
+    assert (answer.request, answer.attempt, answer.leader, answer.group) == (1, 1, A, 5)
+    assert answer.why.chosen == "form a group of a and b and c"
+    report = fleet.core.report()
+    assert (report.long_waiting, report.long_placed, report.elastic_groups) == (0, 1, 1)
+    assert report.long_placed_total == 1
+
+
+def test_each_dispatcher_hears_who_leads_when_it_joins_and_on_every_change() -> None:
+    fleet = Fleet(A, leads=False)
+    assert [message for to, message in fleet.told if to == D1] == [Leads(0)]
+    assert fleet.heard(lambda: fleet.give(ETCD, Elected(EPOCH))) == [Leads(EPOCH)] * 2
+    assert fleet.heard(lambda: fleet.give(D2, Joined())) == [Leads(EPOCH)]
+    assert fleet.heard(lambda: fleet.give(ETCD, Deposed(EPOCH))) == [Leads(0)] * 2
+    (refused,) = fleet.ask(1, 150)
+    assert (refused.reason, refused.retry_after_s) == (LongRefusal.NOT_LEADER, 1.0)
+
+
+def test_what_was_promised_is_not_promised_again_before_a_view_shows_it() -> None:
+    fleet = Fleet(A, B)
+    assert fleet.placed(1, 120).group == fleet.placed(2, 60, by=D2).group, "80 of the group's 200 were left"
+    assert fleet.ask(3, 30) == []
+    fleet = Fleet(A, B)
+    fleet.placed(1, 120)
+    fleet.view(a={"free_slots": 40, "guest_slots": 60}, b={"free_slots": 40, "guest_slots": 60})
+    assert fleet.ask(2, 81) == []
+    assert fleet.ask(3, 80) == []
+    (answer,) = fleet.heard(lambda: fleet.give(D1, WithdrawLong(2, 1)))
+    assert (answer.request, answer.group) == (3, 3), "80 are left, and the one before it in the queue is gone"
+
+
+def test_requests_wait_in_order_of_arrival_interactive_ones_first() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 180)
+    assert fleet.ask(2, 150, request_class=RequestClass.BATCH) == []
+    assert fleet.ask(3, 190) == []
+    assert fleet.ask(4, 10) == [], "a younger one that would fit waits its turn"
+    answers = fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))
+    assert [answer.request for answer in answers] == [3, 4]
+    assert [answer.request for answer in fleet.heard(lambda: fleet.give(D1, WithdrawLong(3, 1)))] == [2]
+
+
+def test_an_attempt_that_is_asked_for_again_gets_the_same_answer_and_a_newer_one_a_new_one() -> None:
+    fleet = Fleet(A, B)
+    first = fleet.placed(1, 150)
+    assert fleet.ask(1, 150) == [first]
+    again = fleet.placed(1, 160, attempt=2)
+    assert (again.attempt, again.group) == (2, first.group)
+    assert fleet.ask(1, 150) == [again], "of an older attempt nothing is known but that there is a newer"
+    assert fleet.core.report().long_placed == 1
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "gone", "deposed"])
+def test_who_needs_no_group_any_more_is_forgotten(how: str) -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 200)
+    assert fleet.ask(2, 200) == []
+    messages = {
+        "withdrawn": (D1, WithdrawLong(2, 1)),
+        "gone": (D1, Gone("reset")),
+        "deposed": (ETCD, Deposed(EPOCH)),
+    }
+    assert [one for one in fleet.heard(lambda: fleet.give(*messages[how])) if not isinstance(one, Leads)] == []
+    assert fleet.core.report().long_waiting == 0
+    if how == "withdrawn":
+        fleet.give(D1, WithdrawLong(1, 1))
+        assert fleet.core.report().long_placed == 0
+    if how == "gone":
+        assert fleet.placed(7, 200, by=D2).leader == A, "what was promised to it is free again"
+
+
+def test_a_full_queue_and_a_long_wait_are_refused_with_when_to_ask_again() -> None:
+    fleet = Fleet(A, B, long_requests__max_waiting=1, long_requests__max_wait_s=3.0)
+    fleet.placed(1, 200)
+    assert fleet.ask(2, 150) == []
+    (full,) = fleet.ask(3, 150)
+    assert (full.reason, full.retry_after_s) == (LongRefusal.QUEUE_FULL, 1.0)
+    assert fleet.heard(lambda: fleet.look(2.9)) == []
+    (late,) = fleet.heard(lambda: fleet.look(3.0))
+    assert (late.request, late.reason, late.retry_after_s, late.limit_tokens) == (2, LongRefusal.NO_ROOM, 1.0, 200)
+    assert fleet.core.report().long_refused_total == 2
+    assert fleet.ask(2, 150) == [], "it may be asked for again"
+
+
+def test_too_long_is_what_no_group_could_have_held_lately() -> None:
+    fleet = Fleet(A, B, long_requests__remembered_s=60.0)
+    assert fleet.ask(1, 250) == [], "the manager does not know yet what the fleet was before it"
+    (refused,) = fleet.heard(lambda: fleet.look(60.0))
+    assert (refused.reason, refused.retry_after_s, refused.limit_tokens) == (LongRefusal.TOO_LONG, 0.0, 200)
+    (at_once,) = fleet.ask(2, 201)
+    assert (at_once.reason, at_once.limit_tokens) == (LongRefusal.TOO_LONG, 200)
+    fleet.view(100.0, b={})
+    assert fleet.ask(3, 150) == [], "an instance that restarts makes no request too long"
+    fleet.view(170.0)
+    (after,) = fleet.ask(4, 150)
+    assert (after.reason, after.limit_tokens) == (LongRefusal.TOO_LONG, 100)
+
+
+def test_one_that_could_never_fit_keeps_nobody_waiting() -> None:
+    fleet = Fleet(A, B)
+    assert fleet.ask(1, 500) == []
+    assert fleet.placed(2, 150).leader == A
+
+
+def test_a_manager_whose_policy_forms_no_groups_refuses() -> None:
+    fleet = Fleet(A, B, groups__policy="local_groups")
+    (refused,) = fleet.ask(1, 150)
+    assert (refused.reason, refused.limit_tokens) == (LongRefusal.TOO_LONG, 100)
+
+
+class TestLosses:
+    def test_a_member_that_is_lost_leaves_the_group_and_the_others_get_an_order_without_it(self) -> None:
+        fleet = Fleet(A, B, C)
+        placed = fleet.placed(1, 250)
+        version = fleet.orders[A].plan_version
+        fleet.view(1.0, c={})
+        assert fleet.groups() == {placed.group: "ab"}
+        assert fleet.orders[A].plan_version == fleet.orders[B].plan_version == version + 1
+        fleet.view(2.0, b={"suspect": True})
+        assert fleet.groups() == {placed.group: "a"}
+        assert fleet.orders[B].kind is ALONE
+        assert fleet.core.report().long_placed == 1, "the leader says what becomes of its requests"
+
+    @pytest.mark.parametrize("loss", [{}, {"suspect": True}, {"ready": False}])
+    def test_a_group_ends_with_its_leader(self, loss: dict[str, Any]) -> None:
+        fleet = Fleet(A, B, C)
+        placed = fleet.placed(1, 250)
+        fleet.view(1.0, a=loss)
+        assert fleet.groups() == {}
+        assert {fleet.orders[one].kind for one in (B, C)} == {ALONE}
+        assert fleet.core.report().long_placed == 0
+        fleet.view(2.0, c={"suspect": False})
+        assert fleet.placed(1, 150, attempt=2).group > placed.group, "no number is used twice"
+
+    def test_a_group_that_loses_a_member_before_it_is_formed_is_made_of_others(self) -> None:
+        fleet = Fleet(A, B, C)
+        fleet.silent = {B}
+        assert fleet.ask(1, 150) == []
+        first = fleet.groups()
+        assert list(first.values()) == ["ab"]
+        (answer,) = fleet.heard(lambda: fleet.view(1.0, b={"suspect": True}))
+        assert isinstance(answer, LongPlaced)
+        assert answer.leader == A
+        assert fleet.groups() == {answer.group: "ac"}
+
+    def test_a_member_that_refuses_is_left_out(self) -> None:
+        fleet = Fleet(A, B, C)
+        fleet.silent = {B}
+        assert fleet.ask(1, 150) == []
+        order = fleet.orders[B]
+        refusal = GroupOrderRefused(order.epoch, order.plan_version, "no engine that can")
+        (answer,) = fleet.heard(lambda: fleet.give(B, refusal, 1.0))
+        assert fleet.groups() == {answer.group: "ac"}
+        assert fleet.orders[B].kind is ALONE
+
+    def test_a_silent_manager_stream_changes_nothing(self) -> None:
+        fleet = Fleet(A, B)
+        placed = fleet.placed(1, 150)
+        fleet.give(B, Gone("reset"), 1.0)
+        fleet.view(1.5)
+        assert fleet.groups() == {placed.group: "ab"}
+        assert fleet.ask(2, 40) == [], "nothing new is placed with an instance that cannot be ordered"
+
+
+class TestLeaders:
+    def test_members_that_are_given_back_are_free_and_the_last_ends_the_group(self) -> None:
+        fleet = Fleet(A, B, C)
+        placed = fleet.placed(1, 250)
+        fleet.view(a={"free_slots": 0, "guest_slots": 100}, b={"free_slots": 0, "guest_slots": 100})
+        fleet.view(a={"free_slots": 10, "guest_slots": 100}, b={"free_slots": 60, "guest_slots": 50})
+        fleet.returns(A, C)
+        assert fleet.groups() == {placed.group: "abc"}, "100 more were promised than are set aside; 70 are free"
+        fleet.view(b={"free_slots": 90, "guest_slots": 60})
+        fleet.returns(A, C)
+        assert fleet.groups() == {placed.group: "ab"}
+        fleet.give(D1, WithdrawLong(1, 1))
+        fleet.returns(A, B)
+        assert fleet.groups() == {}
+        assert {one.kind for one in fleet.orders.values()} == {ALONE}
+
+    def test_what_cannot_be_taken_back_now_is_answered_by_a_newer_order(self) -> None:
+        fleet = Fleet(A, B)
+        placed = fleet.placed(1, 200)
+        version = fleet.orders[A].plan_version
+        fleet.returns(A, B)
+        assert fleet.groups() == {placed.group: "ab"}
+        fleet.look(0.5)
+        assert fleet.orders[A].plan_version == fleet.orders[B].plan_version == version + 1
+        assert fleet.groups() == {placed.group: "ab"}
+        stale = ReturnMembers(EPOCH, version, placed.group, (B,))
+        fleet.give(D1, WithdrawLong(1, 1))
+        before = fleet.core.totals.stale
+        fleet.give(A, stale)
+        assert fleet.core.totals.stale == before + 1
+        fleet.returns(A, B)
+        assert fleet.groups() == {}
+
+    def test_a_return_is_taken_when_the_promise_that_kept_it_is_withdrawn(self) -> None:
+        fleet = Fleet(A, B)
+        fleet.placed(1, 200)
+        fleet.returns(A, B)
+        fleet.give(D1, WithdrawLong(1, 1))
+        assert fleet.groups() == {}
+
+    def test_a_leader_that_lacks_slots_gets_the_fewest_instances_that_have_them(self) -> None:
+        fleet = Fleet(A, B, C, D)
+        placed = fleet.placed(1, 150)
+        fleet.lacks(A, 80)
+        assert fleet.groups() == {placed.group: "abc"}
+        fleet.lacks(A, 150)
+        assert fleet.groups() == {placed.group: "abcd"}, "what there is"
+
+    def test_a_wish_stands_until_there_is_an_instance_and_goes_before_new_requests(self) -> None:
+        fleet = Fleet(A, B, C)
+        placed = fleet.placed(1, 150)
+        fleet.view(c={"draining": True})
+        fleet.lacks(A, 50)
+        assert fleet.ask(2, 60, excluded=(A,)) == []
+        assert fleet.groups() == {placed.group: "ab"}
+        assert fleet.heard(lambda: fleet.view(1.0, c={"draining": False})) == []
+        assert fleet.groups() == {placed.group: "abc"}
+
+    def test_a_wish_that_is_taken_back_adds_nobody(self) -> None:
+        fleet = Fleet(A, B, C)
+        placed = fleet.placed(1, 150)
+        fleet.view(c={"draining": True})
+        fleet.lacks(A, 50)
+        fleet.lacks(A, 0)
+        fleet.view(1.0, c={"draining": False})
+        assert fleet.groups() == {placed.group: "ab"}
+
+    def test_only_the_leader_of_the_newest_order_is_heard(self) -> None:
+        fleet = Fleet(A, B, C)
+        placed = fleet.placed(1, 150)
+        fleet.give(D1, WithdrawLong(1, 1))
+        order = fleet.orders[B]
+        fleet.give(B, ReturnMembers(order.epoch, order.plan_version, order.group, (B,)))
+        fleet.give(A, ReturnMembers(EPOCH - 1, order.plan_version, order.group, (B,)))
+        fleet.give(C, AskMembers(EPOCH, order.plan_version, order.group, 10))
+        assert fleet.groups() == {placed.group: "ab"}
+        assert fleet.core.totals.stale == 3
+
+
+def test_a_group_that_no_request_came_to_ends_at_once_and_one_left_alone_after_a_while() -> None:
+    fleet = Fleet(A, B, long_requests__idle_group_s=5.0)
+    fleet.silent = {B}
+    fleet.ask(1, 150)
+    fleet.give(D1, WithdrawLong(1, 1))
+    assert fleet.groups() == {}
+    fleet = Fleet(A, B, long_requests__idle_group_s=5.0)
+    fleet.placed(1, 150)
+    fleet.give(D1, Gone("killed"))
+    fleet.view(1.0, b={"guest_slots": 50})
+    fleet.look(2.0)
+    fleet.look(8.0)
+    assert len(fleet.groups()) == 1, "another dispatcher may have adopted the request"
+    fleet.view(9.0, b={"guest_slots": 0})
+    fleet.look(10.0)
+    fleet.look(14.9)
+    assert len(fleet.groups()) == 1
+    fleet.look(15.0)
+    assert fleet.groups() == {}
+
+
+def test_the_next_manager_goes_on_with_the_groups_that_it_finds_and_with_higher_numbers() -> None:
+    old = Fleet(A, B, C, D)
+    placed = old.placed(1, 250)
+    old.view()
+    new = Fleet(leads=False)
+    for one in (A, B, C, D):
+        new.give(one, Joined())
+    new.members = dict(old.members)
+    new.view()
+    new.give(ETCD, Elected(EPOCH + 1))
+    assert new.groups() == {placed.group: "abc"}
+    assert {one.epoch for one in new.orders.values()} == {EPOCH + 1}
+    assert new.orders[D].group == old.orders[D].group
+    new.view()
+    answer = new.placed(1, 100, attempt=2)
+    assert answer.leader == A, "the group that it found has 300 slots free"
+    assert new.placed(2, 100, excluded=(A,)).group > placed.group + 1
