@@ -206,6 +206,30 @@ def test_room_is_asked_for_before_it_is_needed() -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) == pytest.approx(STEP_S)
 
 
+def test_a_prompt_of_one_step_goes_round_and_is_kept_at_the_fewest_members() -> None:
+    group = ScriptedGroup(60, 20, 20, groups__ring=True)
+    attempt = group.place(tokens=23, max_tokens=10)
+    group.run(0.02)
+    assert [step.kind for _, _, step in group.steps[:3]] == [GroupKind.RING] * 3
+    assert [heard(group, index, OpenGuest)[0].slots for index in range(3)] == [23 + 8, 8, 7]
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert [set(each) for each in exchanges(group)] == [{0, 1, 2}, *[{0}] * 9]
+    assert all(heard(group, index, CloseGuest) for index in (1, 2))
+    assert group.dispatcher.times(Tokens)[0] == pytest.approx(0.05 + 4 * 0.001 + STEP_S)
+    assert group.is_quiet
+
+
+def test_a_ring_that_members_refuse_slots_for_goes_by_blocks() -> None:
+    group = ScriptedGroup(60, 20, groups__ring=True)
+    group.at(1).taken = 16
+    attempt = group.place(tokens=16, max_tokens=10)
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert {step.kind for _, _, step in group.steps} == {GroupKind.MASTERS}
+    assert group.is_quiet
+
+
 def test_members_are_asked_for_before_slots_run_out_and_used_without_moving_anything() -> None:
     group = ScriptedGroup(30, groups__ahead_tokens=12)
     attempt = group.place(tokens=10, max_tokens=40)
