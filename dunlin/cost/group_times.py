@@ -36,6 +36,30 @@ def prefill_work(degree: int, lengths: Sequence[int]) -> GroupWork:
     return GroupWork(own, peers)
 
 
+def chunk_by_queries_s(timing: EngineTiming, degree: int, tokens: int, prefix: int, is_near: bool = True) -> float:
+    """Seconds of a chunk by queries: a block of `tokens` / `degree` at each member, after `prefix` tokens that lie
+    evenly at all of them. `is_near`: all are on one node.
+    """
+    return max(timing.group_s(_block_work(degree, tokens // degree, prefix, at, is_near)) for at in range(degree))
+
+
+def _block_work(degree: int, block: int, prefix: int, at: int, is_near: bool) -> GroupWork:
+    """The part of the member that computes block `at`."""
+    own, share = BatchCounts(), prefix // degree
+    own.add_prefill(block, share)
+    peers = []
+    for other in (one for one in range(degree) if one != at):
+        peer = PeerWork(is_near)
+        if asked := share + (block if other < at else 0):
+            peer.asked.add(block, asked)
+            peer.queries_out = peer.results_in = block
+        if served := share + (block if other > at else 0):
+            peer.served.add(block, served)
+            peer.queries_in = peer.results_out = block
+        peers.append(peer)
+    return GroupWork(own, peers)
+
+
 def prefill_s(timing: EngineTiming, degree: int, lengths: Sequence[int]) -> float:
     """Seconds of a prefill of whole prompts on so many instances of one node."""
     work = prefill_work(degree, lengths)

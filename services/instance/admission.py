@@ -9,7 +9,7 @@ from services.instance.checkpoint.claims import RegionClaims
 from services.instance.config import SchedulerConfig
 from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
-from services.instance.group.leader import GroupLeader
+from services.instance.group.leading.leader import GroupLeader
 from services.instance.migration.migrate_in import IncomingMigration
 from services.instance.migration.router import MigrationRouter
 from services.instance.refusals import refuse

@@ -18,10 +18,10 @@ from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
 from services.instance.engine.met_engines import MetEngines
 from services.instance.engine.recovery import EngineRecovery
-from services.instance.group.exchange_tokens import ExchangeTokens
 from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.guests import GuestTable
-from services.instance.group.leader import GroupLeader
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.leader import GroupLeader
 from services.instance.group.member import GroupMember
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
@@ -94,7 +94,8 @@ class InstanceParts:
             lambda: self.lifecycle.slot_table.capacity,
         )
         tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
-        self.group_leader = GroupLeader(address, config.groups, self.sequences, self.lifecycle, tokens)
+        leading = (config.groups, self.sequences, self.lifecycle, tokens)
+        self.group_leader = GroupLeader(address, *leading, lambda: self.migration.draining)
         engine_parts = (self.engine_client, self.group_orders, self.layer_changes)
         admission = AttemptAdmission(
             config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader

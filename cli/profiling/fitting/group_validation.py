@@ -53,3 +53,15 @@ def group_errors(folder: Path, more_step_s: float = 0.0) -> list[FitError]:
             name = f"{part} sp{sp}-tp{tp}"
             errors.append(fit_error(name, f"{batch} x {length:,}", np.array([seconds]), np.array([measured])))
     return sorted(errors, key=lambda error: error.part)
+
+
+def host_of_8_gpus_s(folder: Path) -> float:
+    """What a decode step over 8 GPUs takes more than its kernels and one GPU's overhead: the median of one instance."""
+    table = read_table(folder / _MEASURED, ITERATIONS)
+    rows = table.where((table.numbers["sp"] == 1) & (table.numbers["tp"] == 8)).numbers
+    timing = load_timing("a100", SHAPE, 8, fit_overhead(read_iterations(folder)))
+    rest = [
+        measured - timing.step_s(BatchCounts(decode_rows=int(batch), decode_context=int(batch * (length + 1))))
+        for batch, length, measured in zip(rows["batch"], rows["input_len"], rows["decode_latency"], strict=True)
+    ]
+    return float(np.median(rest))

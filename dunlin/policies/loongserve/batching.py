@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
-from dunlin.policies.loongserve.inputs import GroupTimes
+from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
 
 Split = tuple[int, int]
 _SWEPT = 8
@@ -68,11 +68,20 @@ class BatchingProblem:
         self.tokens = [self._all_tokens[at] for at in self.requests]
         self.squares = [self._all_squares[at] for at in self.requests]
         self.room = [self._all_room[at] for at in self.instances]
+        self._upto_s: dict[PrefillPrices, list[float]] = {}
 
     def firsts(self, k: int) -> list[int]:
         """The cuts h < k such that a batch may have the instances between the two."""
         last = self.instances[k]
         return [h for h in range(k) if not self._sizes or last - self.instances[h] in self._sizes]
+
+    def upto_s(self, prices: PrefillPrices) -> list[float]:
+        """At each cut of the requests, what all before it take in one prefill, but for the fixed part."""
+        if prices not in self._upto_s:
+            token_s, square_s = prices.token_s, prices.square_s
+            pairs = zip(self.tokens, self.squares, strict=True)
+            self._upto_s[prices] = [token_s * tokens + square_s * squares for tokens, squares in pairs]
+        return self._upto_s[prices]
 
     def batch(self, start: int, stop: int, first: int, last: int) -> BatchPlan | None:
         """The batch of these requests on these instances; None: there is no room."""
@@ -153,10 +162,10 @@ class _Column:
         self._first = h
         self._before = table.cost[h]
         self._cost, self._split = table.cost[k], table.split[k]
-        self._requests, self._tokens, self._squares = problem.requests, problem.tokens, problem.squares
+        self._requests, self._tokens = problem.requests, problem.tokens
         self._room = problem.room[k] - problem.room[h]
         prices = problem.times.prices(problem.instances[k] - problem.instances[h])
-        self._fixed_s, self._token_s, self._square_s = prices.fixed_s, prices.token_s, prices.square_s
+        self._fixed_s, self._upto_s = prices.fixed_s, problem.upto_s(prices)
 
     def fill(self) -> None:
         """All i at which there is a split with room."""
@@ -188,13 +197,11 @@ class _Column:
 
     def _at(self, i: int, low: int, high: int) -> int:
         """The first best split of i from `low` to `high`."""
-        before, tokens, squares, requests = self._before, self._tokens, self._squares, self._requests
-        fixed_s, token_s, square_s = self._fixed_s, self._token_s, self._square_s
-        all_tokens, all_squares, all_requests = tokens[i], squares[i], requests[i]
+        before, requests, upto_s = self._before, self._requests, self._upto_s
+        whole_s, count = self._fixed_s + upto_s[i], requests[i]
         best, least = low, inf
         for j in range(low, high + 1):
-            step_s = fixed_s + token_s * (all_tokens - tokens[j]) + square_s * (all_squares - squares[j])
-            cost = before[j] + (all_requests - requests[j]) * step_s
+            cost = before[j] + (count - requests[j]) * (whole_s - upto_s[j])
             if cost < least:
                 best, least = j, cost
         if least < self._cost[i]:

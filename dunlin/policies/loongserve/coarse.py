@@ -19,13 +19,20 @@ def batch_within(lengths: Sequence[int], room: Sequence[int], times: GroupTimes,
     """
     requests = even_cuts([each / max(1, sum(lengths)) + 1.0 / len(lengths) for each in lengths], limits.request_cuts)
     instances = even_cuts([1.0] * len(room), limits.instance_cuts)
-    sizes = (*times.degrees, len(room))
-    problem = BatchingProblem(lengths, room, times, requests, instances, sizes)
-    # Other sizes compute as the measured degree below, and are of use for their slots alone.
+    problem = BatchingProblem(lengths, room, times, requests, instances, _sizes(lengths, room, times))
     found = best_batches(problem) or best_batches(BatchingProblem(lengths, room, times, requests, instances))
     if found is None:  # all requests on all instances are one of the choices
         raise ValueError(f"{sum(lengths)} tokens have no room in {sum(room)} slots")
     return [part for batch in found for part in _even_parts(problem, batch)]
+
+
+def _sizes(lengths: Sequence[int], room: Sequence[int], times: GroupTimes) -> tuple[int, ...]:
+    """Sizes of batches that are weighed: the measured degrees, all instances, and where the longest request may need
+    more slots, multiples of the largest degree. Others compute as the degree below, and are of use for slots alone.
+    """
+    largest = times.degrees[-1]
+    more = range(largest, len(room), largest) if lengths[0] > largest * min(room) else ()
+    return (*times.degrees, *more, len(room))
 
 
 def even_cuts(weights: Sequence[float], parts: int) -> list[int]:

@@ -127,6 +127,6 @@ class PlanLimits:
     """
 
     requests: int = 64
-    request_cuts: int = 8
+    request_cuts: int = 12
     instance_cuts: int = 16
     steps_ahead: int = 64

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
 from dunlin.messages.types import Figure, RejectedOption, Why
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadSequence, SpreadTable
-from services.instance.group.stepping import SpreadSteps
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceState
 
@@ -78,11 +78,13 @@ class SpreadEnds:
         return effects
 
     def on_member_lost(self, member: int, reason: str) -> list[Effect]:
-        """What lay at the member is lost: return the sequences that had tokens there."""
+        """What lay at the member is lost: return the sequences that had tokens there. One that lives, and was given to
+        others, is told to close them, for it may not have heard so yet.
+        """
         self._requests.lose(member)
-        self._steps.lose(member)
-        effects: list[Effect] = []
+        effects = self._steps.lose(member)
         for spread in self._spreads:
+            effects += self._requests.close(spread, member) if member in spread.guests else []
             if spread.lose(member) and spread.is_live:
                 figures = (Figure("tokens", len(spread.sequence.tokens)), Figure("member", member))
                 rejected = (RejectedOption("go on", f"member {member} had tokens of it: {reason}"),)
@@ -103,6 +105,15 @@ class SpreadEnds:
             spread.guests.clear()
             spread.sequence.in_steps = 0
             effects += self._close(spread)
+        return effects
+
+    def return_waiting(self) -> list[Effect]:
+        """The instance is being emptied: return what has not begun."""
+        effects: list[Effect] = []
+        for spread in self._spreads.waiting():
+            figures = (Figure("tokens", len(spread.sequence.tokens)),)
+            rejected = (RejectedOption("wait", "the leader is being emptied"),)
+            effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
         return effects
 
     def _give_back(self, spread: SpreadSequence, why: Why) -> list[Effect]:

@@ -3,7 +3,7 @@
 from dunlin.effects import Effect
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import FinishReason, f32, i8, i32, i64
-from services.instance.group.exchanges import Exchange, ExchangeRow
+from services.instance.group.leading.exchanges import Exchange, ExchangeRow
 from services.instance.objectives.misses import ObjectiveMisses
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_outcome import StepOutcome

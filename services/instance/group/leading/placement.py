@@ -6,12 +6,13 @@ The choice itself is `dunlin/policies/elastic.py`'s. A sequence asks again after
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
+from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, Why
 from dunlin.policies.elastic import PLACEMENT_POLICIES, Demand, MemberRoom, Shares, choose_master, missing_slots
 from services.instance.group.config import GroupsConfig
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.sequence.table import SequenceState, SequenceTable
 
 MAX_DELAYS = 8
@@ -51,6 +52,8 @@ class SpreadPlacement:
         effects: list[Effect] = []
         for spread in self._spreads.live():
             effects += self._provide(spread)
+            if spread.missing:
+                spread.sequence.blame(MissCause.SLOTS)
         for spread in self._spreads.waiting():
             if any(each.missing for each in self._spreads.live()):
                 break
@@ -118,7 +121,7 @@ class SpreadPlacement:
     def _fill(self, spread: SpreadSequence) -> list[Effect]:
         """Members refused slots for its prompt, or are lost: ask others."""
         demand = Demand(spread.missing, self._ahead(spread), self._config.chunk_tokens)
-        rooms = self._requests.rooms(self._spreads.rows())
+        rooms = self._rooms(spread)
         shares = self._policy(demand, rooms)
         if shares is None:
             return []
@@ -143,7 +146,7 @@ class SpreadPlacement:
     def _move(self, spread: SpreadSequence, ahead: int) -> list[Effect]:
         """Choose another master, where it has room already or may have some."""
         rooms: list[MemberRoom] = []
-        for each in self._requests.rooms(self._spreads.rows()):
+        for each in self._rooms(spread):
             guest = spread.guests.get(each.member)
             own = guest.room if guest is not None else 0
             rooms.append(MemberRoom(each.member, own or each.slots, each.rows))
@@ -156,6 +159,10 @@ class SpreadPlacement:
             return []
         more = min(ahead, self._requests.free(chosen))
         return [self._requests.open(spread, chosen, more, _why_move(rooms, chosen, spread))]
+
+    def _rooms(self, spread: SpreadSequence) -> list[MemberRoom]:
+        """Where more of it may be placed."""
+        return [each for each in self._requests.rooms(self._spreads.rows()) if each.member not in spread.left]
 
     def _ask(self, spread: SpreadSequence, member: int, slots: int, why: Why) -> Effect:
         guest = spread.guests.get(member)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.group import DIALING, DialPeer, JoinGroup, MeetMembers, MemberReady, MembersMet
 from dunlin.messages.plan import GroupOrder
-from services.instance.group.member_state import MemberState
+from services.instance.group.leading.member_state import MemberState
 
 MAX_TRIES = 8
 """How often a member is dialed, or told to meet the others, in vain; then it waits for a newer order or engine."""

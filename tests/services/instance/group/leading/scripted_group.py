@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dunlin.effects import Address, After, Effect, Message, Send
+from dunlin.messages.dispatch import Refusal, Refused
 from dunlin.messages.engine import StepDone
 from dunlin.messages.group import (
     CancelGroupSteps,
@@ -28,8 +29,9 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
+from dunlin.messages.types import I32, FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
+from services.instance.group.leading.roster import Roster
 from services.instance.wiring import InstanceParts
 from simulator.engine.token_model import digest_of, token_after
 from tests.services.instance.bench import MANAGER, ME, Attempt, D, Dispatcher, make_place
@@ -78,6 +80,7 @@ class ScriptedMember:
         self.unreachable: set[int] = set()
         self.refuses_steps = 0
         self.leaves: set[int] = set()
+        self.closed: set[int] = set()
         self.is_silent = False
         self.last_exchange = 0
         self.heard: list[Message] = []
@@ -99,7 +102,6 @@ class ScriptedMember:
             getattr(self, f"on_{type(message).__name__}")(message)
 
     def on_JoinGroup(self, message: JoinGroup) -> None:
-        assert message.group == GROUP
         self.index = message.member
         self.say_ready()
 
@@ -122,6 +124,7 @@ class ScriptedMember:
             return
         if guest is None:
             assert message.slots > 0
+            assert message.sequence not in self.closed, "a number that the engine has closed"
             guest = self.guests[message.sequence] = Guest(message, message.slots, [])
         assert not self.steps_with(message.sequence), "opened anew while steps name it"
         guest.slots, guest.opened, guest.text = message.slots, message, list(message.tokens)
@@ -129,7 +132,10 @@ class ScriptedMember:
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
 
     def on_GrowGuest(self, message: GrowGuest) -> None:
-        guest = self.guests[message.sequence]
+        guest = self.guests.get(message.sequence)
+        if guest is None:  # lost before this came
+            self.say(GuestRefused(GROUP, message.sequence, self.free))
+            return
         assert message.slots > guest.slots
         if message.slots - guest.slots > self.free:
             self.say(GuestRefused(GROUP, message.sequence, self.free))
@@ -138,6 +144,7 @@ class ScriptedMember:
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
 
     def on_CloseGuest(self, message: CloseGuest) -> None:
+        self.closed.add(message.sequence)
         self.guests.pop(message.sequence, None)
         self.say(GuestClosed(GROUP, message.sequence, self.free))
 
@@ -205,7 +212,7 @@ class ScriptedMember:
             columns[name].append(value)
 
     def reads_all(self, step: GroupStep, row: int, guest: Guest) -> bool:
-        """Whether the KV of all tokens before the row is valid, here or where its spans say."""
+        """Whether the KV of all tokens before the row is there, here or where its spans say."""
         number, start = step.sequence[row], step.start[row]
         where = {}
         for span_row, first, stop, member in zip(
@@ -218,8 +225,9 @@ class ScriptedMember:
         for position in range(start):
             holder = self.group.at(where[position]) if position in where else self
             there = holder.guests.get(number)
-            if there is None or there.kv.get(position) != digest_of(guest.text[: position + 1]):
+            if there is None or position not in there.kv:
                 return False
+            assert there.kv[position] == digest_of(guest.text[: position + 1]), "the KV of another text"
         return True
 
 
@@ -237,8 +245,9 @@ class ScriptedGroup:
         self.manager: list[tuple[float, Message]] = []
         self.steps: list[tuple[float, Address, GroupStep]] = []
         self.dials: list[Address] = []
+        self.others: dict[Address, list[Message]] = {}
         self.version = 0
-        self._events: list[tuple[float, int, Address | None, Address, Message]] = []
+        self._events: list[tuple[float, int, Address | None, Address, Any]] = []
         self._count = 0
         self._running: set[int] = set()
         if start:
@@ -272,7 +281,7 @@ class ScriptedGroup:
         self.members[address].queue.clear()
         self._events = [each for each in self._events if each[2] != address]
         heapq.heapify(self._events)
-        self.do(self.leader.on_gone(self.now_s, address))
+        self.do(self.leader.on_gone(address))
 
     def at(self, index: int) -> ScriptedMember:
         return next(member for member in self.members.values() if member.index == index)
@@ -283,6 +292,22 @@ class ScriptedGroup:
 
     def wished(self, kind: type[M]) -> list[M]:
         return [message for _, message in self.manager if isinstance(message, kind)]
+
+    def refusal(self, request: int, **place: Any) -> Refusal | None:
+        """Why the attempt is refused; None: it is accepted."""
+        self.place(request, **place)
+        refused = [each for each in self.said(Refused) if each.request == request]
+        return refused[0].reason if refused else None
+
+    @staticmethod
+    def ids(*tokens: int) -> I32:
+        return i32(tokens)
+
+    @property
+    def roster(self) -> Roster:
+        led = self.leader._led
+        assert led is not None
+        return led.roster
 
     @property
     def is_quiet(self) -> bool:
@@ -302,6 +327,7 @@ class ScriptedGroup:
     def _route(self, effect: Send) -> None:
         to, message = effect.to, effect.message
         if isinstance(message, GroupStep):
+            assert len({each.exchange for _, _, each in self.steps if each.exchange >= message.exchange}) <= 1
             self.steps.append((self.now_s, to, message))
         if isinstance(message, DialPeer):
             self.dials.append(message.peer)
@@ -311,7 +337,9 @@ class ScriptedGroup:
             self._post(0.0 if to == ME else LATENCY_S, ME, to, message)
         elif to == D:
             self.dispatcher.receive(self.now_s, ME, message)
-        else:
+        elif to.role == "dispatcher":
+            self.others.setdefault(to, []).append(message)
+        elif to.role != "client":
             assert to == MANAGER, f"{message} to {to}"
             assert isinstance(message, AskMembers | ReturnMembers)
             self.manager.append((self.now_s, message))
@@ -344,13 +372,10 @@ class ScriptedGroup:
     def start_steps(self) -> None:
         """Begin the steps that all their members have first in their queues."""
         for member in self.members.values():
-            if (
-                member.queue
-                and self._is_ready(member.queue[0].exchange)
-                and member.queue[0].exchange not in self._running
-            ):
-                self._running.add(member.queue[0].exchange)
-                self._post(STEP_S, None, ME, ExchangeDue(member.queue[0].exchange))
+            first = member.queue[0].exchange if member.queue else 0
+            if first and first not in self._running and self._is_ready(first):
+                self._running.add(first)
+                self._post(STEP_S, None, ME, ExchangeDue(first))
 
     def _of(self, exchange: int) -> list[tuple[ScriptedMember, GroupStep]]:
         return [(self.members[to], step) for _, to, step in self.steps if step.exchange == exchange]
@@ -394,8 +419,8 @@ def _check_parts(found: list[tuple[ScriptedMember, GroupStep]]) -> None:
                     named.append((number, step.start[row], step.stop[row], spans))
             parts = []
             for part, number in enumerate(served.serve_sequence):
-                columns = zip(served.serve_span_part, served.serve_span_start, served.serve_span_stop, strict=True)
-                spans = sorted((a, b) for at, a, b in columns if at == part)
+                held = zip(served.serve_span_part, served.serve_span_start, served.serve_span_stop, strict=True)
+                spans = sorted((a, b) for at, a, b in held if at == part)
                 if served.serve_member[part] == master.index:
                     parts.append((number, served.serve_start[part], served.serve_stop[part], spans))
             assert named == parts, f"{master.index} names {named}, {holder.index} serves {parts}"

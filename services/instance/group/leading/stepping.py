@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
+from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.elastic import Block, cut_chunk
 from services.instance.group.config import GroupsConfig
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.exchanges import Exchange, ExchangeLedger, ExchangeRow
-from services.instance.group.guest_requests import GuestRequests
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadSequence, SpreadTable
-from services.instance.group.step_columns import group_steps
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
+from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.step_columns import group_steps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.wait_clock import StepTiming
 
@@ -87,11 +88,13 @@ class SpreadSteps:
         return not is_held and spread.holders() <= self._roster.taking_part
 
     def _may_master(self, spread: SpreadSequence, blocks: tuple[Block, ...]) -> bool:
-        """Whether the members have the text, or can be told it now: all of it is known while no step names it."""
+        """Whether the members have the text, or can be told it now: all of it is known while no step names it, and what
+        they were asked before is answered.
+        """
         members = [block.member for block in blocks]
-        if not self._roster.taking_part.issuperset(members):
-            return False
-        return not spread.sequence.in_steps or all(spread.guests[member].knows_text for member in members)
+        unaware = [spread.guests[member] for member in members if not spread.guests[member].knows_text]
+        is_told = not unaware or not (spread.sequence.in_steps or any(guest.asked for guest in unaware))
+        return is_told and self._roster.taking_part.issuperset(members)
 
     def _blocks(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
         """The blocks of its next row; none: it has no row now. `left` are the tokens of prompts that each member may
@@ -129,15 +132,15 @@ class SpreadSteps:
 
     # --- answers ---
 
-    def on_done(self, now_s: float, member: int, message: GroupStepDone) -> list[Effect] | None:
-        """A member answered; None: nothing was asked."""
-        if not self.ledger.answer(member, message):
-            return None
-        return self.settle(now_s)
+    def on_done(self, member: int, message: GroupStepDone) -> bool:
+        """A member answered; False: nothing was asked."""
+        return self.ledger.answer(member, message)
 
-    def lose(self, member: int) -> None:
-        """The member answers no step any more."""
-        self.ledger.lose(member)
+    def lose(self, member: int) -> list[Effect]:
+        """The member answers no step any more. One that only comes to it now would hold up those that follow."""
+        newest = self.ledger.lose(member)
+        cancelled = CancelGroupSteps(self._roster.group, newest)
+        return [Send(self._roster.address(member), cancelled)] if newest else []
 
     def settle(self, now_s: float) -> list[Effect]:
         """Take in the exchanges that are answered, in their order; cancel what others wait for in vain."""
@@ -206,6 +209,7 @@ class SpreadSteps:
         the text again, for they may have chosen a token that does not count.
         """
         spread = row.spread
+        spread.sequence.blame(MissCause.INTERRUPTED)
         spread.is_rolling_back = True
         spread.redo.append(row.blocks)
         for block in row.blocks:

@@ -9,7 +9,7 @@ from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone
 from dunlin.messages.types import GroupKind
 from dunlin.policies.elastic import Block
-from services.instance.group.spread import SpreadSequence
+from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
 
 MAX_OUTSTANDING = 2
@@ -121,11 +121,14 @@ class ExchangeLedger:
                 return True
         return False
 
-    def lose(self, member: int) -> None:
-        """Answers of the member will not come any more."""
+    def lose(self, member: int) -> int:
+        """Answers of the member will not come any more; the newest exchange that it has not answered, 0 for none."""
+        newest = 0
         for exchange in self.outstanding:
             if member in exchange.waiting:
+                newest = exchange.number
                 exchange.answer(member, None, "the member is lost")
+        return newest
 
     def spoilt(self) -> dict[int, int]:
         """By member that computes for nothing: the newest of its exchanges to cancel."""

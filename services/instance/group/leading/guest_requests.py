@@ -4,22 +4,32 @@ One request, one answer; a member that is lost answers none. Decides nothing.
 """
 
 from collections import deque
+from dataclasses import dataclass
 
 from dunlin.effects import Effect, Send
 from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
 from dunlin.messages.types import Why, i32
 from dunlin.policies.elastic import MemberRoom
-from services.instance.group.roster import Roster
-from services.instance.group.spread import Guest, SpreadSequence
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import Guest, SpreadSequence
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """A member was asked for `slots` more for a sequence; with its text, or (`tells_text` False) without."""
+
+    sequence: int
+    slots: int
+    tells_text: bool
 
 
 class GuestRequests:
-    """Owns what is asked of members: `_asked` are slots by member, in the order of the requests without an answer."""
+    """Owns what is asked of members: `_asked` are the requests without an answer by member, in their order."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._free: dict[int, int] = {}
-        self._asked: dict[int, deque[int]] = {}
+        self._asked: dict[int, deque[SlotRequest]] = {}
 
     def rooms(self, rows: dict[int, int]) -> list[MemberRoom]:
         """The slots that may be asked for at each member; `rows` are those that it masters."""
@@ -29,8 +39,8 @@ class GuestRequests:
     def free(self, member: int) -> int:
         """Slots that are free there, as far as is known, less those that are asked for."""
         asked = 0
-        for slots in self._asked.get(member, ()):
-            asked += slots
+        for request in self._asked.get(member, ()):
+            asked += request.slots
         return max(0, self._free.get(member, 0) - asked)
 
     def set_free(self, member: int, slots: int) -> None:
@@ -69,13 +79,13 @@ class GuestRequests:
             sequence.valid,
             why,
         )
-        self._note(guest, member, more)
+        self._note(spread, member, SlotRequest(spread.number, more, tells_text=True))
         return Send(self._roster.address(member), opened)
 
     def grow(self, spread: SpreadSequence, member: int, more: int) -> Effect:
         """Ask for `more` slots for an open guest."""
         guest = spread.guests[member]
-        self._note(guest, member, more)
+        self._note(spread, member, SlotRequest(spread.number, more, tells_text=False))
         grown = GrowGuest(self._roster.group, spread.number, guest.slots + more)
         return Send(self._roster.address(member), grown)
 
@@ -87,23 +97,26 @@ class GuestRequests:
         guest.is_closing = True
         return [Send(self._roster.address(member), CloseGuest(self._roster.group, spread.number))]
 
-    def on_slots(self, spread: SpreadSequence | None, member: int, message: GuestSlots) -> None:
-        """Slots were granted."""
-        self._answered(member, message.available_slots)
+    def on_slots(self, spread: SpreadSequence | None, member: int, message: GuestSlots) -> list[Effect]:
+        """Slots were granted; where it had lost the guest before it heard of the request they are given back."""
+        self._answered(member, message.sequence, message.available_slots)
         guest = spread.guests.get(member) if spread is not None else None
-        if spread is not None and guest is not None:
-            guest.asked -= 1
-            guest.is_open, guest.slots = True, message.slots
+        if guest is None:
+            return [Send(self._roster.address(member), CloseGuest(self._roster.group, message.sequence))]
+        guest.asked -= 1
+        guest.is_open, guest.slots = True, message.slots
+        return []
 
     def on_refused(self, spread: SpreadSequence | None, member: int, message: GuestRefused) -> None:
         """There are none: what was granted before stays."""
-        asked = self._answered(member, message.available_slots)
-        if asked <= message.available_slots:
+        request = self._answered(member, message.sequence, message.available_slots)
+        if request.slots <= message.available_slots:
             self._free[member] = 0  # it refused what it says is free: it is not asked again at once
         guest = spread.guests.get(member) if spread is not None else None
         if spread is None or guest is None:
             return
         guest.asked -= 1
+        guest.knows_text = guest.knows_text and not request.tells_text
         if not guest.is_open and not guest.asked and not guest.is_closing:
             del spread.guests[member]
 
@@ -113,12 +126,16 @@ class GuestRequests:
         if spread is not None:
             spread.guests.pop(member, None)
 
-    def _note(self, guest: Guest, member: int, more: int) -> None:
-        guest.asked += 1
-        self._asked.setdefault(member, deque()).append(more)
+    def _note(self, spread: SpreadSequence, member: int, request: SlotRequest) -> None:
+        spread.guests[member].asked += 1
+        self._asked.setdefault(member, deque()).append(request)
 
-    def _answered(self, member: int, available: int) -> int:
-        """A member said how many slots are free now, and answered a request for so many."""
+    def _answered(self, member: int, number: int, available: int) -> SlotRequest:
+        """A member said how many slots are free now, and answered the first request for that sequence."""
         self._free[member] = available
-        asked = self._asked.get(member)
-        return asked.popleft() if asked else 0
+        asked = self._asked.get(member, deque())
+        for request in asked:
+            if request.sequence == number:
+                asked.remove(request)
+                return request
+        return SlotRequest(number, 0, tells_text=False)

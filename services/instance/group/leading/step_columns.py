@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from dunlin.messages.group import GroupStep
 from dunlin.messages.types import GroupKind, i8, i32, i64
 from dunlin.policies.elastic import Block
-from services.instance.group.exchanges import ExchangeRow
+from services.instance.group.leading.exchanges import ExchangeRow
 
 
 @dataclass(slots=True)

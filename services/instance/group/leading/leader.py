@@ -1,5 +1,6 @@
 """The leader's side of elastic groups: which group this instance leads, if any, and the attempts placed in it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from dunlin.cores.handlers import handles
@@ -17,20 +18,23 @@ from dunlin.messages.group import (
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import Figure, GroupKind, GroupRole, Why
 from services.instance.group.config import GroupsConfig
-from services.instance.group.ends import PatienceOver
-from services.instance.group.exchange_tokens import ExchangeTokens
-from services.instance.group.led_group import LedGroup
-from services.instance.group.placement import SlotsRetry
-from services.instance.group.roster import MemberRetry
-from services.instance.group.stepping import RowRetry
-from services.instance.group.wishes import ReturnDue
+from services.instance.group.leading.ends import PatienceOver
+from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.led_group import LedGroup
+from services.instance.group.leading.placement import SlotsRetry
+from services.instance.group.leading.roster import MemberRetry
+from services.instance.group.leading.stepping import RowRetry
+from services.instance.group.leading.wishes import ReturnDue
 from services.instance.refusals import refuse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceTable
 
 
 class GroupLeader:
-    """Owns the group that is led; None while there is none. `stale_total` counts words of members of older groups."""
+    """Owns the group that is led; None while there is none. `stale_total` counts words of members of older groups.
+
+    `is_draining`: the instance is being emptied; what waits goes elsewhere.
+    """
 
     def __init__(
         self,
@@ -39,8 +43,10 @@ class GroupLeader:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
+        is_draining: Callable[[], bool],
     ) -> None:
         self.stale_total = 0
+        self._is_draining = is_draining
         self._own = own
         self._config = config
         self._sequences = sequences
@@ -79,10 +85,10 @@ class GroupLeader:
         self._streams.add(address)
         return self._led.roster.on_joined(address) if self._led is not None else []
 
-    def on_gone(self, now_s: float, address: Address) -> list[Effect]:
+    def on_gone(self, address: Address) -> list[Effect]:
         """The stream to an instance ended."""
         self._streams.discard(address)
-        return self._led.on_gone(now_s, address) if self._led is not None else []
+        return self._led.on_gone(address) if self._led is not None else []
 
     def admit(self, now_s: float, sender: Address, place: Place) -> Effect:
         """Accept an attempt for the group's members, or refuse it."""
@@ -122,7 +128,10 @@ class GroupLeader:
 
     def advance(self, now_s: float) -> list[Effect]:
         """After every event: what follows from it."""
-        return self._led.advance(now_s) if self._led is not None else []
+        if self._led is None:
+            return []
+        returned = self._led.ends.return_waiting() if self._is_draining() else []
+        return [*returned, *self._led.advance(now_s)]
 
     @handles
     def on_said(

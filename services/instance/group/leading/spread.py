@@ -40,6 +40,7 @@ class SpreadSequence:
     `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
+    Members that it has `left` lost it without its tokens: their engines know its number as that of an older sequence.
     """
 
     sequence: InstanceSequence
@@ -50,6 +51,7 @@ class SpreadSequence:
     is_rolling_back: bool = False
     is_paused: bool = False
     failures: int = 0
+    left: set[int] = field(default_factory=set)
 
     @property
     def number(self) -> int:
@@ -121,9 +123,11 @@ class SpreadSequence:
             self.guests[block.member].tokens += block.stop - block.start
 
     def lose(self, member: int) -> bool:
-        """The member has nothing of it any more; returns whether tokens of it lay there."""
-        guest = self.guests.pop(member, None)
-        return guest is not None and member in self.holders()
+        """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to."""
+        if self.guests.pop(member, None) is None:
+            return False
+        self.left.add(member)
+        return member in self.holders().union(block.member for blocks in self.redo for block in blocks)
 
     def forget_text(self, member: int) -> None:
         """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
-from services.instance.group.placement import SpreadPlacement
-from services.instance.group.roster import Roster
-from services.instance.group.spread import SpreadTable
+from services.instance.group.leading.placement import SpreadPlacement
+from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.spread import SpreadTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class MemberWishes:
         if not self._roster.is_complete or any(each.is_opening for each in self._spreads.live()):
             return []
         missing = self._placement.missing_slots()
-        wanting = [each.number for each in self._spreads if each.is_live or each.is_waiting]
-        for_whom = tuple(wanting) if missing else ()
+        lacking = [each.number for each in self._spreads if each.is_waiting or (each.is_live and each.missing)]
+        for_whom = tuple(lacking) if missing else ()
         if (missing > 0) == (self._asked > 0) and for_whom == self._asked_for:
             return []
         self._asked, self._asked_for = missing, for_whom

@@ -1,0 +1,1 @@
+"""The leader's side of an elastic group."""
