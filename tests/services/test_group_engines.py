@@ -29,11 +29,12 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import GroupOrder
-from dunlin.messages.types import GroupKind, GroupRole, SamplingParams, i32
+from dunlin.messages.types import GroupKind, GroupRole, SamplingParams, i32, i64
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from tests.engine.build import SteppingClock, make_checkpoint
+from tests.engine.commands import make_open
 from tests.engine.execution.members import Member, whole_text
 from tests.services.engine_cluster import LIMITS, EngineMemory, RealEngine
 from tests.services.instance.bench import Silent, make_place
@@ -286,3 +287,15 @@ def test_cancelled_steps_are_computed_anew(memories: list[EngineMemory], expecte
     group.run()
     assert group.leader.cancelled
     assert group.leader.tokens == expected
+
+
+def test_more_tokens_may_lie_elsewhere_than_an_engine_has_slots(memories: list[EngineMemory]) -> None:
+    model = memories[0].model
+    runner = EngineRunner(model.decoder, model.slots, SteppingClock(), LIMITS)
+    tokens = [at % 500 for at in range(model.slots + 100)]
+    extents = {"extent_start": i64([-1, 3]), "extent_length": i64([model.slots + 50, 10])}
+    assert runner.receive(make_open(1, tokens, **extents)) == []
+    assert [
+        refused.detail
+        for refused in runner.receive(make_open(2, tokens, extent_start=i64([0]), extent_length=i64([model.slots + 1])))
+    ] == [f"an extent of {model.slots + 1} slots from 0 in a slab of {model.slots}"]
