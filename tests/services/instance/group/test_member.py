@@ -1,5 +1,6 @@
 """The member's side of an elastic group: whose commands it follows, its guests' slots, and the steps of its engine."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, MANAGER, ME, D, done, make_order, make_place, of, only, ready_core
 from tests.services.instance.group.member_bench import (
     AGENT,
+    DISPATCHER,
     GROUP,
     GUEST,
     LEADER,
@@ -151,6 +153,7 @@ def test_a_guest_for_which_there_is_no_room_is_refused_and_keeps_what_it_had() -
     direct.give(LEADER, open_guest(100))
     (refused,) = of(GuestRefused, direct.give(LEADER, GrowGuest(GROUP, GUEST, SLOTS + 1)))
     assert (type(refused), refused.available_slots) == (GuestRefused, SLOTS - 100)
+    assert (refused.dispatcher, refused.request, refused.attempt) == (DISPATCHER, 1, 1)
     for wrong in (open_guest(SLOTS, sequence=OTHER_GUEST), open_guest(5, 7, OTHER_GUEST, elsewhere_tokens=8)):
         sends = direct.give(LEADER, wrong)
         assert [type(message) for message in to_leader(sends)] == [GuestRefused]
@@ -196,6 +199,16 @@ def test_members_become_peers_and_positions_slots() -> None:
     serve = step.serve
     assert (list(serve.sequence), list(serve.master)) == ([OTHER_GUEST, GUEST], [1, 1])
     assert (list(serve.span_part), list(serve.span_start), list(serve.slot)) == ([0, 1, 1], [2, 10, 45], [62, 10, 20])
+
+
+def test_a_guest_that_the_engine_refuses_ends_nothing() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    assert direct.give(ENGINE, Unsupported("Open", "4096 sequences are open")) == []
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    (answer,) = to_leader(direct.give(ENGINE, replace(answered(1), dropped=i64([GUEST]))))
+    assert list(answer.done.dropped) == [GUEST]
+    assert use(direct) == (SLOTS - 60, 60, 0)
 
 
 def test_a_step_of_one_member_alone_has_no_peers() -> None:
