@@ -61,7 +61,8 @@ class Guest:
 
 def empty_columns() -> dict[str, list[Any]]:
     """Of an answer, by name."""
-    return {name: [] for name in ("sequence", "token", "logprob", "finish", "left", "dropped")}
+    tops = ("top_count", "top_token", "top_logprob")
+    return {name: [] for name in ("sequence", "token", "logprob", "finish", "left", "dropped", *tops)}
 
 
 class ScriptedMember:
@@ -176,7 +177,7 @@ class ScriptedMember:
         self.say_ready()
 
     def answer(self, step: GroupStep, columns: dict[str, list[Any]]) -> None:
-        kinds = {"logprob": f32, "finish": i8, "token": i32}
+        kinds = {"logprob": f32, "top_logprob": f32, "finish": i8, "token": i32, "top_count": i32, "top_token": i32}
         filled: dict[str, Any] = {name: kinds.get(name, i64)(values) for name, values in columns.items()}
         self.say(GroupStepDone(GROUP, step.exchange, StepDone(step.exchange, **filled)))
 
@@ -233,6 +234,10 @@ class ScriptedMember:
         guest.is_over = bool(finish)
         for name, value in (("sequence", number), ("token", token), ("logprob", -1.0), ("finish", int(finish))):
             columns[name].append(value)
+        tops = opened.sampling.logprobs or 0
+        columns["top_count"].append(tops)
+        columns["top_token"] += range(opened.request * 1000, opened.request * 1000 + tops)
+        columns["top_logprob"] += [-2.0] * tops
 
     def reads_all(self, step: GroupStep, row: int, guest: Guest) -> bool:
         """Whether the KV of all tokens before the row is there, here or where its spans say."""
