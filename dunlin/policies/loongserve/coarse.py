@@ -20,7 +20,7 @@ def batch_within(lengths: Sequence[int], room: Sequence[int], times: GroupTimes,
     requests = even_cuts([each / max(1, sum(lengths)) + 1.0 / len(lengths) for each in lengths], limits.request_cuts)
     instances = even_cuts([1.0] * len(room), limits.instance_cuts)
     problem = BatchingProblem(lengths, room, times, requests, instances, _sizes(lengths, room, times))
-    found = best_batches(problem) or best_batches(BatchingProblem(lengths, room, times, requests, instances))
+    found = best_batches(problem)
     if found is None:  # all requests on all instances are one of the choices
         raise ValueError(f"{sum(lengths)} tokens have no room in {sum(room)} slots")
     return [part for batch in found for part in _even_parts(problem, batch)]
