@@ -22,6 +22,7 @@ import torch
 import transformers
 
 from benchmarks.fuzzing.one_text import logits_of
+from benchmarks.fuzzing.packed_weights import formats, quantise, shard
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.engine.attention.choice import choose_backend
@@ -32,6 +33,8 @@ from dunlin.model.families import FAMILIES
 RELATIVE = 1e-4
 VOCABULARY = 64
 TOKENS = 90
+QUANTISED = 0.3
+"""Of the models, those whose weights are stored in fewer bits; of which many have sizes that no writer would pack."""
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -144,6 +147,9 @@ def judge(seed: int, folder: Path) -> Verdict:
     tokens = [random.randrange(VOCABULARY) for _ in range(TOKENS)]
     try:
         model = _make(folder, family, values, seed, is_raw=random.random() < 0.5)
+        storing = Random(f"storing {seed}")  # of its own: seeds from before mean the same models
+        if storing.random() < QUANTISED:
+            model, folder = _quantised(folder, storing)
     except Exception as error:  # whatever it is that transformers does not make
         return Verdict("no oracle", f"{type(error).__name__}: {str(error)[:100]}")
     numerics = deterministic_numerics() if random.random() < 0.2 else fast_numerics(choose_backend()[0])
@@ -179,6 +185,20 @@ def _make(folder: Path, family: str, values: dict[str, Any], seed: int, is_raw: 
     if is_raw:
         written = {**values, "model_type": family, "architectures": [architecture]}
         (folder / "config.json").write_text(json.dumps(written))
+    return _read(folder)
+
+
+def _quantised(folder: Path, random: Random) -> tuple[Any, Path]:
+    """The same model stored in a format of quantised weights, and as transformers computes what that stands for."""
+    known = formats(random.choice([8, 16, 24, 32]))
+    packed, plain = folder / "packed", folder / "plain"
+    quantise(folder, packed, plain, known[random.choice(sorted(known))])
+    if random.random() < 0.3:
+        shard(packed)
+    return _read(plain), packed
+
+
+def _read(folder: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     )

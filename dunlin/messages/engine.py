@@ -171,7 +171,8 @@ class Interrupt:
     DISCARD: what the row computed in this step is forgotten, the KV of earlier steps stays valid. SUSPEND: a row of the
     running step is parked where it stands (hidden states, and inside attention its queries and partial result), until
     `Resume`, `Discard` or `Close`. Rows of queued steps have computed nothing and are forgotten under either verdict.
-    A step of decode rows alone has no safepoint, unless it is `preemptible`: it ends first.
+    A step of decode rows alone has no safepoint, unless it is `preemptible`: it ends first. With `step`, all rows of
+    that step leave and it serves no peer any more; other steps are not touched, and `sequence` is empty.
     """
 
     verdict: Verdict = number(2)
@@ -179,6 +180,7 @@ class Interrupt:
     why: Why | None = number(4, default=None)
     ticket: int = number(5, default=0)
     up_to_step: int = number(6, default=0)
+    step: int = number(7, default=0)
 
 
 @message(event=3, reserved=(1, 2, 3))

@@ -3,7 +3,9 @@
 Loads no torch and reads no tensor, so that a checkpoint can be judged before anything is started.
 """
 
+import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +44,8 @@ def checkpoint_files(directory: Path) -> tuple[list[Path], list[ModelError]]:
         if single.is_file():
             return [single], []
         remedy = "give a checkpoint in safetensors format"
+        if any(directory.glob("*.gguf")):
+            return [], [ModelError(directory, "holds weights in GGUF, which dunlin does not read", remedy)]
         return [], [ModelError(directory, "holds no model.safetensors and no index of shards", remedy)]
     try:
         names = read_json(index).get("weight_map")
@@ -72,6 +76,15 @@ def entries_of(path: Path, file: safe_open) -> dict[str, TensorEntry]:
     """The tensors of `file`, which was opened at `path`."""
     parts = {name: file.get_slice(name) for name in sorted(file.keys())}
     return {name: TensorEntry(path, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+
+
+def is_zero(entry: TensorEntry, name: str) -> bool:
+    """Whether every byte of the tensor `name` is 0, whatever its dtype."""
+    with entry.path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        first, last = json.loads(file.read(length))[name]["data_offsets"]
+        file.seek(first, os.SEEK_CUR)
+        return not any(file.read(last - first))
 
 
 def find_entry(entries: Mapping[str, TensorEntry], name: str, directory: Path) -> TensorEntry:

@@ -1,15 +1,25 @@
 """The faults of a checkpoint's tensors, by the headers of its files: the loader's own check.
 
-Loads no torch and reads no tensor, so that `dunlin model show` and `dunlin up` can ask before an engine is started.
+Loads no torch and reads no weights, so that `dunlin model show` and `dunlin up` can ask before an engine is started.
 """
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, open_file
+from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, is_zero, open_file
 from dunlin.model.config import ModelConfig
 from dunlin.model.errors import ModelError
+from dunlin.model.quantization.module_tensors import (
+    WEIGHT,
+    find_module_tensor,
+    module_faults,
+    scheme_at,
+    unread_faults,
+)
 from dunlin.model.weight_layout import layer_blocks, outer_blocks, part_shapes
+
+_BIAS = ".bias"
 
 
 def read_headers(directory: Path) -> tuple[dict[str, TensorEntry], list[ModelError]]:
@@ -26,23 +36,49 @@ def read_headers(directory: Path) -> tuple[dict[str, TensorEntry], list[ModelErr
 
 
 def tensor_faults(entries: Mapping[str, TensorEntry], config: ModelConfig, directory: Path) -> Iterator[ModelError]:
-    """Every tensor that `config` asks for and the checkpoint lacks, or has in another shape or an unknown dtype; and
-    every bias that it does not ask for: the text would be another model's.
+    """Every tensor that `config` asks for and the checkpoint lacks, or has in another shape or an unknown dtype; every
+    bias, and every tensor of quantised weights, that it does not ask for: the text would be another model's.
     """
-    remedy = "use the config.json that belongs to these weights"
-    biases = {name for name in entries if name.endswith(".bias")}
+    read: set[str] = set()
+    modules: set[str] = set()
     for name, shape in wanted_tensors(config):
-        biases.discard(name)
-        try:
-            entry = find_entry(entries, name, directory)
-        except ModelError as error:
-            yield error
+        read.add(name)
+        scheme = scheme_at(entries, config.quantization, name, shape)
+        if scheme is None:
+            yield from _dense_faults(entries, name, shape, directory)
             continue
-        if entry.shape != shape:
-            what = f"tensor `{name}` has shape {entry.shape}, config.json implies {shape}"
-            yield ModelError(entry.path, what, remedy)
-    for name in sorted(biases):
-        yield ModelError(entries[name].path, f"tensor `{name}` is a bias that config.json does not ask for", remedy)
+        module = name.removesuffix(WEIGHT)
+        modules.add(module)
+        read |= {found for each in scheme.tensors(*shape) if (found := find_module_tensor(entries, module, each))}
+        yield from module_faults(entries, scheme, name, shape, directory)
+    yield from unread_faults(entries, read, modules)
+    yield from _bias_faults(entries, read, modules)
+
+
+def _dense_faults(
+    entries: Mapping[str, TensorEntry], name: str, shape: tuple[int, ...], directory: Path
+) -> Iterator[ModelError]:
+    try:
+        entry = find_entry(entries, name, directory)
+    except ModelError as error:
+        yield error
+        return
+    if entry.shape != shape:
+        what = f"tensor `{name}` has shape {entry.shape}, config.json implies {shape}"
+        yield ModelError(entry.path, what, "use the config.json that belongs to these weights")
+
+
+def _bias_faults(
+    entries: Mapping[str, TensorEntry], read: AbstractSet[str], modules: AbstractSet[str]
+) -> Iterator[ModelError]:
+    """Old GPTQ files have a bias of zeros in every module: those change nothing."""
+    remedy = "use the config.json that belongs to these weights"
+    for name in sorted(entries):
+        if name.endswith(_BIAS) and name not in read:
+            if name.removesuffix(_BIAS) in modules and is_zero(entries[name], name):
+                continue
+            what = f"tensor `{name}` is a bias that config.json does not ask for"
+            yield ModelError(entries[name].path, what, remedy)
 
 
 def wanted_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

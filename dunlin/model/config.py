@@ -4,7 +4,7 @@ Knows no tensor and loads no torch, so the dispatcher and the instance may read 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from dunlin.model.config_reader import ConfigReader, read_json
 from dunlin.model.errors import ModelError
 from dunlin.model.families import FAMILIES, ModelFamily
 from dunlin.model.layer_config import ExpertConfig, LayerConfig, read_experts, read_layers
+from dunlin.model.quantization.methods import read_quantization
+from dunlin.model.quantization.scheme import Quantization
 from dunlin.model.rope_config import RopeConfig, read_ropes
 
 MOST_HEAD_DIM = 512
@@ -34,7 +36,8 @@ class ModelConfig:
 
     `max_positions`: the longest text that is taken. `norm_offset` is added to the weights of every norm. Scores are
     multiplied by `score_scale` (0: by `head_dim ** -0.5`); caps bound scores and logits by `cap * tanh(x / cap)` (0:
-    not). `layer_configs` has one entry for each layer; none: the layers are alike and plain.
+    not). `layer_configs` has one entry for each layer; none: the layers are alike and plain. `quantization`: how the
+    checkpoint stores its weights, if not as plain numbers.
     """
 
     family: str
@@ -65,6 +68,8 @@ class ModelConfig:
     local_rope: RopeConfig | None = None
     experts: ExpertConfig | None = None
     layer_configs: tuple[LayerConfig, ...] = ()
+    # Not in `repr`, which digests take: what is computed depends on the weights, not on how they are stored.
+    quantization: Quantization | None = field(default=None, repr=False)
 
     def slot_bytes(self, item_bytes: int) -> int:
         """Bytes of one token's keys and values in one layer."""
@@ -154,6 +159,7 @@ def _read(reader: ConfigReader, name: str, family: ModelFamily) -> ModelConfig:
         local_rope=local_rope,
         experts=read_experts(reader, family),
         layer_configs=read_layers(reader, family, layers, max_positions),
+        quantization=read_quantization(reader),
     )
 
 
@@ -193,11 +199,6 @@ def _family(reader: ConfigReader) -> str | None:
 def _refuse_unsupported(reader: ConfigReader, family: ModelFamily) -> None:
     """Refuse unsupported settings that change the computation: a start that fails is better than a wrong text."""
     values = reader.values
-    for key in ("quantization_config", "compression_config"):
-        if values.get(key) is not None:
-            how = values[key].get("quant_method") if isinstance(values[key], dict) else None
-            named = f" (`{key}`: {how})" if how else f" (`{key}`)"
-            reader.fault(f"quantised weights are not supported{named}", "use the unquantised checkpoint")
     keys = ("attention_bias", "mlp_bias", "attn_logit_softcapping", "final_logit_softcapping")
     for key in (*keys, "use_bidirectional_attention"):
         is_read = key in family.bias_keys + family.cap_keys or (key == "attention_bias" and family.qkv_bias)

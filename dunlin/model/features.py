@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from dunlin.model.config import ModelConfig
 from dunlin.model.families import FAMILIES, ROPE_KINDS, ModelFamily, Windows
+from dunlin.model.quantization.methods import METHODS, REFUSED
 
 
 def features_of(config: ModelConfig) -> list[str]:
@@ -47,6 +48,16 @@ def _rest(config: ModelConfig) -> Iterator[str]:
 def family_rows() -> list[tuple[str, ...]]:
     """For every family: `model_type`, architecture, what it has, which options it may have, and its kinds of rope."""
     return [(f"`{name}`", family.architecture, *_columns(family)) for name, family in FAMILIES.items()]
+
+
+def quantization_rows() -> list[tuple[str, str, str]]:
+    """For every `quant_method` that is read: its name, what of it is read, and what is not."""
+    return [(f"`{name}`", method.reads, method.refuses) for name, method in METHODS.items()]
+
+
+def refused_rows() -> list[tuple[str, str]]:
+    """For every `quant_method` that is refused by name: its name and why."""
+    return [(f"`{name}`", why) for name, why in REFUSED.items()]
 
 
 def _columns(family: ModelFamily) -> tuple[str, str, str]:

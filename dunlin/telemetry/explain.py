@@ -32,7 +32,17 @@ from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, Missed, RisenInQueue
-from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, RemapLayers, Undrain
+from dunlin.messages.placement import LongPlaced, LongRefusal, LongRefused, PlaceLong
+from dunlin.messages.plan import (
+    AskMembers,
+    Drain,
+    Evacuate,
+    GroupOrder,
+    Handoff,
+    RemapLayers,
+    ReturnMembers,
+    Undrain,
+)
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.subjects import RequestKey, parse_request, references_of
 from dunlin.messages.types import Figure, FinishReason, GroupKind, GroupRole, Why
@@ -193,6 +203,37 @@ def _place(message: Place, record: DecisionRecord) -> str:
 
 
 @words.register
+def _place_long(message: PlaceLong, record: DecisionRecord) -> str:
+    tokens = f"{message.tokens} tokens now and up to {message.longest}"
+    return f"{record.sender.name} asked {record.to.name} for a group for attempt {message.attempt}, {tokens}"
+
+
+@words.register
+def _long_placed(message: LongPlaced, record: DecisionRecord) -> str:
+    where = f"group {message.group}, which {message.leader.name} leads"
+    return f"{record.sender.name} placed attempt {message.attempt} in {where}"
+
+
+@words.register
+def _long_refused(message: LongRefused, record: DecisionRecord) -> str:
+    reason = LongRefusal(message.reason).name.lower().replace("_", " ")
+    again = f", to be asked again after {message.retry_after_s:g} s" if message.retry_after_s else ""
+    return f"{record.sender.name} had no group for attempt {message.attempt} ({reason}){again}"
+
+
+@words.register
+def _ask_members(message: AskMembers, record: DecisionRecord) -> str:
+    wish = f"members for {message.slots} slots more" if message.slots else "no more members after all"
+    return f"{record.sender.name} asked {record.to.name} for {wish} in group {message.group}"
+
+
+@words.register
+def _return_members(message: ReturnMembers, record: DecisionRecord) -> str:
+    names = " and ".join(member.name for member in message.members) or "itself"
+    return f"{record.sender.name} gave {names} of group {message.group} back to {record.to.name}"
+
+
+@words.register
 def _cancel(message: Cancel, record: DecisionRecord) -> str:
     return f"{record.sender.name} cancelled attempt {message.attempt} at {record.to.name}"
 
@@ -337,7 +378,9 @@ def _remap_layers(message: RemapLayers, record: DecisionRecord) -> str:
 def _order(message: GroupOrder, record: DecisionRecord) -> str:
     kind = GroupKind(message.kind).name.lower()
     part = "" if message.part is GroupRole.LOCAL else f" as {GroupRole(message.part).name.lower()}"
-    place = f"{kind} group {message.group}{part}, plan {message.plan_version} of epoch {message.epoch}"
+    names = ", ".join(member.name for member in message.members)
+    of = f" of {names}" if len(message.members) > 1 else ""
+    place = f"{kind} group {message.group}{of}{part}, plan {message.plan_version} of epoch {message.epoch}"
     return f"{record.sender.name} ordered {record.to.name} into {place}"
 
 

@@ -23,10 +23,10 @@ from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.lifecycle.joining import RequestJoins
+from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.dispatcher.lifecycle.migrations import Migrations
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.group_capacity import GroupCapacity
-from services.dispatcher.placement.long_placer import LongRequestPlacer
 from services.dispatcher.placement.monitor_directory import MonitorDirectory
 from services.dispatcher.placement.placer import RequestPlacer
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity

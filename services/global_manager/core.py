@@ -69,8 +69,8 @@ class GlobalManagerCore:
         return ManagerReport(
             term.epoch,
             term.plan_version,
-            long_waiting=len(long.requests.unanswered()),
-            long_placed=long.requests.answered(),
+            long_waiting=long.requests.unanswered_count,
+            long_placed=long.requests.answered_count,
             elastic_groups=len(long.groups.groups),
             long_placed_total=long.placed_total,
             long_refused_total=long.refused_total,

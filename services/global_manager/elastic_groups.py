@@ -68,7 +68,7 @@ class ElasticGroups:
 
     def on_request_over(self, number: int) -> None:
         """A request of the group is over: without any, what was given back can be taken after all."""
-        if number in self._kept and not self._requests.of_group(number):
+        if number in self._kept and not self._requests.is_used(number):
             self._returned[number] = self._kept.pop(number)
 
     def on_placed(self, number: int) -> None:
@@ -91,7 +91,7 @@ class ElasticGroups:
         idle = [
             group.number
             for group in draft.groups()
-            if not self._requests.of_group(group.number) and not any(one.guest_slots for one in group.members)
+            if not self._requests.is_used(group.number) and not any(one.guest_slots for one in group.members)
         ]
         self._idle_since_s = {number: self._idle_since_s.get(number, now_s) for number in idle}
 
@@ -122,7 +122,7 @@ class ElasticGroups:
     def _end_groups(self, now_s: float, draft: GroupDraft) -> None:
         """End the groups that no request was ever placed in, or none for too long."""
         for number in draft.numbers:
-            if self._requests.of_group(number):
+            if self._requests.is_used(number):
                 self._idle_since_s.pop(number, None)
                 continue
             since_s = self._idle_since_s.get(number)
@@ -137,7 +137,7 @@ class ElasticGroups:
                 continue
             group = draft.group(number)
             rest = [one for one in group.members[1:] if one.address not in members]
-            if not rest and not self._requests.of_group(number):
+            if not rest and not self._requests.is_used(number):
                 draft.dissolve(number)
                 continue
             smaller = replace(group, members=(group.members[0], *rest))
@@ -152,7 +152,7 @@ class ElasticGroups:
             number = ask.group
             if number and self._has_lost_members(draft.group(number)) and draft.group(number).room_slots < 0:
                 self._requests.take_out(ask)
-                if number in self._unused and not self._requests.of_group(number):
+                if number in self._unused and not self._requests.is_used(number):
                     draft.dissolve(number)
 
     def _has_lost_members(self, group: ElasticGroup) -> bool:
@@ -183,7 +183,7 @@ class ElasticGroups:
                 continue
             number = choice.number or self._new_number()
             draft.set_members(number, choice.members)
-            ask.group, ask.why = number, choice.why
+            self._requests.assign(ask, number, choice.why)
 
     def _new_number(self) -> int:
         number = self.next_group

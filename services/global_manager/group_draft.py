@@ -56,6 +56,8 @@ class GroupDraft:
         return [self._placed(one, places.get(one.address)) for one in self._candidates.values()]
 
     def _placed(self, candidate: GroupCandidate, place: tuple[int, GroupRole] | None) -> GroupCandidate:
+        if place == (candidate.group, candidate.role):
+            return candidate  # nothing changes for most
         if place is not None:
             return replace(candidate, kind=GroupKind.ELASTIC, group=place[0], role=place[1])
         if candidate.kind is GroupKind.ELASTIC:

@@ -56,10 +56,8 @@ class LongPlacement:
 
     def on_dispatcher_gone(self, dispatcher: Address) -> None:
         """Its requests are forgotten: another dispatcher, or itself, asks anew."""
-        groups = {ask.group: None for ask in self.requests.of_dispatcher(dispatcher)}
-        self.requests.forget_dispatcher(dispatcher)
-        for number in groups:
-            self.groups.on_request_over(number)
+        for ask in self.requests.of_dispatcher(dispatcher):
+            self._over(ask)
 
     # --- leaders ---
 
@@ -92,10 +90,11 @@ class LongPlacement:
             if ask.group and term.is_formed(ask.group):
                 leader = self.groups.groups[ask.group][0]
                 request, attempt = ask.message.request, ask.message.attempt
-                ask.answer = LongPlaced(request, attempt, leader, ask.group, ask.why)
+                answer = LongPlaced(request, attempt, leader, ask.group, ask.why)
+                self.requests.answer(ask, answer)
                 self.groups.on_placed(ask.group)
                 self.placed_total += 1
-                effects.append(Send(ask.dispatcher, ask.answer))
+                effects.append(Send(ask.dispatcher, answer))
         return effects
 
     def refuse_overdue(self, now_s: float) -> list[Effect]:
@@ -114,8 +113,9 @@ class LongPlacement:
         return effects
 
     def _over(self, ask: LongAsk) -> None:
+        group = ask.group
         self.requests.forget(ask)
-        self.groups.on_request_over(ask.group)
+        self.groups.on_request_over(group)
 
     def _is_too_long(self, now_s: float, message: PlaceLong) -> bool:
         return self._limit.is_settled(now_s) and message.longest > self._limit.peak(now_s)
@@ -128,7 +128,7 @@ class LongPlacement:
         figures = (
             Figure("longest", message.longest),
             Figure("limit", limit),
-            Figure("long_waiting", len(self.requests.unanswered())),
+            Figure("long_waiting", self.requests.unanswered_count),
             Figure("group_waited_s", waited_s),
         )
         rejected = (RejectedOption("place", _REASONS[reason]),)

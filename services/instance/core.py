@@ -94,6 +94,7 @@ class InstanceCore:
             return effects
         effects += self.migration.advance()
         effects += self.layer_changes.advance()
+        effects += self._parts.member.advance(now_s)
         effects += self._parts.group_leader.advance(now_s)
         if self._engine_client.ready is not None:
             effects += self._parts.sequence_rise.raise_starved(now_s)
@@ -112,11 +113,12 @@ class InstanceCore:
     def _on_order(self, now_s: float, sender: Address, order: GroupOrder) -> list[Effect]:
         effects = self._parts.group_orders.apply(sender, order)
         if self._parts.group_orders.current is order:
-            effects += self._parts.group_leader.on_order(sender, order)
+            effects += self._parts.member.on_order(order) + self._parts.group_leader.on_order(sender, order)
         return effects + self._heartbeat.report_now(now_s)
 
     @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
+        self._parts.met_engines.on_engine_ready(ready)
         self.migration.on_engine_ready(ready)
         self._composer.on_layers_changed(ready.layout)
         return [*self._engine_client.on_engine_ready(ready), *self._heartbeat.report_now(now_s)]
@@ -135,7 +137,9 @@ class InstanceCore:
         if self._engine_client.ready is None:
             return []
         self._composer.clear()
+        self._parts.met_engines.on_engine_lost()
         return [
+            *self._parts.member.on_engine_lost(),
             *self.migration.on_engine_lost(),
             *self._engine_client.on_engine_lost(reason),
             *self._heartbeat.report_now(now_s),
@@ -164,9 +168,9 @@ class InstanceCore:
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
-        effects = self.migration.on_peer_gone(sender)
+        effects = [*self._parts.member.on_gone(sender), *self.migration.on_peer_gone(sender)]
         if sender.role == "instance":
-            effects += self._parts.group_leader.on_gone(now_s, sender)
+            effects += self._parts.group_leader.on_gone(sender)
         if sender.role == "engine":
             self._engine_client.on_stream_ended()
             return self._engine_lost(now_s, f"engine gone: {message.reason}")

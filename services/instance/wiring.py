@@ -16,9 +16,13 @@ from services.instance.checkpoint.claims import RegionClaims
 from services.instance.config import InstanceConfig
 from services.instance.engine.client import EngineClient
 from services.instance.engine.layer_changes import LayerChanges
+from services.instance.engine.met_engines import MetEngines
 from services.instance.engine.recovery import EngineRecovery
+from services.instance.group.guest_steps import GuestSteps
+from services.instance.group.guests import GuestTable
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.leader import GroupLeader
+from services.instance.group.member import GroupMember
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.router import MigrationRouter
@@ -54,18 +58,28 @@ class InstanceParts:
         shared = (self.sequences, self.lifecycle, self.host_cache)
         parts = (self.sequences, self.lifecycle, self.steps, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
-        self.group_orders = GroupOrders(address)
+        self.group_orders = GroupOrders(address, lambda: self.layer_changes.is_changing)
+        self.met_engines = MetEngines(engine)
         self.recovery = EngineRecovery(engine, config.recovery, config.kv_cache, *parts)
         self.layer_changes = self._make_layer_changes()
         self._misses = ObjectiveMisses(config.objectives)
         keep = config.retention
         finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         self.engine_client = EngineClient(
-            engine, config.engine_watch, *parts, finished_answers, self.recovery, self.layer_changes, self._misses
+            engine,
+            config.engine_watch,
+            *parts,
+            finished_answers,
+            self.recovery,
+            self.layer_changes,
+            self._misses,
+            lambda answer: self.member.on_step_answer(answer),
         )
         moving = (config.migration, config.kv_handoff, config.scheduler)
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
-        self.migration = MigrationRouter(*moving, *shared, self.engine_client, self.group_orders, handoff_policy)
+        self.migration = MigrationRouter(
+            *moving, *shared, self.engine_client, self.group_orders, handoff_policy, self.met_engines
+        )
         claims = RegionClaims(self.host_cache)
         migrates = (self.migration.migrate_in, self.migration.migrate_out)
         self.host_cache_events = HostCacheEvents(
@@ -87,7 +101,16 @@ class InstanceParts:
             config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader
         )
         adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
-        self._fenced = (*engine_parts, admission, self.group_leader, self.host_cache_events, *self.migration.parts)
+        guest_steps = GuestSteps(engine, self.steps, GuestTable(self.lifecycle, self.migration.headroom))
+        self.member = GroupMember(engine, self.group_orders, self.met_engines, guest_steps, self._steady_engine)
+        self._fenced = (
+            *engine_parts,
+            admission,
+            self.group_leader,
+            self.host_cache_events,
+            *self.migration.parts,
+            self.member,
+        )
         self.with_handlers: tuple[Any, ...] = (
             admission,
             adoption,
@@ -97,7 +120,8 @@ class InstanceParts:
             self.recovery,
             self.group_leader,
             *self.migration.parts,
-            self.migration.peer_copies,
+            self.met_engines,
+            self.member,
         )
 
     def report(self, model: str, stale_total: int) -> InstanceReport:
@@ -120,8 +144,12 @@ class InstanceParts:
                 **self.checkpointer.report_fields(),
                 **self.scheduler.report_fields(),
                 **self.sequence_rise.report_fields(),
+                **self.member.report_fields(),
             },
         )
+
+    def _steady_engine(self) -> EngineReady | None:
+        return None if self.layer_changes.is_changing else self.engine_client.ready
 
     def _restore(self) -> list[Effect]:
         return self.scheduler.admit_restorable() if self.layer_changes.may_compute else []
@@ -135,7 +163,7 @@ class InstanceParts:
             self.steps,
             lambda: self.group_orders.epoch,
             lambda: len(self.migration.migrate_in),
-            lambda: self.migration.peer_copies.met,
+            lambda: self.met_engines.met,
             self._on_layers_changed,
         )
 

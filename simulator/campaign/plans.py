@@ -91,6 +91,8 @@ class ClusterShape:
     """The managers' policy for work that moves; empty: the preset's."""
     has_profiles: bool = True
     """Whether instances know the times of their steps; else they learn them."""
+    has_long_prompts: bool = False
+    """Whether some prompts are longer than any instance's slots (simulator/campaign/long_prompts.py)."""
 
 
 @dataclass(frozen=True, slots=True)

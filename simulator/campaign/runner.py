@@ -9,11 +9,12 @@ from multiprocessing import get_context
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.long_prompts import elastic_part
 from simulator.campaign.plans import RESTLESS_KINDS, TrialPlan, draw_plan, draw_restless
 from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
-RESTLESS = "restless"
+RESTLESS, ELASTIC = "restless", "elastic"
 SEEDS_AT_ONCE = 8
 """Seeds that a worker process takes at a time."""
 
@@ -32,8 +33,10 @@ class FailingSeed:
 
     def replay(self) -> str:
         """The command that replays the seed."""
-        restless = " --preset restless" if self.plan.shape.interrupts == RESTLESS else ""
-        return f"dunlin sim --campaign --seeds 1 --first-seed {self.outcome.seed}{restless}"
+        shape = self.plan.shape
+        part = RESTLESS if shape.interrupts == RESTLESS else ELASTIC if shape.has_long_prompts else ""
+        preset = f" --preset {part}" if part else ""
+        return f"dunlin sim --campaign --seeds 1 --first-seed {self.outcome.seed}{preset}"
 
     def replay_smallest(self) -> str:
         """The command that replays the smallest part."""
@@ -95,6 +98,10 @@ def restless_part(plan: TrialPlan) -> TrialPlan:
     """
     shape = replace(plan.shape, interrupts=RESTLESS, rebalance=RESTLESS)
     return replace(plan, shape=shape, faults=(*plan.faults, *draw_restless(plan)))
+
+
+PARTS: dict[str, Callable[[TrialPlan], TrialPlan]] = {RESTLESS: restless_part, ELASTIC: elastic_part}
+"""What `--preset` makes of each plan."""
 
 
 def whole_plan(plan: TrialPlan) -> TrialPlan:

@@ -83,8 +83,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "`factor` of rope type yarn is missing": {"rope_scaling": {"rope_type": "yarn"}},
     "the rope parameters are not an object": {"rope_scaling": [1]},
     "`hidden_act` 'tanh' is not supported": {"hidden_act": "tanh"},
-    "quantised weights are not supported (`quantization_config`: awq)": {
-        "quantization_config": {"quant_method": "awq"}
+    "weights quantised by hqq (`quantization_config`) are not supported: its tensors": {
+        "quantization_config": {"quant_method": "hqq"}
     },
     "`final_logit_softcapping` is not supported with this family": {"final_logit_softcapping": 30.0},
     "`partial_rotary_factor` is not supported with this family": {"partial_rotary_factor": 0.5},

@@ -119,7 +119,7 @@ def test_without_a_manager_the_group_with_most_room_is_taken() -> None:
     assert roomiest_group(1, []) is None
 
 
-fleets = st.lists(
+fleets: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     st.builds(
         dict,
         free=st.integers(0, 100),

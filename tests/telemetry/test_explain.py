@@ -26,7 +26,18 @@ from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.group import Reserve
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, MissCause, Missed, RisenInQueue
-from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, HandoffTarget, RemapLayers, Undrain
+from dunlin.messages.placement import LongPlaced, LongRefusal, LongRefused, PlaceLong
+from dunlin.messages.plan import (
+    AskMembers,
+    Drain,
+    Evacuate,
+    GroupOrder,
+    Handoff,
+    HandoffTarget,
+    RemapLayers,
+    ReturnMembers,
+    Undrain,
+)
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.types import (
     Figure,
@@ -160,6 +171,27 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.PREFILL, (I0,), why=WHY),
         "g ordered i0 into local group 3 as prefill, plan 2 of epoch 50",
     ),
+    (
+        MANAGER,
+        I1,
+        GroupOrder(50, 2, 9, GroupKind.ELASTIC, GroupRole.MEMBER, (I0, I1), why=WHY),
+        "g ordered i1 into elastic group 9 of i0, i1 as member, plan 2 of epoch 50",
+    ),
+    (
+        D,
+        MANAGER,
+        PlaceLong(1, 2, 900, 950, why=WHY),
+        "d0 asked g for a group for attempt 2, 900 tokens now and up to 950",
+    ),
+    (MANAGER, D, LongPlaced(1, 2, I0, 9, WHY), "g placed attempt 2 in group 9, which i0 leads"),
+    (
+        MANAGER,
+        D,
+        LongRefused(1, 2, LongRefusal.NO_ROOM, 1.5, 800, WHY),
+        "g had no group for attempt 2 (no room), to be asked again after 1.5 s",
+    ),
+    (I0, MANAGER, AskMembers(50, 2, 9, 64, WHY), "i0 asked g for members for 64 slots more in group 9"),
+    (I0, MANAGER, ReturnMembers(50, 2, 9, (I1,), WHY), "i0 gave i1 of group 9 back to g"),
     (MANAGER, I0, Handoff(50, 1, (HandoffTarget(I1, 9, 10),), WHY), "g told i0 to hand off to i1"),
     (MANAGER, I0, Handoff(50, 1, (), WHY), "g told i0 to hand nothing off"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1), "m called i0 suspect"),

@@ -2,12 +2,13 @@
 
 import argparse
 import re
+from collections.abc import Iterable
 
 from cli.common.cluster import connect
 from cli.common.options import Subparsers, add_cluster_options, add_json
 from cli.common.output import as_json, table
-from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
-from dunlin.messages.types import StepTimesSource
+from dunlin.messages.fleet import FleetStatus, InstanceReport, ManagerReport, MemberStatus
+from dunlin.messages.types import GroupKind, GroupRole, StepTimesSource
 
 _DESCRIPTION = """\
 Print every process of the cluster, as the monitor sees it.
@@ -16,6 +17,7 @@ Print every process of the cluster, as the monitor sees it.
   state         up, starting (no engine yet), draining, suspect (silent or stuck), away (not connected)
   free, slots   token slots of an instance: room for new sequences, and in all (one holds the KV of one token)
   running, waiting   requests of an instance or a dispatcher
+  more          of an instance its group, what it does there, and with whom (the leader first)
 
 examples:
   dunlin status
@@ -47,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def render(status: FleetStatus) -> str:
     """As a table, with a line below on the view itself."""
-    rows = [_row(member) for member in sorted(status.members, key=_order)]
+    members = sorted(status.members, key=_order)
+    groups = group_members(members)
+    rows = [_row(member, groups) for member in members]
     lost = f", {status.reasons_lost} lost" if status.reasons_lost else ""
     last = f"view {status.version}; {status.suspicions_total} suspicions; {status.reasons_held} reasons held{lost}"
     return f"{table(_HEADER, rows)}\n{last}"
@@ -59,10 +63,22 @@ def _order(member: MemberStatus) -> tuple[str, list[tuple[int, str]]]:
     return member.address.role, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _row(member: MemberStatus) -> tuple[str, ...]:
+def group_members(members: Iterable[MemberStatus]) -> dict[int, list[str]]:
+    """The names of the instances that say to be in each group of several, the leader first."""
+    groups: dict[int, list[str]] = {}
+    for member in members:
+        report = member.instance
+        if report is None or report.kind is GroupKind.LOCAL:
+            continue
+        names = groups.setdefault(report.group, [])
+        names.insert(0 if report.part is GroupRole.LEADER else len(names), member.address.name)
+    return groups
+
+
+def _row(member: MemberStatus, groups: dict[int, list[str]]) -> tuple[str, ...]:
     address = member.address
     whole = (address.role, address.name, str(address.incarnation), str(member.pid), member.node, member_state(member))
-    return (*whole, *_load(member), _more(member))
+    return (*whole, *_load(member), _more(member, groups))
 
 
 def member_state(member: MemberStatus) -> str:
@@ -97,10 +113,11 @@ def _load(member: MemberStatus) -> tuple[str, str, str, str]:
     return "", "", "", ""
 
 
-def _more(member: MemberStatus) -> str:
+def _more(member: MemberStatus, groups: dict[int, list[str]]) -> str:
     if member.instance is not None:
         one = member.instance
-        part = f"group {one.group} {one.part.name.lower()}, plan {one.plan_version}"
+        together = f" of {', '.join(groups[one.group])}" if one.group in groups else ""
+        part = f"group {one.group} {one.part.name.lower()}{together}, plan {one.plan_version}"
         return f"{part}, engine {one.engine_pid}, {one.steps_total} steps{_step_times(one)}"
     if member.dispatcher is not None:
         two = member.dispatcher
@@ -109,5 +126,11 @@ def _more(member: MemberStatus) -> str:
         used, capacity = (size >> 20 for size in (member.kvstore.used_bytes, member.kvstore.capacity_bytes))
         return f"{used} of {capacity} MiB in {member.kvstore.regions} regions"
     if member.manager is not None:
-        return f"leads, epoch {member.manager.epoch}" if member.manager.epoch else "does not lead"
+        return _leads(member.manager) if member.manager.epoch else "does not lead"
     return ""
+
+
+def _leads(manager: ManagerReport) -> str:
+    """Its term, and the requests that are longer than an instance, where there are any."""
+    long = f", {manager.long_placed} long requests in {manager.elastic_groups} groups, {manager.long_waiting} waiting"
+    return f"leads, epoch {manager.epoch}{long if manager.long_waiting or manager.elastic_groups else ''}"

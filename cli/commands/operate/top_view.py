@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cli.commands.operate.status import member_state
+from cli.commands.operate.status import group_members, member_state
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 
@@ -192,12 +192,16 @@ def _managers(moment: StatusSample, width: int, paint: Paint) -> list[str]:
         if one.manager is None:
             continue
         leads = f"leads, epoch {one.manager.epoch}, plan {one.manager.plan_version}"
+        if one.manager.long_waiting:
+            leads += f", {one.manager.long_waiting} long requests wait"
         managers.append(f"{one.address.name} {leads if one.manager.epoch else 'stands by'}")
     line = "; ".join(managers) or "no global manager"
     status = moment.status
+    groups = [f"{number}: {' '.join(names)}" for number, names in sorted(group_members(status.members).items())]
+    together = [f"groups of several: {'; '.join(groups)}"[:width]] if groups else []
     lost = f", {status.reasons_lost} lost" if status.reasons_lost else ""
     last = f"{status.suspicions_total} suspicions, {status.reasons_held} reasons held{lost}"
-    return [line[:width], paint(last[:width], "dim")]
+    return [line[:width], *together, paint(last[:width], "dim")]
 
 
 def _name_width(members: list[MemberStatus], width: int) -> int:

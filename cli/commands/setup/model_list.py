@@ -1,14 +1,17 @@
 """`dunlin model list`: the model families that dunlin runs, with their options; `--markdown` is docs/models.md."""
 
 import argparse
+from collections.abc import Sequence
 
 from cli.common.errors import OK
 from cli.common.options import Subparsers
 from cli.common.output import table
 from dunlin.model.config import ACTIVATIONS
 from dunlin.model.families import ROPE_KINDS
-from dunlin.model.features import family_rows
+from dunlin.model.features import family_rows, quantization_rows, refused_rows
 
+METHOD_HEADINGS = ("quant_method", "read", "refused by name")
+REFUSED_HEADINGS = ("quant_method", "why it is refused")
 HEADINGS = ("model_type", "architecture", "has", "may have", "kinds of rope")
 _PAGE = """\
 # Models
@@ -39,6 +42,24 @@ bfloat16.
 | Gemma 2; Gemma 3, text alone (270M, 1B) | `gemma2`; `gemma3_text` |
 | Mixtral | `mixtral` |
 
+## Quantised checkpoints
+
+Weights that are stored in fewer bits are read as `quantization_config` (or `compression_config`) of `config.json`
+says, and **dequantised when they are loaded**: each is `(q - zero) * scale`, exact in float32, rounded once to the
+dtype of the engine. So a quantised checkpoint takes the memory and the time of the dense model, and gives its answers
+from the weights that it stores; digests name what is computed: a dense checkpoint of the same numbers has the same.
+
+{methods}
+
+Activations and KV are not quantised, whatever the file says (`input_activations`, `activation_scheme`,
+`kv_cache_scheme`; scales of them in the files are not read). Of w8a8 and fp8 models the answers are thus those of the
+weights alone: they differ a little from kernels that also round activations, as vLLM's do. Which products are
+quantised the tensors show: what `modules_to_not_convert`, `ignored_layers` or `ignore` leave out lies there as plain
+numbers. Quantised embeddings, and tensors of a quantised product that no layout above has, are refused by name; so is
+what only reading can show: groups that are not there, and zero-points that readers of GPTQ take differently.
+
+{refused}
+
 ## Limits
 
 - **Rope by length.** `dynamic` changes its frequencies beyond `max_position_embeddings`, `longrope` beyond
@@ -52,7 +73,7 @@ bfloat16.
 
 ## Refused by name
 
-- Quantised weights (`quantization_config`, `compression_config`), and tensors of integer or 8-bit types.
+- Quantised weights of other methods and layouts than those above, and weights in GGUF.
 - Other architectures, and models that also take images or sound (Gemma 3 from 4B on, for one).
 - Settings that change the computation and that a family does not have: biases, soft caps, windows, `layer_types`,
   `partial_rotary_factor`, kinds of rope, activations, `use_bidirectional_attention`.
@@ -64,7 +85,13 @@ and within 1e-4 of the greatest logit: every family, every option at least once 
 tokens; the text whole, in chunks, in batches, alone, and with its work cut as interrupts cut it; with the kernel,
 with torch, and in the deterministic mode, whose bits do not change with the steps. `python -m
 benchmarks.fuzzing.model_configs --minutes 10` draws configurations from transformers' own configuration classes; each
-must come out equal, or be refused."""
+must come out equal, or be refused; some are stored quantised.
+
+`tests/engine/quantized` packs small models of every family in every layout above: their weights are bit for bit those
+of the dense model, and their logits within 1e-4 of transformers' with it, in one file or in shards. That the layouts
+are read as their writers mean them is checked on modules of random bits against AutoAWQ's, AutoGPTQ's,
+compressed-tensors' and transformers' own dequantisers, to the last bit; and every `quant_method` that transformers
+knows is either read or in the list of those refused."""
 
 
 def add(commands: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -82,9 +109,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def page() -> str:
     """docs/models.md."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in (HEADINGS, *family_rows())]
-    rule = "|" + "---|" * len(HEADINGS)
-    activations = ", ".join(f"`{name}`" for name in ACTIVATIONS)
     return _PAGE.format(
-        table="\n".join([lines[0], rule, *lines[1:]]), activations=activations, kinds=", ".join(ROPE_KINDS)
+        table=_markdown(HEADINGS, family_rows()),
+        activations=", ".join(f"`{name}`" for name in ACTIVATIONS),
+        kinds=", ".join(ROPE_KINDS),
+        methods=_markdown(METHOD_HEADINGS, quantization_rows()),
+        refused=_markdown(REFUSED_HEADINGS, refused_rows()),
     )
+
+
+def _markdown(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (headings, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])

@@ -18,6 +18,7 @@ from dunlin.model.features import features_of
 from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
+    from cli.launch.checkpoint_check import CheckpointFindings
     from dunlin.model.checkpoint_headers import TensorEntry
 
 _DESCRIPTION = """\
@@ -60,6 +61,7 @@ class CheckpointSummary:
     max_positions: int | None
     served_positions: int | None
     features: tuple[str, ...]
+    quantization: str | None
     dtypes: dict[str, int]
     files: int
     parameters: int
@@ -123,9 +125,10 @@ def summarize_checkpoint(directory: Path) -> CheckpointSummary:
         **sizes,
         served_positions=found.config.max_positions if found.config else None,
         features=tuple(features_of(found.config)) if found.config else (),
+        quantization=str(found.config.quantization) if found.config and found.config.quantization else None,
         dtypes=_dtypes(found.entries.values()),
         files=len({entry.path for entry in found.entries.values()}),
-        parameters=sum(prod(entry.shape) for entry in found.entries.values()),
+        parameters=_parameters(found),
         weight_bytes=sum(entry.size_bytes for entry in found.entries.values()),
         kv_bytes_per_token_bf16=_kv_bytes(sizes, 2),
         kv_bytes_per_token_fp32=_kv_bytes(sizes, 4),
@@ -159,6 +162,7 @@ def render(shown: CheckpointSummary) -> str:
         ("positions", _positions(shown)),
         ("features", ", ".join(shown.features) or "none beyond Llama's"),
         ("weights", f"{shown.parameters:,} parameters, {_size(shown.weight_bytes)} in {shown.files} file{plural}"),
+        ("quantised", _quantised(shown)),
         ("dtype", dtypes or "unknown"),
         ("KV per token", f"{kv[0]} in bf16, {kv[1]} in fp32"),
         ("tokenizer", "there" if shown.tokenizer else "missing"),
@@ -167,6 +171,21 @@ def render(shown: CheckpointSummary) -> str:
     ]
     lines = [line.rstrip() for line in table(("", ""), rows).splitlines()[1:]]
     return "\n".join([*lines, *_listed(shown.problems)])
+
+
+def _parameters(found: "CheckpointFindings") -> int:
+    """Numbers that are computed with: of quantised weights not those that are stored."""
+    from dunlin.model.checkpoint_tensors import wanted_tensors
+
+    if found.config is not None and found.config.quantization is not None:
+        return sum(prod(shape) for _, shape in wanted_tensors(found.config))
+    return sum(prod(entry.shape) for entry in found.entries.values())
+
+
+def _quantised(shown: CheckpointSummary) -> str:
+    if shown.quantization is None:
+        return "no"
+    return f"{shown.quantization}; dequantised when loaded: {_size(2 * shown.parameters)} in bf16"
 
 
 def _positions(shown: CheckpointSummary) -> str:

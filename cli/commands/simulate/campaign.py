@@ -103,16 +103,18 @@ def _report(found: "FailingSeed") -> str:
 
 def _part(arguments: argparse.Namespace) -> "Callable[[TrialPlan], TrialPlan] | None":
     """What to run of the plan, and how; None: all of it."""
-    from simulator.campaign.runner import RESTLESS, restless_part
+    from simulator.campaign.runner import PARTS, whole_plan
 
     requests, faults, preset = arguments.only_requests, arguments.only_faults, arguments.preset
-    if preset not in (None, RESTLESS):
-        raise CliError(f"--preset {preset}: a campaign draws its presets; add `--preset {RESTLESS}` or none", USAGE)
+    if preset is not None and preset not in PARTS:
+        choices = " or ".join(f"`--preset {name}`" for name in PARTS)
+        raise CliError(f"--preset {preset}: a campaign draws its presets; add {choices} or none", USAGE)
+    of_preset = PARTS[preset] if preset is not None else whole_plan
     if requests is None and faults is None:
-        return restless_part if preset else None
+        return of_preset if preset else None
 
     def part(plan: "TrialPlan") -> "TrialPlan":
-        plan = restless_part(plan) if preset else plan
+        plan = of_preset(plan)
         some_requests = frozenset(one.number for one in plan.requests) if requests is None else requests
         some_faults = frozenset(fault.number for fault in plan.faults) if faults is None else faults
         return plan.subset(some_requests, some_faults)

@@ -64,7 +64,7 @@ def load_model(
     :raises ValueError: `kv_bytes` is too little for one granule in every layer.
     """
     memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes)
-    with closing(Checkpoint(directory)) as checkpoint:
+    with closing(Checkpoint(directory, memory.config.quantization)) as checkpoint:
         for fault in tensor_faults(checkpoint.entries, memory.config, directory):
             raise fault
         arena = open_arena(arena_fd, memory, layers if layers is not None else range(memory.config.layers))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.weights import PIECE_BYTES, Checkpoint, WeightRoom, fill_pieces
+from dunlin.model.config import load_config
 
 
 class WeightSourceError(Exception):
@@ -41,7 +42,8 @@ class CheckpointSource:
         return f"the checkpoint in {self._directory}"
 
     def fill(self, layer: int, room: WeightRoom) -> Iterator[int]:
-        self._checkpoint = self._checkpoint or Checkpoint(self._directory)
+        if self._checkpoint is None:
+            self._checkpoint = Checkpoint(self._directory, load_config(self._directory).quantization)
         return fill_pieces(self._checkpoint, room)
 
 

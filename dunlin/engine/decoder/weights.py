@@ -15,9 +15,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dunlin.engine.decoder.layer_layout import granules_for
+from dunlin.engine.decoder.quantized.methods import open_rows
+from dunlin.engine.decoder.quantized.module import ROW_STEP, ModuleTensors
 from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, open_file
 from dunlin.model.config import ModelConfig
-from dunlin.model.weight_layout import WeightBlock, block_offsets, layer_blocks, outer_blocks, total_bytes
+from dunlin.model.quantization.module_tensors import WEIGHT, find_module_tensor, scheme_at
+from dunlin.model.quantization.scheme import Quantization, WeightScheme
+from dunlin.model.weight_layout import WeightBlock, block_offsets, layer_blocks, outer_blocks, part_shapes, total_bytes
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PIECE_BYTES = 1 << 20
@@ -68,13 +72,14 @@ def weight_granules(config: ModelConfig, item_bytes: int) -> tuple[int, tuple[in
 
 class Checkpoint:
     """The tensors of a directory with `model.safetensors`, or with shards and their index. Files stay mapped until
-    `close`.
+    `close`. `quantization`: how its config.json says that weights are stored.
 
     :raises ModelError: a file is missing, or broken.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, quantization: Quantization | None = None) -> None:
         self.directory = directory
+        self._quantization = quantization
         self.entries: dict[str, TensorEntry] = {}
         self._files: dict[Path, safe_open] = {}
         self._open = ExitStack()
@@ -87,10 +92,13 @@ class Checkpoint:
 
     @property
     def identity(self) -> bytes:
-        """16 bytes that differ once a file was written again: its name, size and time of change."""
+        """16 bytes that differ once a file was written again: its name, size and time of change; or once quantised
+        weights are read otherwise.
+        """
         stats = [(path.name, path.stat()) for path in sorted(self._files)]
         named = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats]
-        return xxhash.xxh3_128_digest(repr(named).encode())
+        read_as = "" if self._quantization is None else repr(self._quantization)
+        return xxhash.xxh3_128_digest(f"{named!r}{read_as}".encode())
 
     def tensor(self, name: str) -> Tensor:
         """The tensor `name` as a view of the mapped file: nothing is copied.
@@ -99,6 +107,33 @@ class Checkpoint:
         """
         tensor: Tensor = self._files[find_entry(self.entries, name, self.directory).path].get_tensor(name)
         return tensor
+
+    def row_pieces(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        """The rows of `name` from first to last, about `PIECE_BYTES` at a time: in the checkpoint's dtype, or in
+        float32 where they are dequantised.
+
+        :raises ModelError: as `tensor`; or quantised weights hold what no writer of them means.
+        """
+        scheme = scheme_at(self.entries, self._quantization, name, shape)
+        if scheme is None:
+            tensor = self.tensor(name)
+            count = max(PIECE_BYTES // max(tensor[:1].nbytes, 1), 1)
+            for row in range(0, shape[0], count):
+                yield tensor[row : row + count]
+        else:
+            rows = open_rows(scheme, self._module(name.removesuffix(WEIGHT), scheme, shape))
+            count = max(PIECE_BYTES // (4 * shape[1]) // ROW_STEP, 1) * ROW_STEP
+            for row in range(0, shape[0], count):
+                yield rows(row, min(row + count, shape[0]))
+
+    def _module(self, module: str, scheme: WeightScheme, shape: tuple[int, ...]) -> ModuleTensors:
+        """The tensors of a quantised module, by the suffix that its scheme knows."""
+        found = {}
+        for wanted in scheme.tensors(*shape):
+            name = find_module_tensor(self.entries, module, wanted)
+            if name is not None:
+                found[wanted.suffix] = self._files[self.entries[name].path].get_tensor(name)
+        return ModuleTensors(self.directory, module, shape, found)
 
     def close(self) -> None:
         """Close the files. A mapping ends with the last view of it."""
@@ -155,9 +190,6 @@ def _block_header(block: WeightBlock, dtype: torch.dtype) -> bytes:
 
 
 def _stacked_rows(checkpoint: Checkpoint, block: WeightBlock) -> Iterator[Tensor]:
-    """The rows of a block from first to last, a piece at a time, in the checkpoint's dtype."""
-    for part in block.parts:
-        tensor = checkpoint.tensor(part.name)
-        count = max(PIECE_BYTES // max(tensor[:1].nbytes, 1), 1)
-        for row in range(0, part.rows, count):
-            yield tensor[row : row + count]
+    """The rows of a block from first to last, a piece at a time."""
+    for part, (_, shape) in zip(block.parts, part_shapes(block), strict=True):
+        yield from checkpoint.row_pieces(part.name, shape)

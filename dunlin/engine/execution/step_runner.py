@@ -223,10 +223,10 @@ class StepRunner:
     def _interrupt(self, message: Interrupt) -> Interrupted:
         named = set(message.sequence) or None
         gone = InterruptedRows()
-        if self._running is not None:
+        if self._running is not None and message.step in (0, self._running.number):
             self._leave_running(self._running, message.verdict, named, gone)
         for queued in self._queue:
-            if queued.number <= message.up_to_step:
+            if queued.number == message.step if message.step else queued.number <= message.up_to_step:
                 for sequence in queued.forget(named):
                     gone.add(sequence, queued.number)
                     if queued.step is None:

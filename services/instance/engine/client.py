@@ -3,6 +3,8 @@
 Knows no dispatcher's queue, no batch and no stream; the transitions of a sequence are `lifecycle.py`'s.
 """
 
+from collections.abc import Callable
+
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import (
@@ -37,6 +39,7 @@ class EngineClient:
     """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers.
 
     `incarnation`: the newest engine heard; earlier ones are over. `misses` are the late tokens among its answers.
+    `on_group_step(answer)` takes the answers to the steps of a group.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class EngineClient:
         recovery: EngineRecovery,
         layer_changes: LayerChanges,
         misses: ObjectiveMisses,
+        on_group_step: Callable[[StepDone | Unsupported], list[Effect]],
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
@@ -67,6 +71,7 @@ class EngineClient:
         self._recovery = recovery
         self._layer_changes = layer_changes
         self.misses = misses
+        self._on_group_step = on_group_step
         self._watchdog = EngineWatchdog(config.stuck_s)
         self._load_watchdog = EngineWatchdog(config.load_stuck_s)
 
@@ -140,6 +145,9 @@ class EngineClient:
         if not self._steps.is_outstanding(done.step):
             self.stale_total += 1
             return []
+        if self._steps.is_group_step(done.step):
+            self._steps.complete_group_step(now_s, done)
+            return self._on_group_step(done)
         timing = self._steps.forecast.on_done(now_s, done)
         answer, more = self._steps.complete(done), self._steps.forecast.learnt()
         if answer.is_plain_decode(self._sequences.running):  # no sequence changes its state
@@ -167,6 +175,9 @@ class EngineClient:
 
     def on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         """The engine refused a command and goes on; one that this core did not give ends it: their states differ."""
+        if self._steps.is_group_step(message.step):
+            self._steps.refuse_group_step(message.step)
+            return self._on_group_step(message)
         if self._steps.is_outstanding(message.step):
             return self._return_refused(message)
         if message.what == "Interrupt" and self._steps.is_interrupt(message.ticket):

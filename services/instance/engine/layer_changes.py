@@ -99,6 +99,11 @@ class LayerChanges:
         return self.is_whole and not is_going
 
     @property
+    def is_changing(self) -> bool:
+        """Whether an engine lacks layers, or its layers are about to change."""
+        return self._ready is not None and (not self.is_whole or self._change is not None or self._wanted is not None)
+
+    @property
     def outstanding(self) -> int:
         """Phases that the engine has not answered."""
         return int(self._unanswered is not None)

@@ -124,6 +124,29 @@ class SlotTable:
         self._residencies[heir] = self._residencies.pop(owner)
         self.set_use(heir, use)
 
+    def move_span(self, owner: Owner, start: int, stop: int, heir: Owner, at: int, use: SlotUse) -> None:
+        """The slots of the owner's positions `[start, stop)` are the heir's from now on, for its positions from `at`
+        on, in `use` where it has none yet. An owner without slots is forgotten.
+
+        Raises:
+            KeyError: `owner` has no slots.
+            ValueError: it lacks some of these positions, or the heir has a slot for one of its own already.
+        """
+        residency, heirs = self._residencies[owner], self._residencies.get(heir)
+        residency.slots_of(start, stop)
+        if heirs is not None and heirs.has_any(at, at + stop - start):
+            raise ValueError(f"positions {at} to {at + stop - start} are added to a residency of {heirs.spans}")
+        if heirs is None:
+            self._generations += 1
+            heirs = self._residencies[heir] = Residency(self._generations, use)
+        for extent in residency.remove(start, stop):
+            heirs.add(at, extent)
+            at += extent[1]
+        self._counts[residency.use] -= stop - start
+        self._counts[heirs.use] += stop - start
+        if not residency.slots:
+            del self._residencies[owner]
+
     def use(self, owner: Owner) -> SlotUse | None:
         """The use of the owner's slots; None if it has none."""
         residency = self._residencies.get(owner)

@@ -4,23 +4,11 @@ The receiver names its slots in `PeerRoom`; the sender's engine meets the receiv
 the receiver's engine hashes what lies there before a sequence may use it. Knows no stage of a migration and no kvstore.
 """
 
-from dataclasses import replace
-from enum import Enum
-
-from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import (
-    CancelTransfer,
-    ClosePeerRoom,
-    EngineReady,
-    Forget,
-    Meet,
-    Met,
-    OpenPeerRoom,
-    Transfer,
-)
+from dunlin.messages.engine import CancelTransfer, ClosePeerRoom, EngineReady, OpenPeerRoom, Transfer
 from dunlin.messages.group import PeerRoom, Written
 from dunlin.messages.types import I64, Priority, Region, TransferKind, i64
+from services.instance.engine.met_engines import MetEngines, PeerState
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.residency import Extent, Residency, SlotUse
 from services.instance.kv.tickets import ArrivalCheck, PeerCopy
@@ -34,43 +22,27 @@ MAX_COPY_TOKENS = 4096
 WITH_SLOTS = (SequenceState.RUNNING, SequenceState.PARKED, SequenceState.LEAVING)
 
 
-class PeerState(Enum):
-    """What is known of another engine's memory."""
-
-    ASKED = "asked"
-    MET = "met"
-    UNREACHABLE = "unreachable"
-
-
 class PeerCopies:
-    """Owns what is known of the peers' engines, by their address and what their agents said."""
+    """Writes into peers' slots and checks what peers wrote here. `met_engines`: which engines can be reached."""
 
-    def __init__(self, engine: Address, lifecycle: SequenceLifecycle, host_cache: HostCacheClient) -> None:
+    def __init__(
+        self, engine: Address, lifecycle: SequenceLifecycle, host_cache: HostCacheClient, met_engines: MetEngines
+    ) -> None:
         self._engine = engine
+        self._met_engines = met_engines
         self._lifecycle = lifecycle
         self._host_cache = host_cache
         self._tickets = host_cache.tickets
         self._ready: EngineReady | None = None
-        self._peers: dict[Address, tuple[bytes, PeerState]] = {}
 
     @property
     def is_on(self) -> bool:
         """Whether this engine lets peers write into its memory, and can write into theirs."""
-        return self._ready is not None and bool(self._ready.agent)
-
-    @property
-    def met(self) -> list[Address]:
-        """The engines whose memory this engine can reach, as far as it knows, in the order in which it asked."""
-        return [peer for peer, (_, state) in self._peers.items() if state is PeerState.MET]
+        return self._ready is not None and bool(self._met_engines.agent)
 
     def on_engine_ready(self, ready: EngineReady) -> None:
-        """A new engine: it has met no peer."""
+        """A new engine, or it has other layers or slots: what is reserved from now on lies in its layout."""
         self._ready = ready
-        self._peers.clear()
-
-    def on_layers_changed(self, ready: EngineReady) -> None:
-        """The engine has other layers or slots: what is reserved from now on lies in its new layout."""
-        self._ready = replace(ready, agent=self._ready.agent) if self._ready is not None else ready
 
     def on_engine_lost(self) -> None:
         """No copy and no check will be answered."""
@@ -85,8 +57,7 @@ class PeerCopies:
         room, sequence = migration.room, migration.sequence
         if not self.is_on or room is None or sequence.state not in WITH_SLOTS:
             return False
-        agent, state = self._peers.get(room.engine, (room.agent, PeerState.ASKED))
-        return agent != room.agent or state is not PeerState.UNREACHABLE
+        return self._met_engines.state(room.engine, room.agent) is not PeerState.UNREACHABLE
 
     def copy(self, migration: OutgoingMigration, least: int) -> list[Effect]:
         """Copy the next span into the target's slots, if none is under way and more than `least` tokens are not there.
@@ -95,11 +66,13 @@ class PeerCopies:
         """
         room, sequence, start = migration.room, migration.sequence, migration.offered
         assert room is not None
-        agent, state = self._peers.get(room.engine, (b"", PeerState.ASKED))
-        if agent != room.agent:
-            self._peers[room.engine] = (room.agent, PeerState.ASKED)
-            return [Send(self._engine, Meet(room.engine, room.agent))]
-        if state is PeerState.ASKED or migration.copy_ticket or sequence.valid - start <= least:
+        if meeting := self._met_engines.meet(room.engine, room.agent):
+            return meeting
+        if (
+            self._met_engines.state(room.engine, room.agent) is PeerState.ASKED
+            or migration.copy_ticket
+            or sequence.valid - start <= least
+        ):
             return []
         stop = min(sequence.valid, start + MAX_COPY_TOKENS, _tokens(room))
         if stop <= start:
@@ -111,25 +84,14 @@ class PeerCopies:
         """Stop a copy; `TransferDone` still answers it."""
         return Send(self._engine, CancelTransfer(ticket))
 
-    @handles
-    def on_met(self, now_s: float, sender: Address, message: Met) -> list[Effect]:
-        """The engine can write into a peer's memory, or not."""
-        if message.agent:  # of the own engine
-            self._ready = replace(self._ready, agent=message.agent) if self._ready is not None else None
-            return []
-        known = self._peers.get(message.peer)
-        if known is not None:
-            self._peers[message.peer] = (known[0], PeerState.UNREACHABLE if message.detail else PeerState.MET)
-        return []
-
     # --- the receiver ---
 
     def room(self, residency: Residency) -> PeerRoom | None:
         """What a sender must know to write into these slots; None: it cannot."""
-        if self._ready is None or not self._ready.agent:
+        if self._ready is None or not self.is_on:
             return None
         extents = residency.slots_of(residency.start, residency.stop)
-        return PeerRoom(self._engine, self._ready.agent, self._ready.layout, *_columns(extents))
+        return PeerRoom(self._engine, self._met_engines.agent, self._ready.layout, *_columns(extents))
 
     def open_room(self, handle: int, room: PeerRoom) -> Effect:
         """Let peers write into the room."""
@@ -158,7 +120,7 @@ class PeerCopies:
 
     def fence(self, source: Address) -> Effect:
         """No engine of `source` writes here once the engine has taken this in: before it takes any later step."""
-        return Send(self._engine, Forget(Address("engine", source.name)))
+        return self._met_engines.forget(Address("engine", source.name))
 
     @property
     def _layout(self) -> int:

@@ -13,6 +13,7 @@ from dunlin.messages.types import GroupRole
 from dunlin.policies.handoff import HandoffPolicy
 from services.instance.config import KvHandoffConfig, MigrationConfig, SchedulerConfig
 from services.instance.engine.client import EngineClient
+from services.instance.engine.met_engines import MetEngines
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.evacuation import Evacuations
 from services.instance.migration.kv_handoff import HandoffLimits, KvHandoffs
@@ -40,9 +41,10 @@ class MigrationRouter:
         engine_client: EngineClient,
         group_orders: GroupOrders,
         handoff_policy: HandoffPolicy,
+        met_engines: MetEngines,
     ) -> None:
         patience = MigrationLimits(config.stage_timeout_s, config.tail_tokens)
-        self.peer_copies = PeerCopies(host_cache.engine, lifecycle, host_cache)
+        self.peer_copies = PeerCopies(host_cache.engine, lifecycle, host_cache, met_engines)
         export = KvExport(host_cache)
         self.migrate_out = MigrateOut(sequences, lifecycle, export, self.peer_copies, patience, self._source)
         self.migrate_in = MigrateIn(
@@ -102,7 +104,7 @@ class MigrationRouter:
 
     def on_layers_changed(self, ready: EngineReady) -> None:
         """The engine has other layers or slots."""
-        self.peer_copies.on_layers_changed(ready)
+        self.peer_copies.on_engine_ready(ready)
 
     def on_engine_lost(self) -> list[Effect]:
         """The KV cache is lost, and with it the reserved slots and the copies under way."""
@@ -133,7 +135,7 @@ class MigrationRouter:
         if self._group_orders.role is not GroupRole.DECODE:
             return TargetState(self._engine_client.ready, self._group_orders.epoch, refuses)
         return TargetState(
-            self._engine_client.ready, self._group_orders.epoch, refuses or self._full_reason(), self._headroom()
+            self._engine_client.ready, self._group_orders.epoch, refuses or self._full_reason(), self.headroom()
         )
 
     def _full_reason(self) -> str:
@@ -143,7 +145,7 @@ class MigrationRouter:
         running = len(self._sequences) + len(self.migrate_in)
         return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
-    def _headroom(self) -> int:
+    def headroom(self) -> int:
         """Slots that the running sequences will need soon."""
         ahead = len(self._sequences) * self._scheduler.allocate_ahead_tokens
         return min(ahead // 2, self._lifecycle.slot_table.capacity // 8)

@@ -1,5 +1,6 @@
 """The group order that this instance follows, behind the fence of (epoch, plan version). Knows no slot."""
 
+from collections.abc import Callable
 from typing import Any
 
 from dunlin.effects import Address, Effect, Send
@@ -11,12 +12,16 @@ LOCAL_ROLES = (GroupRole.LOCAL, GroupRole.PREFILL, GroupRole.DECODE)
 
 
 class GroupOrders:
-    """Holds the order that is followed, `None` before the first. `stale_total` counts fenced orders."""
+    """Holds the order that is followed, `None` before the first. `stale_total` counts fenced orders.
 
-    def __init__(self, own: Address) -> None:
+    `lacks_layers()`: layers are missing here, or are about to go.
+    """
+
+    def __init__(self, own: Address, lacks_layers: Callable[[], bool] = lambda: False) -> None:
         self.current: GroupOrder | None = None
         self.stale_total = 0
         self._own = own
+        self._lacks_layers = lacks_layers
 
     @property
     def version(self) -> tuple[int, int]:
@@ -62,7 +67,15 @@ class GroupOrders:
             self.stale_total += 1
             return f"stale: this instance follows epoch {epoch}, version {version}"
         is_local = order.kind is GroupKind.LOCAL and order.part in LOCAL_ROLES and order.members == (self._own,)
-        if is_local and not order.layers:
-            return None
-        what = f"{order.kind.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers"
-        return f"{what}: only a local group of this instance alone with all layers"
+        if (is_local or self._is_elastic(order)) and not order.layers:
+            return "layers are missing here" if not is_local and self._lacks_layers() else None
+        what = (
+            f"{order.kind.name}, {order.part.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers"
+        )
+        return f"{what}: only a local group of this instance alone, or its part of an elastic one, with all layers"
+
+    def _is_elastic(self, order: GroupOrder) -> bool:
+        """Whether it names this instance once, as what it is by its place: the first is the leader."""
+        if order.kind is not GroupKind.ELASTIC or order.members.count(self._own) != 1:
+            return False
+        return order.part is (GroupRole.LEADER if order.members[0] == self._own else GroupRole.MEMBER)

@@ -81,6 +81,12 @@ class StepForecast:
             sent.counts = step_counts(step)
             sent.profiled_s = 0.0 if times is None else times.step_s(sent.counts)
 
+    def on_group_step_sent(self, now_s: float, step: int) -> None:
+        """A step of a group was sent: what it takes depends on other engines, so it is neither predicted nor learnt."""
+        if not self._steps:
+            self._running_since_s = now_s
+        self._steps[step] = SentStep(now_s)
+
     def on_done(self, now_s: float, done: StepDone) -> StepTiming:
         """A step was answered: the next one runs since now. One that rows left says nothing of the profile."""
         began_s, self._running_since_s = self._running_since_s, now_s

@@ -1,5 +1,6 @@
 """The ledger of steps: which rows the engine has not answered, which left their step, which are parked.
 
+A *group step* is of a group: no sequence of this instance has a row in it, it is only outstanding like the others.
 Per sequence it keeps what was *issued* (named by outstanding or parked rows) apart from what is *valid* (KV that
 exists): `Sequence.issued` advances when a row is sent, `Sequence.valid` when it is answered, and a row that leaves its
 step rolls `issued` back to its start, once, in whichever order the answers tell of it. A step's way: outstanding until
@@ -35,6 +36,7 @@ class StepLedger:
         self._sequences = sequences
         self._outstanding: dict[int, StepRows] = {}
         self._parked: dict[Sequence, LedgerRow] = {}
+        self._group_steps: set[int] = set()
         self._interrupts: dict[int, list[Sequence]] = {}
         # Rows that left by the word of `StepDone`, by (step, number), until `Interrupted` says whether they are parked.
         self._undecided: dict[tuple[int, int], LedgerRow] = {}
@@ -102,6 +104,7 @@ class StepLedger:
         """The engine is gone, with its queue and its parked rows: none will be answered."""
         for mine in (self._outstanding, self._parked, self._interrupts, self._undecided, self.forecast):
             mine.clear()
+        self._group_steps.clear()
 
     # --- steps ---
 
@@ -142,6 +145,45 @@ class StepLedger:
             self._roll_back(row)
         return [row.sequence for row in rows]
 
+    # --- steps of a group ---
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the engine's queue may get another step."""
+        return self.outstanding < MAX_OUTSTANDING_STEPS
+
+    def add_group_step(self, now_s: float) -> int:
+        """Enter a step of a group that is about to be sent; its number."""
+        number = self.add(of_rows([]))
+        self._group_steps.add(number)
+        self.forecast.on_group_step_sent(now_s, number)
+        return number
+
+    def is_group_step(self, step: int) -> bool:
+        """Whether that step is outstanding, and a group's."""
+        return step in self._group_steps
+
+    def complete_group_step(self, now_s: float, done: StepDone) -> None:
+        """A group's step was answered.
+
+        Raises:
+            KeyError: none of that number is outstanding.
+        """
+        self.refuse_group_step(done.step)
+        self.forecast.on_done(now_s, done)
+        self.totals.count(done)
+
+    def refuse_group_step(self, step: int) -> None:
+        """The engine refused a group's step. Raises KeyError as `complete_group_step`."""
+        self._group_steps.remove(step)
+        del self._outstanding[step]
+
+    def interrupt_group_step(self, step: int, why: Why) -> list[Effect]:
+        """Have all rows of an outstanding group's step leave it, and let it serve no peer any more."""
+        self._last_ticket += 1
+        self._interrupts[self._last_ticket] = []
+        return [Send(self._engine, Interrupt(Verdict.DISCARD, why=why, ticket=self._last_ticket, step=step))]
+
     # --- rows that leave, and come back ---
 
     def interrupt(self, sequences: Iterable[Sequence], verdict: Verdict, why: Why | None = None) -> list[Effect]:
@@ -173,6 +215,8 @@ class StepLedger:
         for step, number, parked, layer, block in columns:
             left.setdefault(step, {})[number] = parked, layer, block
         for step, places in left.items():
+            if step in self._group_steps:
+                continue  # its own answer says so
             for row in self._take(step, places):
                 is_parked, row.layer, row.block = places[row.number]
                 if is_parked:

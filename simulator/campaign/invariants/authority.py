@@ -162,25 +162,36 @@ class GroupWatcher(InvariantWatcher):
         super().__init__(cluster, clients, faults)
         self._lacking_since_s: dict[Address, float] = {}
         self._incomplete_since_s: dict[tuple[int, int], float] = {}
+        self._leader_of: dict[int, Address] = {}
 
     def audit(self) -> None:
         followed = {
             core.address: core.group_order for core in self.cluster.instances.values() if core.group_order is not None
         }
-        leads: dict[tuple[int, int], tuple[Address, ...]] = {}
+        leads: dict[tuple[int, int, int], tuple[Address, ...]] = {}
         for address, order in followed.items():
             if address not in order.members:
                 raise self.fail(f"{address} is no member of its own {order}")
-            key = (order.epoch, order.group)
+            # Members of an elastic group come and go: orders that differ are on their way.
+            version = order.plan_version if order.kind is GroupKind.ELASTIC else 0
+            key = (order.epoch, version, order.group)
             members = leads.setdefault(key, order.members)
             if members != order.members:
                 raise self.fail(f"group {key} is {members} and {order.members}")
+            self._is_led_by_the_same(order)
             self._agree(address, order, followed)
             self._cover(order, followed)
         for core in self.cluster.instances.values():
             is_planned = core.group_order is not None or not len(core.sequences)
             if not is_planned:
                 raise self.fail(f"{core.address} runs {core.sequences!r} and follows no order")
+
+    def _is_led_by_the_same(self, order: GroupOrder) -> None:
+        """Check that the number of an elastic group names no other, in any term: what its members say carries it."""
+        if order.kind is GroupKind.ELASTIC:
+            leader = self._leader_of.setdefault(order.group, order.members[0])
+            if leader != order.members[0]:
+                raise self.fail(f"group {order.group} of {order} was led by {leader}")
 
     def _agree(self, address: Address, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
         for member in order.members:

@@ -40,12 +40,13 @@ class QuotaWatcher(InvariantWatcher):
 
     def _is_full(self, journal: Journal, submit: Submit) -> bool:
         """Whether the queue has no room for it: a tenant with less than its part of the batch queue finds some."""
-        queued = journal.queued_of(submit.request_class)
+        queued = journal.queued_of(submit.request_class) + journal.deferred.count_of(submit.request_class)
         if queued < self._most_queued:
             return False
         if submit.request_class is not RequestClass.BATCH:
             return True
-        new = [one for one in journal if one.state is RequestState.QUEUED and not one.attempt and not one.is_risen]
+        waiting = [one for one in journal if one.state is RequestState.QUEUED and not one.is_deferred]
+        new = [one for one in waiting if not one.attempt and not one.is_risen]
         tenants = [one.submit.tenant for one in new if one.submit.request_class is RequestClass.BATCH]
         part = tenants.count(submit.tenant) * len({*tenants, submit.tenant})
         return part + queued - len(tenants) >= self._most_queued

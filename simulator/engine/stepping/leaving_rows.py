@@ -26,13 +26,16 @@ class LeavingRows:
 
     def take_running(self, queued: QueuedSimStep) -> None:
         """Take named rows out of the running step, of which `queued.units` are done: park them or forget their work."""
+        if self._message.step not in (0, queued.step.step):
+            return
         for row in self._take(queued):
             self._add(queued, row, queued.units, self._leave(queued, row))
 
     def take_queued(self, queue: SimulatedStepQueue) -> None:
-        """Take named rows out of the queued steps up to the message's number."""
+        """Take named rows out of the queued steps up to the message's number, or of the one that it names."""
+        only, up_to = self._message.step, self._message.up_to_step
         for queued in queue.steps:
-            if queued.step.step <= self._message.up_to_step:
+            if queued.step.step == only if only else queued.step.step <= up_to:
                 for row in self._take(queued):
                     self._add(queued, row, 0, False)
                     self._parked.free([queued.step.sequence[row]])

@@ -75,7 +75,7 @@ class Fleet:
         for one, member in self.members.items():
             order = self.orders.get(one)
             if order is not None and one not in self.silent:
-                place = {"group": order.group, "kind": order.kind, "part": order.part}
+                place: dict[str, Any] = {"group": order.group, "kind": order.kind, "part": order.part}
                 self.members[one] = replace(member, epoch=order.epoch, plan_version=order.plan_version, **place)
         self.version += 1
         self.give(MONITOR, FleetView(self.version, tuple(self.members.values())), at_s)

@@ -1,6 +1,7 @@
 """Plans draw every kind of fault, phases to wait for, and requests that continue answers."""
 
 from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.long_prompts import elastic_part
 from simulator.campaign.plans import RESTLESS_KINDS
 from simulator.campaign.runner import plan_of, restless_part
 from simulator.engine.token_model import continuation
@@ -33,3 +34,21 @@ def test_a_restless_part_keeps_the_plan_and_has_more_faults_of_its_own() -> None
         assert len({fault.number for fault in part.faults}) == len(part.faults)
         more |= {fault.kind for fault in part.faults[len(plan.faults) :]}
     assert more == set(RESTLESS_KINDS)
+
+
+def test_an_elastic_part_keeps_the_plan_and_has_prompts_that_only_a_group_holds() -> None:
+    lengths = []
+    for plan in map(plan_of, range(40)):
+        part = elastic_part(plan)
+        assert part == elastic_part(plan)
+        assert (part.shape.preset, part.faults) == ("elastic", plan.faults)
+        assert part.shape.instances >= 2 * part.shape.nodes
+        pool = part.shape.slots * (part.shape.instances // part.shape.nodes)
+        assert all(len(ask.tokens) + ask.max_tokens <= pool for ask in part.requests)
+        pairs = zip(part.requests, plan.requests, strict=True)
+        assert all(ask.tokens[-len(before.tokens) :] == before.tokens for ask, before in pairs)
+        lengths += [len(ask.tokens) / part.shape.slots for ask in part.requests]
+    long = [length for length in lengths if length > 1]
+    assert 0.1 < len(long) / len(lengths) < 0.4
+    assert min(long) < 1.3
+    assert max(long) > 2.7

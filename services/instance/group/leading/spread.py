@@ -124,10 +124,10 @@ class SpreadSequence:
 
     def lose(self, member: int) -> bool:
         """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to."""
-        guest = self.guests.pop(member, None)
+        if self.guests.pop(member, None) is None:
+            return False
         self.left.add(member)
-        named = self.holders().union(block.member for blocks in self.redo for block in blocks)
-        return guest is not None and member in named
+        return member in self.holders().union(block.member for blocks in self.redo for block in blocks)
 
     def forget_text(self, member: int) -> None:
         """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""

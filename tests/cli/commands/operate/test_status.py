@@ -15,7 +15,7 @@ from dunlin.messages.fleet import (
     ManagerReport,
     MemberStatus,
 )
-from dunlin.messages.types import StepTimesSource
+from dunlin.messages.types import GroupKind, GroupRole, StepTimesSource
 
 
 def member(**changes: Any) -> MemberStatus:
@@ -50,9 +50,29 @@ def test_an_instance_says_that_it_learns(fields: dict[str, Any], words: str) -> 
     assert line(member(instance=InstanceReport(**fields))).rstrip().endswith(words)
 
 
+def test_an_instance_in_a_group_of_several_says_with_whom() -> None:
+    def grouped(name: str, part: GroupRole, kind: GroupKind = GroupKind.ELASTIC, group: int = 7) -> MemberStatus:
+        report = InstanceReport(ready=True, group=group, kind=kind, part=part, plan_version=3)
+        return member(address=Address("instance", name, 1), instance=report)
+
+    fleet = (
+        grouped("i-0", GroupRole.MEMBER),
+        grouped("i-1", GroupRole.LEADER),
+        grouped("i-2", GroupRole.LOCAL, GroupKind.LOCAL, 4),
+    )
+    first, second, third = render(FleetStatus(5, fleet)).splitlines()[1:4]
+    assert "group 7 member of i-1, i-0, plan 3" in first
+    assert "group 7 leader of i-1, i-0, plan 3" in second
+    assert "group 4 local, plan 3" in third
+
+
 @pytest.mark.parametrize(
     ("report", "words"),
     [
+        (
+            {"manager": ManagerReport(epoch=9, long_waiting=2, long_placed=3, elastic_groups=1)},
+            "leads, epoch 9, 3 long requests in 1 groups, 2 waiting",
+        ),
         ({"dispatcher": DispatcherReport(finished_total=7, failed_total=1)}, "7 finished, 1 failed"),
         ({"kvstore": KvstoreReport(capacity_bytes=8 << 20, used_bytes=1 << 20, regions=3)}, "1 of 8 MiB in 3 regions"),
         ({"manager": ManagerReport(epoch=9)}, "leads, epoch 9"),

@@ -21,6 +21,7 @@ from dunlin.messages.fleet import (
     ManagerReport,
     MemberStatus,
 )
+from dunlin.messages.types import GroupKind, GroupRole
 
 REPORT = InstanceReport(ready=True, capacity_slots=1000, free_slots=200, cached_slots=50, running=3, tokens_total=100)
 
@@ -93,6 +94,16 @@ def test_the_others_have_their_sections() -> None:
     assert row(text, "d-0")[1:4] == ["up", "7", "2"]
     assert "16M of 64M" in text
     assert "m-0 leads, epoch 9, plan 2" in text
+
+
+def test_groups_of_several_and_long_requests_that_wait_are_shown() -> None:
+    grouped = instance(instance=replace(REPORT, kind=GroupKind.ELASTIC, part=GroupRole.LEADER, group=7))
+    status = fleet(one=grouped)
+    leads = ManagerReport(9, 2, long_waiting=4)
+    members = tuple(replace(one, manager=leads) if one.manager is not None else one for one in status.members)
+    text = drawn(replace(status, members=members))
+    assert "groups of several: 7: instance-0" in text
+    assert "plan 2, 4 long requests wait" in text
 
 
 def test_an_empty_fleet_says_so() -> None:

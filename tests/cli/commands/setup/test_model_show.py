@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
+from benchmarks.fuzzing.packed_weights import formats, quantise
 from cli.commands.setup import model_list
 from cli.commands.setup.model_init import TOKENS
 from cli.commands.setup.model_show import render, summarize_checkpoint
@@ -122,11 +125,33 @@ def test_tied_embeddings_need_no_head(tmp_path: Path) -> None:
     assert "tensor `lm_head.weight` is missing" in summarize_checkpoint(tmp_path / "tied").problems[0]
 
 
+def quantise_nothing(model: Path, last: str) -> None:
+    """config.json says FP8 and a tensor is there; the weights are plain."""
+    change(model, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+    path = model / "model.safetensors"
+    tensors = safetensors.torch.load(path.read_bytes())
+    safetensors.torch.save_file({**tensors, f"model.layers.0.mlp.up_proj.{last}": torch.ones(1, 1)}, path)
+
+
+def test_a_quantised_checkpoint_is_served_and_counted_as_the_dense_model(checkpoint: Path, tmp_path: Path) -> None:
+    form = formats(16)["awq"]
+    quantise(checkpoint, tmp_path / "packed", tmp_path / "plain", form)
+    packed, plain = (summarize_checkpoint(tmp_path / name) for name in ("packed", "plain"))
+    assert packed.servable
+    assert packed.parameters == plain.parameters
+    assert packed.weight_bytes < plain.weight_bytes
+    assert "quantised         awq: 4-bit integers in groups of 16; dequantised when loaded:" in render(packed)
+    assert "quantised         no" in render(plain)
+
+
 DEFECTS: dict[str, Callable[[Path], object]] = {
     "hidden size": lambda model: change(model, hidden_size=64),
     "vocabulary": lambda model: change(model, vocab_size=8192),
     "layers": lambda model: change(model, num_hidden_layers=3),
     "no weights": lambda model: (model / "model.safetensors").unlink(),
+    "quantised by another method": lambda model: change(model, quantization_config={"quant_method": "bitsandbytes"}),
+    "another layout": lambda model: change(model, quantization_config={"quant_method": "gptq", "bits": 3}),
+    "no quantised tensors": lambda model: quantise_nothing(model, "weight_scale_inv"),
     "rope": lambda model: change(model, rope_scaling={"rope_type": "yarn"}),
 }
 

@@ -7,6 +7,7 @@ import pytest
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.group import Fill
 from dunlin.messages.types import HostRegion, Region
+from services.instance.engine.met_engines import MetEngines
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.kv_transfer import KvExport, KvTransfer
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
@@ -52,7 +53,7 @@ class Moving:
         self.cache = HostCache()
         cache: Any = self.cache
         lifecycle: Any = None
-        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0))
+        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0), MetEngines(ENGINE))
         self.transfer = KvTransfer(KvExport(cache), peers, TAIL)
         self.sequence = SequenceTable().add(D, make_place(1, tokens=40))
         self.sequence.issued = self.sequence.valid = 39

@@ -10,6 +10,7 @@ from dunlin.messages.engine import Discard
 from dunlin.messages.group import DIALING, DialPeer, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
 from dunlin.messages.pool import RegionsSent
 from dunlin.messages.types import RejectedOption, Why, i64
+from services.instance.engine.met_engines import MetEngines
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import (
@@ -61,7 +62,7 @@ class Source:
         self.ends: list[str] = []
         lifecycle: Any = Lifecycle(self.sequences)
         export: Any = NoExport()
-        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0))
+        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0), MetEngines(ENGINE))
         self.out = MigrateOut(self.sequences, lifecycle, export, peers, LIMITS, lambda: self.engine)
         self.out.on_peer_joined(X)
 

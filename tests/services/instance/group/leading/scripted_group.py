@@ -212,7 +212,7 @@ class ScriptedMember:
             columns[name].append(value)
 
     def reads_all(self, step: GroupStep, row: int, guest: Guest) -> bool:
-        """Whether the KV of all tokens before the row is valid, here or where its spans say."""
+        """Whether the KV of all tokens before the row is there, here or where its spans say."""
         number, start = step.sequence[row], step.start[row]
         where = {}
         for span_row, first, stop, member in zip(
@@ -225,8 +225,9 @@ class ScriptedMember:
         for position in range(start):
             holder = self.group.at(where[position]) if position in where else self
             there = holder.guests.get(number)
-            if there is None or there.kv.get(position) != digest_of(guest.text[: position + 1]):
+            if there is None or position not in there.kv:
                 return False
+            assert there.kv[position] == digest_of(guest.text[: position + 1]), "the KV of another text"
         return True
 
 
@@ -280,7 +281,7 @@ class ScriptedGroup:
         self.members[address].queue.clear()
         self._events = [each for each in self._events if each[2] != address]
         heapq.heapify(self._events)
-        self.do(self.leader.on_gone(self.now_s, address))
+        self.do(self.leader.on_gone(address))
 
     def at(self, index: int) -> ScriptedMember:
         return next(member for member in self.members.values() if member.index == index)

@@ -1,0 +1,241 @@
+"""An instance as a member of an elastic group: whose leader's commands it follows, and what that one must know of it.
+
+The manager's order is the lease: commands of its group's leader are carried out, all others are stale. Knows no slot.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dunlin.cores.handlers import handles
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import EngineReady, StepDone, Unsupported
+from dunlin.messages.group import (
+    CancelGroupSteps,
+    CloseGuest,
+    GroupStep,
+    GrowGuest,
+    GuestsLost,
+    JoinGroup,
+    MeetMembers,
+    MemberReady,
+    MembersMet,
+    OpenGuest,
+)
+from dunlin.messages.plan import GroupOrder
+from dunlin.messages.types import GroupKind, RejectedOption, Why, i32
+from services.instance.engine.met_engines import MetEngines, PeerState
+from services.instance.group.guest_steps import GuestSteps
+from services.instance.group.member_step import MemberPlace
+from services.instance.kv.whole_regions import all_layers
+from services.instance.scheduling.group_orders import GroupOrders
+
+SAID_PARTS = 8
+"""`MemberReady` is said anew when the available slots have changed by one in so many of the capacity."""
+
+Lease = tuple[int, Address]
+"""A group and its leader."""
+
+
+class GroupMember:
+    """Owns what the leader knows of this member. `stale_total` counts messages of other groups and other leaders.
+
+    `ready()`: the engine, while it holds all layers and no change of them is under way; None otherwise.
+    """
+
+    def __init__(
+        self,
+        engine: Address,
+        orders: GroupOrders,
+        met_engines: MetEngines,
+        steps: GuestSteps,
+        ready: Callable[[], EngineReady | None],
+    ) -> None:
+        self.stale_total = 0
+        self._engine = engine
+        self._orders = orders
+        self._met_engines = met_engines
+        self._steps = steps
+        self._ready = ready
+        self._order: GroupOrder | None = None
+        self._lease: Lease | None = None
+        self._joined: JoinGroup | None = None
+        # A leader whose order has not come yet, and what it asked.
+        self._awaiting: tuple[Address, JoinGroup] | None = None
+        self._said: MemberReady | None = None
+        self._meetings: deque[MeetMembers] = deque()
+        self._agents: dict[int, tuple[Address, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"[lease: {self._lease} | said: {self._said is not None} | {self._steps!r}]"
+
+    def report_fields(self) -> dict[str, Any]:
+        """The fields of a report that tell of guests."""
+        return {"guest_slots": self._steps.guests.slots_in_all}
+
+    def advance(self, now_s: float) -> list[Effect]:
+        """After every change: tell the leader what changed here, and go on with what it asked for."""
+        if self._lease is None or self._joined is None:
+            return []
+        ready = self._ready()
+        if ready is None:
+            return self._lose("no engine with all layers, or they are about to change")
+        effects = self._steps.advance(now_s) if self._said is not None else []
+        effects += self._say_ready(ready, self._lease[1], self._joined)
+        return effects + (self._answer_meetings() if self._meetings else [])
+
+    # --- whom it follows ---
+
+    @handles
+    def on_join(self, now_s: float, sender: Address, asked: JoinGroup) -> list[Effect]:
+        """A leader asks what this member brings: said once its order is followed here, and whenever it changes."""
+        if self._lease == (asked.group, sender):
+            self._joined, self._said = asked, None
+        elif _version(asked) <= self._orders.version:
+            self.stale_total += 1
+        elif self._awaiting is None or _version(self._awaiting[1]) <= _version(asked):
+            self._awaiting = sender, asked
+        return []
+
+    def on_order(self, order: GroupOrder) -> list[Effect]:
+        """A newer order is followed."""
+        before, self._order, lease = self._order, order, _lease(order)
+        if lease is not None and lease == self._lease:
+            assert before is not None
+            removed = {each.name for each in set(before.members) - set(order.members)}
+            return self._steps.end_with(removed) if removed else []
+        effects = self._lose("it follows another order")
+        self._lease, self._joined, awaiting = lease, None, self._awaiting
+        if awaiting is not None and lease == (awaiting[1].group, awaiting[0]):
+            self._joined = awaiting[1]
+        if awaiting is not None and _version(awaiting[1]) <= self._orders.version:
+            self._awaiting = None
+        return effects
+
+    def on_gone(self, peer: Address) -> list[Effect]:
+        """A stream ended: a leader whose stream it was has no guests here any more."""
+        if self._awaiting is not None and self._awaiting[0] == peer:
+            self._awaiting = None
+        if self._lease is None or self._lease[1] != peer:
+            return []
+        self._joined = self._said = None
+        return self._drop()
+
+    def on_engine_lost(self) -> list[Effect]:
+        """The engine is lost, and all guests with it."""
+        self._steps.on_engine_lost()
+        return self._lose("its engine is gone")
+
+    def _lose(self, reason: str) -> list[Effect]:
+        """Nothing of the guests is here any more; the leader is told if it relies on this member."""
+        if self._lease is None or self._said is None:
+            return []
+        (group, leader), self._said = self._lease, None
+        unmet = [Send(leader, MembersMet(group, detail=reason)) for _ in self._meetings]
+        why = Why("group", "lose the guests", (), (RejectedOption("keep them", reason),))
+        return [*self._drop(), *unmet, Send(leader, GuestsLost(group, why))]
+
+    def _drop(self) -> list[Effect]:
+        self._meetings.clear()
+        self._agents.clear()
+        return self._steps.drop_all()
+
+    # --- what the leader must know ---
+
+    def _say_ready(self, ready: EngineReady, leader: Address, joined: JoinGroup) -> list[Effect]:
+        guests, said = self._steps.guests, self._said
+        now = MemberReady(
+            joined.group,
+            self._engine,
+            self._met_engines.agent,
+            ready.layout,
+            guests.capacity,
+            guests.available_slots,
+            ready.max_positions,
+            ready.weights_digest,
+            ready.kv_dtype,
+        )
+        if said is not None and _is_much_alike(said, now):
+            return []
+        self._said = now
+        self._steps.on_place(leader, self._place(ready, joined), ready)
+        return [Send(leader, now)]
+
+    @handles
+    def on_meet_members(self, now_s: float, sender: Address, asked: MeetMembers) -> list[Effect]:
+        """Meet the engines of the others that are not met as they are now."""
+        if not self._is_current(sender, asked.group):
+            return []
+        ready = self._ready()
+        assert self._joined is not None
+        self._agents = {each.member: (each.engine, each.agent) for each in asked.engines}
+        self._agents.pop(self._joined.member, None)
+        self._meetings.append(asked)
+        effects: list[Effect] = []
+        for engine, agent in self._agents.values():
+            effects += self._met_engines.meet(engine, agent)
+        if ready is not None:
+            self._steps.on_place(sender, self._place(ready, self._joined), ready)
+        return effects
+
+    def _place(self, ready: EngineReady, joined: JoinGroup) -> MemberPlace:
+        engines = {member: engine for member, (engine, _) in self._agents.items()}
+        return MemberPlace(joined.member, engines, len(all_layers(ready)), ready.layout)
+
+    def _answer_meetings(self) -> list[Effect]:
+        """Answer, in their order, those of which nothing is awaited any more."""
+        effects: list[Effect] = []
+        while self._meetings:
+            others = [each for each in self._meetings[0].engines if each.engine != self._engine]
+            states = {each.member: self._met_engines.state(each.engine, each.agent) for each in others}
+            if PeerState.ASKED in states.values():
+                break
+            met = i32(member for member, state in states.items() if state is PeerState.MET)
+            missing = sorted(set(states) - set(met))
+            detail = f"members {missing} cannot be reached" if missing else ""
+            assert self._lease is not None
+            effects.append(Send(self._lease[1], MembersMet(self._meetings.popleft().group, met, detail)))
+        return effects
+
+    # --- what the leader asks for ---
+
+    def _is_current(self, sender: Address, group: int) -> bool:
+        """Whether it is the leader's that this member follows, and relies on it; counts it as stale if not."""
+        if self._said is not None and self._lease == (group, sender):
+            return True
+        self.stale_total += 1
+        return False
+
+    @handles
+    def on_command(
+        self, now_s: float, sender: Address, command: OpenGuest | GrowGuest | CloseGuest | GroupStep
+    ) -> list[Effect]:
+        """A guest is to be opened, grown or closed, or a step computed."""
+        return self._steps.add(command) if self._is_current(sender, command.group) else []
+
+    @handles
+    def on_cancel(self, now_s: float, sender: Address, asked: CancelGroupSteps) -> list[Effect]:
+        """Steps are to end."""
+        return self._steps.cancel(asked.exchange) if self._is_current(sender, asked.group) else []
+
+    # --- the engine's answers ---
+
+    def on_step_answer(self, answer: StepDone | Unsupported) -> list[Effect]:
+        """The engine's answer to a group's step."""
+        return self._steps.on_done(answer) if isinstance(answer, StepDone) else self._steps.on_refused(answer.detail)
+
+
+def _is_much_alike(said: MemberReady, now: MemberReady) -> bool:
+    """Whether nothing changed but a few of the available slots."""
+    changed = abs(now.available_slots - said.available_slots)
+    is_same = replace(now, available_slots=said.available_slots) == said
+    return is_same and changed * SAID_PARTS < max(now.capacity_slots, 1)
+
+
+def _version(asked: JoinGroup) -> tuple[int, int]:
+    return asked.epoch, asked.plan_version
+
+
+def _lease(order: GroupOrder) -> Lease | None:
+    return (order.group, order.members[0]) if order.kind is GroupKind.ELASTIC else None

@@ -1,0 +1,42 @@
+"""An elastic group of whole instances: the leader's side, the members' and their engines, in virtual time."""
+
+from dunlin.messages.dispatch import Accepted, Ended, Returned
+from tests.services.instance.group.group_bench import GroupBench
+
+
+def test_a_prompt_longer_than_one_slab_is_answered_exactly() -> None:
+    bench = GroupBench(3, slots=64)
+    attempt = bench.place(tokens=150, max_tokens=30)
+    bench.run(3.0)
+    assert attempt.is_accepted
+    assert attempt.tokens == attempt.expected
+    bench.run(2.0)
+    bench.check_empty()
+
+
+def test_several_long_prompts_and_the_members_own_requests_run_at_once() -> None:
+    bench = GroupBench(3, slots=128)
+    own = [bench.place(10 + at, 20, at=at, group=0, max_tokens=30) for at in range(3)]
+    long = [bench.place(request, 90, max_tokens=20) for request in (1, 2, 3)]
+    bench.run(6.0)
+    assert all(attempt.tokens == attempt.expected for attempt in (*own, *long))
+    bench.run(2.0)
+    bench.check_empty()
+
+
+def test_a_member_whose_engine_dies_costs_only_what_lay_there() -> None:
+    bench = GroupBench(3, slots=64, engine={"restart_s": 0.3})
+    attempt = bench.place(tokens=150, max_tokens=30)
+    bench.run(0.15)
+    bench.supervisors[1].crash()
+    bench.run(1.0)
+    dispatcher = bench.dispatchers[bench.leader]
+    assert [each.request for each in dispatcher.of(Returned)] == [1]
+    known = [*attempt.place.tokens, *attempt.tokens]
+    again = bench.place(1, known=known, prompt_tokens=150, max_tokens=30, attempt=2)
+    bench.run(4.0)
+    assert again.tokens == again.expected
+    assert len(dispatcher.of(Accepted)) == 2
+    bench.run(2.0)
+    bench.check_empty()
+    assert not dispatcher.of(Ended)
