@@ -71,9 +71,9 @@ class BatchingProblem:
         self._upto_s: dict[PrefillPrices, list[float]] = {}
 
     def firsts(self, k: int) -> list[int]:
-        """The cuts h < k such that a batch may have the instances between the two."""
+        """The cuts h < k such that a batch may have the instances between the two; the smallest batch first."""
         last = self.instances[k]
-        return [h for h in range(k) if not self._sizes or last - self.instances[h] in self._sizes]
+        return [h for h in range(k - 1, -1, -1) if not self._sizes or last - self.instances[h] in self._sizes]
 
     def upto_s(self, prices: PrefillPrices) -> list[float]:
         """At each cut of the requests, what all before it take in one prefill, but for the fixed part."""

@@ -287,3 +287,14 @@ def check_slots(found: Plan, pending: Sequence[PendingRequest], instances: Seque
         assert {share.instance for share in prefill.kept} <= set(prefill.instances)
         assert prefill.instances[0] == prefill.kept[0].instance
         assert all(0 < share.count <= unused[share.instance] for share in prefill.kept)
+
+
+def test_a_batch_that_lost_an_instance_does_not_grow_at_once() -> None:
+    """Instance 0 is idle and too small for the prompt, which gets batch 1's instance; its rows are to go elsewhere."""
+    instances = [instance(0, 10), instance(1, 90, 10, 0), instance(2, 500, 10, 1)]
+    running = [batch(1, 1, rows=20, inverse_outputs=0.0), batch(2, 2, executed_s=2.0)]
+    times = replace(SLOW, measured={1: TIMES.measured[1]})
+    found = plan([request(1, 85)], running, instances, times, LIMITS)
+    assert [prefill.instances for prefill in found.prefills] == [(1,)]
+    assert [move.target for move in found.moves] == [2]
+    assert found.scale_ups == ()
