@@ -1,5 +1,7 @@
 """quantization_config and the tensors of quantised modules: what is read, and what is refused by name."""
 
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from benchmarks.fuzzing.packed_weights import formats
 from dunlin.model.checkpoint_headers import TensorEntry
 from dunlin.model.checkpoint_tensors import tensor_faults, wanted_tensors
 from dunlin.model.config import ModelConfig, parse_config
@@ -16,6 +19,7 @@ from dunlin.model.quantization.methods import METHODS, REFUSED
 from dunlin.model.quantization.scaled import FP8, ScaledScheme
 from tests.model.test_config import LLAMA, PATH
 
+FORMATS = formats()
 UP = "model.layers.0.mlp.up_proj"
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
@@ -75,6 +79,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "`bits` 3": ("gptq", {"bits": 3}),
     "`bits` [4]": ("gptq", {"bits": [4]}),
     "`bits` True": ("gptq", {"bits": True}),
+    "`bits` 4.0": ("gptq", {"bits": 4.0}),
     "`checkpoint_format` 'marlin'": ("gptq", {"checkpoint_format": "marlin"}),
     "`is_marlin_format` True": ("gptq", {"is_marlin_format": True}),
     "`pack_dtype` 'int64'": ("gptq", {"pack_dtype": "int64"}),
@@ -227,3 +232,30 @@ def test_quantised_weights_without_a_word_in_config_json_are_named() -> None:
     assert any(
         f"`{UP}.qweight` belongs to quantised weights, and config.json does not say how" in each for each in found
     )
+
+
+ODD: tuple[Any, ...] = (None, True, 0, -1, 4.0, 1 << 40, "", "gemm", [], [0], [[1]], {}, {"weights": 3}, {"a": {}})
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """`value` with one of its parts replaced by what no writer puts there, or taken out."""
+    yield from ODD
+    parts: Iterable[Any] = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for part in parts:
+        for odd in variants(value[part]):
+            changed = copy.copy(value)
+            changed[part] = odd
+            yield changed
+        if isinstance(value, dict):
+            yield {key: each for key, each in value.items() if key != part}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_whatever_config_json_holds_is_read_or_refused(name: str) -> None:
+    sizes = {"num_hidden_layers": 1, "vocab_size": 96}
+    for values in variants(FORMATS[name].config):
+        try:
+            config = parse_config({**LLAMA, **sizes, "quantization_config": values}, PATH)
+        except ModelError:
+            continue
+        faults({}, config)
