@@ -118,9 +118,14 @@ def complaints(tree: Tree, law: Law) -> list[str]:
     ]
 
 
+@pytest.fixture(scope="module")
+def tree(root: Path) -> Tree:
+    return Tree(root)
+
+
 @pytest.mark.parametrize("law", LAWS)
-def test_the_law_holds(root: Path, law: Law) -> None:
-    assert complaints(Tree(root), law) == []
+def test_the_law_holds(tree: Tree, law: Law) -> None:
+    assert complaints(tree, law) == []
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class CheckpointRecoveryCampaign:
     def __init__(self, session: CampaignSession, plan: CheckpointRecoveryPlan) -> None:
         self.session = session
         self.plan = plan
-        songs = make_jobs(2, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
+        songs = make_jobs(min(plan.kills, 2), plan.prompt_tokens, plan.output_tokens, session.vocabulary)
         self.load = VerifiedLoad(session.door, songs, 1)
         self.kills: list[KillResult] = []
 

@@ -41,7 +41,8 @@ TTL_S = 3
 
 @dataclass(frozen=True, slots=True)
 class EtcdChaosPlan:
-    """`values` numbers, one per `pace_s` at most; troubles come one after the other with `calm_s` between them.
+    """`values` numbers, one per `pace_s` at most, and more until each trouble has come; troubles come one after the
+    other with `calm_s` between them.
 
     `kinds` are names of TROUBLES, again and again in this order.
     """
@@ -116,7 +117,9 @@ def _read_snapshot(reading: HistoryVerdict, last: int, reset: ResetEvent) -> int
 
 async def write_all(client: EtcdClient, plan: EtcdChaosPlan, tale: WatchHistory) -> None:
     """Write 1, 2, 3 …, each exactly once whatever becomes of the answers. The key must hold 0."""
-    for number in range(1, plan.values + 1):
+    for number in itertools.count(1):
+        if number > plan.values and len(tale.troubles) >= len(plan.kinds):
+            break
         began_s = time.monotonic()
         while number not in tale.written:
             try:
@@ -200,8 +203,8 @@ async def _compact_unseen(scene: ChaosContext) -> None:
     for busy in (scene.writer, scene.admin):
         busy.connection.rotate(endpoint)
     with stopped(scene.cluster.at(endpoint).pid):
-        goal = min(tale.newest + 3, scene.plan.values)
-        await _until(lambda: tale.newest >= goal)
+        goal = tale.newest + 3
+        await _until(lambda: tale.newest >= goal or tale.done)
         revision = await forget(scene.admin)
         await _until(lambda: _revision(tale.seen[-1][1]) >= revision)
 
@@ -336,7 +339,7 @@ async def _play(scene: ChaosContext) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(write_all(scene.writer, scene.plan, scene.tale))
             group.create_task(run_disruptions(scene))
-        last = scene.tale.written[scene.plan.values][0]
+        last, _ = scene.tale.written[scene.tale.newest]
         try:
             await _until(lambda: _revision(scene.tale.seen[-1][1]) >= last, 30.0)
         except TimeoutError:

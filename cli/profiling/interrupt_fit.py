@@ -26,8 +26,8 @@ _FEWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class InterruptPlan:
-    """`pieces_of`: tokens of the prompts whose steps' pieces are counted, in `repeats` steps after one that is not;
-    then `interrupts` of each of `PROMPTS`.
+    """`pieces_of`: tokens of the prompts whose steps' pieces are counted, in `repeats` steps, each after one that is
+    not; then `interrupts` of each of `PROMPTS`.
     """
 
     pieces_of: tuple[int, ...]
@@ -58,10 +58,11 @@ class InterruptTrial:
 def measure_interrupts(probe: EngineProbe, plan: InterruptPlan = USUAL_PLAN) -> InterruptTimes:
     """Count pieces of steps, interrupt steps, and fit. Without a step long enough: the default. Raises ProbeError."""
     layers = len(probe.ready.layers)
-    measured = [
-        layer_pieces([probe.piece_times(tokens) for _ in range(plan.repeats + 1)][1:], layers)
-        for tokens in _fitting(probe, plan.pieces_of)
-    ]
+    steps: dict[int, list[list[float]]] = {}
+    for tokens in _in_any_order(_fitting(probe, plan.pieces_of), plan.repeats, random.Random(0)):
+        probe.piece_times(tokens)
+        steps.setdefault(tokens, []).append(probe.piece_times(tokens))
+    measured = [layer_pieces(found, layers) for found in steps.values()]
     times = InterruptTimes(measured=tuple(sorted(measured, key=lambda each: each.layer_s)))
     return fit_answer(times, interrupt_trials(probe, PROMPTS, plan.interrupts, seed=0))
 
@@ -85,14 +86,20 @@ def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, see
     Raises ProbeError.
     """
     draw, trials = random.Random(seed), list[InterruptTrial]()
-    for tokens in _fitting(probe, prompts):
-        for _ in range(count):
-            step_s = median(probe.prompt_time(tokens) for _ in range(_STEPS))
-            after_s = step_s * draw.uniform(*_PARTS)
-            answer = probe.interrupt_time(tokens, after_s)
-            if answer is not None:
-                trials.append(InterruptTrial(tokens, step_s, after_s, answer.took_s, answer.delay_s))
+    for tokens in _in_any_order(_fitting(probe, prompts), count, draw):
+        step_s = median(probe.prompt_time(tokens) for _ in range(_STEPS))
+        after_s = step_s * draw.uniform(*_PARTS)
+        answer = probe.interrupt_time(tokens, after_s)
+        if answer is not None:
+            trials.append(InterruptTrial(tokens, step_s, after_s, answer.took_s, answer.delay_s))
     return trials
+
+
+def _in_any_order(prompts: Sequence[int], count: int, draw: random.Random) -> list[int]:
+    """Each so many times: how an engine cuts a prompt depends on those that it computed before."""
+    order = [*prompts] * count
+    draw.shuffle(order)
+    return order
 
 
 def fit_answer(times: InterruptTimes, trials: Sequence[InterruptTrial]) -> InterruptTimes:

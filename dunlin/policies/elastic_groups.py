@@ -93,9 +93,12 @@ def existing_groups(candidates: Sequence[GroupCandidate]) -> list[ElasticGroup]:
 def longest_that_fits(
     candidates: Iterable[GroupCandidate], excluded: Collection[Address] = (), across_nodes: bool = False
 ) -> int:
-    """Tokens of the longest sequence that a group could hold if nothing else ran; 0: no instance has slots."""
+    """Tokens of the longest sequence that a group could hold if nothing else ran, also of instances that may come back;
+    0: no instance has slots.
+    """
     limits = [0]
-    for pool in _pools((one for one in candidates if one.address not in excluded), across_nodes):
+    staying = [one for one in candidates if not one.leaves and one.address not in excluded]
+    for pool in _pools(staying, across_nodes):
         slots = sum(candidate.capacity_slots for candidate in pool)
         limits.append(min([slots, *(one.max_positions for one in pool if one.max_positions)]))
     return max(limits)

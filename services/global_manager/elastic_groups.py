@@ -173,12 +173,15 @@ class ElasticGroups:
                 self.on_ask(replace(wish, slots=max(0, left)))
 
     def _place_waiting(self, draft: GroupDraft, candidates: Sequence[GroupCandidate]) -> None:
-        """Find groups for the requests that wait, in order: one that could be held later keeps the others waiting."""
+        """Find groups for the requests that wait, in order: one that the instances that serve could hold, if others
+        left, keeps those behind it waiting.
+        """
+        serving = [one for one in candidates if one.serves]
         for ask in self._requests.waiting():
             message = ask.message
             choice = choose_group(message.longest, draft.free(), draft.groups(), message.excluded, self._across_nodes)
             if choice is None:
-                if message.longest <= longest_that_fits(candidates, message.excluded, self._across_nodes):
+                if message.longest <= longest_that_fits(serving, message.excluded, self._across_nodes):
                     return
                 continue
             number = choice.number or self._new_number()

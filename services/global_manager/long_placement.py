@@ -39,6 +39,8 @@ class LongPlacement:
         """A dispatcher asks: what can be said at once. Asked for the same attempt again, the answer is the same."""
         known = self.requests.find(sender, message.request)
         if known is not None and message.attempt <= known.message.attempt:
+            if message.attempt == known.message.attempt:
+                known.message = message  # a batch request that rose comes as an interactive one
             return [Send(sender, known.answer)] if known.answer is not None else []
         if known is not None and known.answer is not None:
             self._over(known)

@@ -173,6 +173,7 @@ def _candidate(member: MemberView, order: GroupOrder | None, has_stream: bool) -
         requests=member.running + member.waiting,
         kind=place.kind,
         alive=is_alive,
+        leaves=member.draining,
         free_slots=max(0, member.free_slots - member.waiting_tokens),
         guest_slots=member.guest_slots,
         max_positions=member.max_positions,

@@ -170,7 +170,7 @@ class InstanceCore:
         self._heartbeat.gone(sender)
         effects = [*self._parts.member.on_gone(sender), *self.migration.on_peer_gone(sender)]
         if sender.role == "instance":
-            effects += self._parts.group_leader.on_gone(now_s, sender)
+            effects += self._parts.group_leader.on_gone(sender)
         if sender.role == "engine":
             self._engine_client.on_stream_ended()
             return self._engine_lost(now_s, f"engine gone: {message.reason}")

@@ -51,8 +51,8 @@ def test_disconnects_lose_no_slot(cluster: ClusterProcess) -> None:
 def test_under_pressure_the_tier_brings_sequences_back_and_a_flipped_byte_there_does_no_harm() -> None:
     plan = preemption.PreemptionPlan(rounds=1)
     with ClusterProcess(*preemption.cluster_flags(plan)) as own:
-        for corrupt in (False, True):  # in this order: without it nothing is computed again
-            held(asyncio.run(preemption.run(plan, own, corrupt)))
+        for outcome in asyncio.run(preemption.run(plan, own, (False, True))):
+            held(outcome)
 
 
 def test_etcd_away_fails_no_request() -> None:

@@ -64,8 +64,9 @@ def test_history_that_was_forgotten_already_is_no_trouble(etcd_endpoint: str) ->
 
 @pytest.mark.cluster
 def test_a_counter_is_seen_once_and_in_order_through_all_troubles(tmp_path: Path) -> None:
+    """Each trouble once, however long it takes; numbers are written all the time."""
     plan = EtcdChaosPlan(
-        values=90, pace_s=0.2, away_s=3.5, kinds=("kill leader", "compact behind", "stop leader", "compact")
+        values=1, pace_s=0.1, away_s=3.5, kinds=("kill leader", "compact behind", "stop leader", "compact")
     )
     outcome = asyncio.run(run(plan, tmp_path))
     assert outcome.failures == []

@@ -98,7 +98,7 @@ class LongRequestPlacer:
             return []
         if message.reason is not LongRefusal.TOO_LONG:
             return [self._ask_later(request, message.retry_after_s or self._pause_s)]
-        limit = message.limit_tokens or self._capacity.max_length(now_s)
+        limit = message.limit_tokens or self._capacity.pool_tokens(now_s)
         text = f"{_longest(request)} tokens are more than all instances together can hold, {limit}"
         return self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
 
@@ -201,7 +201,7 @@ class LongRequestPlacer:
 
     def _dispatch(self, now_s: float, request: Request, leader: Address, group: int, why: Why) -> Effect:
         if request.max_tokens is None:
-            longest = self._capacity.max_length(now_s) or 0
+            longest = self._capacity.pool_tokens(now_s)
             request.max_tokens = max(longest, len(request.tokens) + 1) - request.prompt_tokens
         if request.first_dispatch_s is None:
             request.first_dispatch_s = now_s

@@ -49,6 +49,11 @@ class DeferredRequests:
         self._requests[request.number] = request
         self.entered.append(request)
 
+    def enter_again(self, request: "Request") -> None:
+        """What a manager was told of it holds no more: it has to be asked anew, for the same attempt."""
+        request.asked_attempt = 0
+        self.entered.append(request)
+
     def remove(self, request: "Request") -> None:
         """It is dispatched, or has ended. Raises KeyError: it does not wait here."""
         del self._requests[request.number]

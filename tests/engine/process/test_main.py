@@ -119,11 +119,21 @@ def child(model: Path) -> Iterator[Child]:
     made.close()
 
 
-def test_it_says_what_it_is_and_computes(child: Child) -> None:
-    ready = child.receive()
-    assert isinstance(ready, EngineReady)
-    assert (list(ready.layers), ready.kv_dtype, ready.kv_bytes_per_token) == ([0, 1, 2], "float32", 3 * 2 * 2 * 16 * 4)
-    assert (ready.slots, ready.quantum, ready.vocabulary, ready.max_positions) == (4096, 256, 512, 4096)
+@pytest.fixture(scope="module")
+def ready(model: Path) -> Iterator[tuple[Child, EngineReady]]:
+    """A started engine and what it said of itself, for tests that leave it as it was."""
+    made = Child(model)
+    said = made.receive()
+    assert isinstance(said, EngineReady)
+    yield made, said
+    assert made.process.poll() is None
+    made.close()
+
+
+def test_it_says_what_it_is_and_computes(ready: tuple[Child, EngineReady]) -> None:
+    child, said = ready
+    assert (list(said.layers), said.kv_dtype, said.kv_bytes_per_token) == ([0, 1, 2], "float32", 3 * 2 * 2 * 16 * 4)
+    assert (said.slots, said.quantum, said.vocabulary, said.max_positions) == (4096, 256, 512, 4096)
     before = child.progress.passed
     end = len(PROMPT)
     # The second step is queued before the first has answered: its row names no token.
@@ -136,11 +146,12 @@ def test_it_says_what_it_is_and_computes(child: Child) -> None:
     assert child.progress.passed == before + 3 * 5 + 3
     assert first.compute_s > 0
     assert second.idle_s >= 0
+    child.send(Close(1))
 
 
-def test_an_interrupt_is_answered_in_the_middle_of_a_long_step(child: Child) -> None:
+def test_an_interrupt_is_answered_in_the_middle_of_a_long_step(ready: tuple[Child, EngineReady]) -> None:
     """The parent says so in the shared page, then over the socket; a step that was sent before comes first."""
-    assert isinstance(child.receive(), EngineReady)
+    child, _ = ready
     prompt = [at % 500 for at in range(3000)]
     child.send(make_open(1, prompt), make_open(2), make_step(1, (1, 0, len(prompt), 0)))
     before = child.progress.passed
@@ -158,6 +169,7 @@ def test_an_interrupt_is_answered_in_the_middle_of_a_long_step(child: Child) -> 
     # Heard, so the next step is not stopped; nor is one without an interrupt.
     child.send(Interrupt(Verdict.DISCARD, ticket=8))
     assert child.receive() == Interrupted(ticket=8)
+    child.send(Close(1), Close(2))
 
 
 def test_it_ends_when_the_parent_closes_the_socket(child: Child) -> None:
@@ -166,8 +178,8 @@ def test_it_ends_when_the_parent_closes_the_socket(child: Child) -> None:
     assert child.wait() == 0
 
 
-def test_ctrl_c_is_the_parents_business(child: Child) -> None:
-    assert isinstance(child.receive(), EngineReady)
+def test_ctrl_c_is_the_parents_business(ready: tuple[Child, EngineReady]) -> None:
+    child, _ = ready
     child.process.send_signal(signal.SIGINT)
     child.send(make_step(1, (9, 0, 1, 0)))
     assert child.receive() == StepDone(step=1, **{**_empty_columns(), "idle_s": pytest.approx(0, abs=TIMEOUT_S)})
@@ -189,11 +201,25 @@ def test_a_broken_model_is_reported_with_its_cause(tmp_path: Path) -> None:
     child.close()
 
 
+def refusal(model: Path, **overrides: Any) -> str:
+    """The reason of an engine that cannot start, run here: what becomes of its process, the test before this shows."""
+    ours, theirs = socket.socketpair()
+    memory = [os.memfd_create(name) for name in ("arena", "progress")]
+    values = {"kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": os.getpid(), **overrides}
+    options = EngineOptions(model=model, socket_fd=-1, arena_fd=memory[0], progress_fd=memory[1], **values)
+    with ours, theirs:
+        channel = main.ParentChannel(theirs, Address("engine", "a", 7))
+        assert main._start_and_serve(options, channel) == CANNOT_START
+        (body,) = FrameReader().feed(ours.recv(1 << 16))
+    for fd in memory:
+        os.close(fd)
+    _, failed = ENGINE_EVENT.decode(body)
+    assert isinstance(failed, EngineFailed)
+    return failed.reason
+
+
 def test_deterministic_bf16_is_refused(model: Path) -> None:
-    child = Child(model, dtype="bfloat16", deterministic=True)
-    assert "deterministic mode computes in float32" in child.receive().reason
-    assert child.wait() == CANNOT_START
-    child.close()
+    assert "deterministic mode computes in float32" in refusal(model, dtype="bfloat16", deterministic=True)
 
 
 @pytest.mark.parametrize(("dtype", "deterministic"), [("bfloat16", False), ("float32", True)])
@@ -201,13 +227,9 @@ def test_a_model_without_numbers_is_refused(tmp_path: Path, dtype: str, determin
     model = make_checkpoint(tmp_path)
     for token in range(0, 512, 8):
         damage(model, token, float("inf"))
-    child = Child(model, dtype=dtype, deterministic=deterministic)
-    failed = child.receive()
-    assert isinstance(failed, EngineFailed)
-    assert failed.reason.startswith(f"cannot start: {model}: the logits are not finite in {dtype}: the checkpoint is")
-    assert ("compute in float32" in failed.reason) == (dtype == "bfloat16")
-    assert child.wait() == CANNOT_START
-    child.close()
+    reason = refusal(model, dtype=dtype, deterministic=deterministic)
+    assert reason.startswith(f"cannot start: {model}: the logits are not finite in {dtype}: the checkpoint is")
+    assert ("compute in float32" in reason) == (dtype == "bfloat16")
 
 
 def test_one_that_stands_by_and_is_needed_at_once_does_not_rehearse_first(model: Path) -> None:
@@ -304,14 +326,11 @@ def test_the_environment_bounds_how_long_threads_spin_unless_it_says_so_itself()
 
 
 def test_too_little_memory_for_kv_is_said(model: Path) -> None:
-    child = Child(model, kv_bytes=1000)
-    assert "give at least 196608" in child.receive().reason
-    assert child.wait() == CANNOT_START
-    child.close()
+    assert "give at least 196608" in refusal(model, kv_bytes=1000)
 
 
-def test_what_it_lacks_it_says_and_goes_on(child: Child) -> None:
-    assert isinstance(child.receive(), EngineReady)
+def test_what_it_lacks_it_says_and_goes_on(ready: tuple[Child, EngineReady]) -> None:
+    child, _ = ready
     child.send(
         MapHost("/nowhere", 100, 1), Close(5), make_step(1, (1, 0, 1, 0), stride=make_step(0, (2, 0, 1, 0)).sequence)
     )

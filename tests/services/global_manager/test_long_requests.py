@@ -166,6 +166,15 @@ def test_requests_wait_in_order_of_arrival_interactive_ones_first() -> None:
     assert [answer.request for answer in fleet.heard(lambda: fleet.give(D1, WithdrawLong(3, 1)))] == [2]
 
 
+def test_a_batch_request_that_rose_keeps_its_place_among_the_interactive_ones() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 180)
+    assert fleet.ask(2, 190, request_class=RequestClass.BATCH) == []
+    assert fleet.ask(3, 190) == []
+    assert fleet.ask(2, 190) == [], "the same attempt, as an interactive one"
+    assert [answer.request for answer in fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))] == [2]
+
+
 def test_an_attempt_that_is_asked_for_again_gets_the_same_answer_and_a_newer_one_a_new_one() -> None:
     fleet = Fleet(A, B)
     first = fleet.placed(1, 150)
@@ -226,6 +235,17 @@ def test_one_that_could_never_fit_keeps_nobody_waiting() -> None:
     fleet = Fleet(A, B)
     assert fleet.ask(1, 500) == []
     assert fleet.placed(2, 150).leader == A
+
+
+def test_a_drained_instance_holds_nothing_and_keeps_nobody_waiting() -> None:
+    fleet = Fleet(A, B, C)
+    fleet.view(1.0, c={"draining": True})
+    assert fleet.ask(1, 250) == []
+    assert fleet.placed(2, 150).leader == A
+    fleet.look(10.0)
+    fleet.view(70.0)
+    (refused,) = fleet.ask(3, 250)
+    assert (refused.reason, refused.limit_tokens) == (LongRefusal.TOO_LONG, 200)
 
 
 def test_a_manager_whose_policy_forms_no_groups_refuses() -> None:

@@ -73,15 +73,21 @@ class SpreadEnds:
                 Figure("members", len(self._roster.members)),
                 Figure("limit_s", self._patience_s),
             )
-            rejected = (RejectedOption("wait", "no request of the group has moved for so long"),)
+            rejected = (
+                RejectedOption("wait", "no request of the group has moved for so long"),
+                *spread.refusals.values(),
+            )
             effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
         return effects
 
     def on_member_lost(self, member: int, reason: str) -> list[Effect]:
-        """What lay at the member is lost: return the sequences that had tokens there."""
+        """What lay at the member is lost: return the sequences that had tokens there. One that lives, and was given to
+        others, is told to close them, for it may not have heard so yet.
+        """
         self._requests.lose(member)
         effects = self._steps.lose(member)
         for spread in self._spreads:
+            effects += self._requests.close(spread, member) if member in spread.guests else []
             if spread.lose(member) and spread.is_live:
                 figures = (Figure("tokens", len(spread.sequence.tokens)), Figure("member", member))
                 rejected = (RejectedOption("go on", f"member {member} had tokens of it: {reason}"),)

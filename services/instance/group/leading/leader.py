@@ -85,10 +85,10 @@ class GroupLeader:
         self._streams.add(address)
         return self._led.roster.on_joined(address) if self._led is not None else []
 
-    def on_gone(self, now_s: float, address: Address) -> list[Effect]:
+    def on_gone(self, address: Address) -> list[Effect]:
         """The stream to an instance ended."""
         self._streams.discard(address)
-        return self._led.on_gone(now_s, address) if self._led is not None else []
+        return self._led.on_gone(address) if self._led is not None else []
 
     def admit(self, now_s: float, sender: Address, place: Place) -> Effect:
         """Accept an attempt for the group's members, or refuse it."""

@@ -64,14 +64,15 @@ class LedGroup:
 
     def advance(self, now_s: float) -> list[Effect]:
         """After every event: end, place, compute, and tell the manager what is lacking."""
-        effects = self.ends.advance()
+        effects = self.steps.settle(now_s)
+        effects += self.ends.advance()
         effects += self.placement.advance()
         effects += self.steps.advance(now_s)
         return effects + self.wishes.advance()
 
-    def on_gone(self, now_s: float, address: Address) -> list[Effect]:
+    def on_gone(self, address: Address) -> list[Effect]:
         """A stream to an instance ended."""
-        return [*self.roster.on_gone(address), *self.steps.settle(now_s)]
+        return self.roster.on_gone(address)
 
     def on_said(self, now_s: float, sender: Address, message: Said) -> list[Effect] | None:
         """A member's word; None: it is stale."""
@@ -80,7 +81,7 @@ class LedGroup:
             return None
         if isinstance(message, GroupStepDone):
             self.ends.moved(now_s)
-            return self.steps.on_done(now_s, state.index, message)
+            return [] if self.steps.on_done(state.index, message) else None
         if isinstance(message, MemberReady):
             self.requests.set_free(state.index, message.available_slots)
             return self.roster.on_ready(sender, message)
@@ -88,7 +89,7 @@ class LedGroup:
             return self.roster.on_met(sender, message)
         if isinstance(message, GuestsLost):
             reason = message.why.chosen if message.why is not None else "it lost all guests"
-            return [*self.roster.on_lost(sender, reason), *self.steps.settle(now_s)]
+            return self.roster.on_lost(sender, reason)
         return self._on_guest(now_s, state.index, message)
 
     def _on_guest(self, now_s: float, member: int, message: GuestSlots | GuestRefused | GuestClosed) -> list[Effect]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom
 from services.instance.sequence.table import Sequence as InstanceSequence
 from services.instance.sequence.table import SequenceState
@@ -40,7 +41,8 @@ class SpreadSequence:
     `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
-    Members that it has `left` lost it without its tokens: their engines know its number as that of an older sequence.
+    `refusals`: what members said last that had no slots for it. Members that it has `left` lost it without its tokens:
+    their engines know its number as that of an older sequence.
     """
 
     sequence: InstanceSequence
@@ -52,6 +54,7 @@ class SpreadSequence:
     is_paused: bool = False
     failures: int = 0
     left: set[int] = field(default_factory=set)
+    refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
     @property
     def number(self) -> int:
@@ -124,10 +127,10 @@ class SpreadSequence:
 
     def lose(self, member: int) -> bool:
         """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to."""
-        guest = self.guests.pop(member, None)
+        if self.guests.pop(member, None) is None:
+            return False
         self.left.add(member)
-        named = self.holders().union(block.member for blocks in self.redo for block in blocks)
-        return guest is not None and member in named
+        return member in self.holders().union(block.member for blocks in self.redo for block in blocks)
 
     def forget_text(self, member: int) -> None:
         """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""

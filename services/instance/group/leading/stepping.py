@@ -132,11 +132,9 @@ class SpreadSteps:
 
     # --- answers ---
 
-    def on_done(self, now_s: float, member: int, message: GroupStepDone) -> list[Effect] | None:
-        """A member answered; None: nothing was asked."""
-        if not self.ledger.answer(member, message):
-            return None
-        return self.settle(now_s)
+    def on_done(self, member: int, message: GroupStepDone) -> bool:
+        """A member answered; False: nothing was asked."""
+        return self.ledger.answer(member, message)
 
     def lose(self, member: int) -> list[Effect]:
         """The member answers no step any more. One that only comes to it now would hold up those that follow."""

@@ -80,6 +80,10 @@ class GroupBench:
         self.world.post(dispatcher.address, address, place)
         return attempt
 
+    def has_engine(self, at: int) -> bool:
+        """Whether the instance's engine process runs."""
+        return self.supervisors[at].engine not in self.supervisors[at].ended
+
     def run(self, for_s: float) -> None:
         self.world.run_to(self.world.now_s + for_s)
 

@@ -14,6 +14,14 @@ def test_a_prompt_longer_than_one_slab_is_answered_exactly() -> None:
     bench.check_empty()
 
 
+def test_a_group_is_filled_to_its_last_slot() -> None:
+    bench = GroupBench(3, slots=64)
+    attempt = bench.place(tokens=181, max_tokens=12)
+    bench.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert not bench.dispatchers[bench.leader].of(Returned)
+
+
 def test_several_long_prompts_and_the_members_own_requests_run_at_once() -> None:
     bench = GroupBench(3, slots=128)
     own = [bench.place(10 + at, 20, at=at, group=0, max_tokens=30) for at in range(3)]

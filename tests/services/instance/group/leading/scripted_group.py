@@ -281,7 +281,7 @@ class ScriptedGroup:
         self.members[address].queue.clear()
         self._events = [each for each in self._events if each[2] != address]
         heapq.heapify(self._events)
-        self.do(self.leader.on_gone(self.now_s, address))
+        self.do(self.leader.on_gone(address))
 
     def at(self, index: int) -> ScriptedMember:
         return next(member for member in self.members.values() if member.index == index)

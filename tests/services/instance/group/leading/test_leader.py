@@ -206,6 +206,27 @@ def test_room_is_asked_for_before_it_is_needed() -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) == pytest.approx(STEP_S)
 
 
+def test_members_are_asked_for_before_slots_run_out_and_used_without_moving_anything() -> None:
+    group = ScriptedGroup(30, groups__ahead_tokens=12)
+    attempt = group.place(tokens=10, max_tokens=40)
+    group.run(0.2)
+    (asked,) = group.wished(AskMembers)
+    assert asked.slots > 0
+    assert group.at(0).free + group.at(0).guests[(GROUP << 32) + 1].slots - len(attempt.tokens) - 10 > 0
+    other = member_address(1)
+    group.members[other] = type(group.at(0))(group, other, 30)
+    group.order(*group.members)
+    group.run(0.5)
+    assert attempt.tokens == attempt.expected
+    times = group.dispatcher.times(Tokens)
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 3 * STEP_S
+    assert len(heard(group, 0, OpenGuest)) == 1
+    assert not group.wished(ReturnMembers)
+    group.run(1.1)
+    assert group.wished(ReturnMembers)[0].members == (other,)
+    assert [each.slots > 0 for each in group.wished(AskMembers)] == [True, False]
+
+
 def test_a_stop_token_ends_it() -> None:
     group = ScriptedGroup(20, 20)
     expected = group.place(1, 24, max_tokens=8).expected
@@ -250,7 +271,7 @@ def test_what_does_not_fit_waits_and_members_are_asked_for() -> None:
     group.run(2.0)
     assert first.tokens == first.expected
     assert second.tokens == second.expected
-    assert [each.slots for each in group.wished(AskMembers)] == [22]
+    assert [each.slots for each in group.wished(AskMembers)] == [22, 0]
 
 
 def test_what_waits_starts_when_another_ends_and_the_wish_is_taken_back() -> None:
