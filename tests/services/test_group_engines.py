@@ -18,6 +18,7 @@ from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.group import (
     CancelGroupSteps,
     CloseGuest,
+    GroupStep,
     GroupStepDone,
     GuestClosed,
     GuestSlots,
@@ -57,11 +58,12 @@ Block = tuple[int, int, int]
 class ScriptedLeader:
     """Computes the text as blocks of its members in turn, two steps under way, then decodes at the last one's.
 
-    `cancels`: the exchange that it cancels once, and asks for again.
+    `cancels`: the exchange that it cancels once, and asks for again. `by_ring`: the first chunk goes round as stripes.
     """
 
     members: Sequence[Address]
     cancels: int = 0
+    by_ring: bool = False
     tokens: list[int] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     ready: dict[Address, MemberReady] = field(default_factory=dict)
@@ -147,6 +149,8 @@ class ScriptedLeader:
         self._exchanges += 1
         before, self.blocks = list(self.blocks), [*self.blocks, *blocks]
         effects: list[Effect] = []
+        if self.by_ring and not before:
+            return effects + [Send(address, self._ring(index, blocks)) for index, address in enumerate(self.members, 1)]
         for index, address in enumerate(self.members, 1):
             own = [block for block in blocks if block[2] == index]
             rows = [(GUEST, start, stop) for start, stop, _ in own]
@@ -171,6 +175,17 @@ class ScriptedLeader:
         if self._exchanges == self.cancels:
             effects += self._to_all(lambda me: CancelGroupSteps(GROUP, self.cancels))
         return effects
+
+    def _ring(self, me: int, blocks: list[Block]) -> GroupStep:
+        """The chunk's stripes, of which each member keeps its block."""
+        self._sent[self._exchanges] = blocks
+        self._unanswered.setdefault(self._exchanges, set()).add(me)
+        count, stop = len(self.members), blocks[-1][1]
+        spans = [(0, index - 1, stop, index) for index in range(1, count + 1) if index != me]
+        ((first, last),) = [(a, b) for a, b, at in blocks if at == me]
+        kept = {"keep_row": i32([0]), "keep_start": i64([first]), "keep_stop": i64([last])}
+        strides = {"stride": i64([count]), "span_stride": i64([count] * len(spans))}
+        return group_step(self._exchanges, [(GUEST, me - 1, stop)], spans, kind=GroupKind.RING, **strides, **kept)
 
     def _on_done(self, member: int, message: GroupStepDone) -> list[Effect]:
         self._unanswered[message.exchange].remove(member)
@@ -279,6 +294,14 @@ def test_a_prompt_longer_than_a_slab_has_the_tokens_of_one_big_engine(
     group.run()
     assert group.leader.tokens == expected
     assert group.leader.refusals == []
+
+
+def test_a_first_chunk_that_goes_round_leaves_blocks_to_go_on_from(
+    memories: list[EngineMemory], expected: list[int]
+) -> None:
+    group = Group(memories, by_ring=True)
+    group.run()
+    assert group.leader.tokens == expected
 
 
 @pytest.mark.parametrize("exchange", [1, 2])
