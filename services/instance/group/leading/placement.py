@@ -64,7 +64,7 @@ class SpreadPlacement:
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
         for spread in self._spreads.waiting():
-            if any(each.missing for each in self._spreads.live()):
+            if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
             effects += self._open(spread)
         return effects + self._retry_later()
@@ -123,7 +123,8 @@ class SpreadPlacement:
         if not self._config.ring:
             return []
         ahead, most = self._ahead(spread), self._config.chunk_tokens
-        demand, rooms = Demand(len(spread.sequence.tokens), ahead, most), self._rooms(spread)
+        rooms = self._requests.rooms(self._spreads.rows())
+        demand = Demand(len(spread.sequence.tokens), ahead, most)
         ring = spread.ring = plan_ring(demand, rooms, most)
         if ring is None:
             return []
@@ -140,7 +141,6 @@ class SpreadPlacement:
         spread.ring = None
         for member in ring.stripes if spread.sequence.valid else ():
             if not spread.guests[member].tokens:
-                spread.left.add(member)
                 effects += self._requests.close(spread, member)
         return effects
 
@@ -161,7 +161,7 @@ class SpreadPlacement:
             return []
         if spread.ring is not None and (effects := self._end_ring(spread)):
             return effects
-        if not spread.sequence.has_sampled:
+        if not spread.decodes:
             # Members refused slots for its prompt, or are lost.
             return self._place(spread, spread.missing) if spread.missing else []
         return self._keep_room(spread)
@@ -199,8 +199,9 @@ class SpreadPlacement:
         return [self._requests.open(spread, chosen, more, _why_move(rooms, chosen, spread))]
 
     def _rooms(self, spread: SpreadSequence) -> list[MemberRoom]:
-        """Where more of it may be placed."""
-        return [each for each in self._requests.rooms(self._spreads.rows()) if each.member not in spread.left]
+        """Where more of it may be placed: not where it is being closed."""
+        closing = [member for member, guest in spread.guests.items() if guest.is_closing]
+        return [each for each in self._requests.rooms(self._spreads.rows()) if each.member not in closing]
 
     def _ask(self, spread: SpreadSequence, member: int, slots: int, why: Why) -> Effect:
         guest = spread.guests.get(member)

@@ -81,7 +81,6 @@ class ScriptedMember:
         self.unreachable: set[int] = set()
         self.refuses_steps = 0
         self.leaves: set[int] = set()
-        self.closed: set[int] = set()
         self.is_silent = False
         self.last_exchange = 0
         self.heard: list[Message] = []
@@ -125,7 +124,6 @@ class ScriptedMember:
             return
         if guest is None:
             assert message.slots > 0
-            assert message.sequence not in self.closed, "a number that the engine has closed"
             guest = self.guests[message.sequence] = Guest(message, message.slots, [])
         assert not self.steps_with(message.sequence), "opened anew while steps name it"
         guest.slots, guest.opened, guest.text = message.slots, message, list(message.tokens)
@@ -145,7 +143,6 @@ class ScriptedMember:
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
 
     def on_CloseGuest(self, message: CloseGuest) -> None:
-        self.closed.add(message.sequence)
         self.guests.pop(message.sequence, None)
         self.say(GuestClosed(GROUP, message.sequence, self.free))
 

@@ -12,6 +12,7 @@ from dunlin.messages.dispatch import (
     Adopt,
     Adopted,
     AdoptedElsewhere,
+    Continued,
     Ended,
     Refusal,
     Returned,
@@ -412,21 +413,38 @@ def test_a_member_that_was_given_back_is_not_used_until_an_order_names_it_again(
 # --- ends ---
 
 
-def test_a_lost_member_returns_what_lay_there_and_nothing_else() -> None:
-    group = ScriptedGroup(60, 30, 30, groups__policy="fewest")
+def test_what_lay_at_a_lost_member_is_computed_again_and_nothing_else() -> None:
+    group = ScriptedGroup(60, 60, 30, groups__policy="fewest")
     stays = group.place(1, 30, max_tokens=20)
     group.run(0.005)
-    goes = group.place(2, 50, max_tokens=20)
-    group.run(0.03)
+    goes = group.place(2, 80, max_tokens=20)
+    group.run(0.1)
+    had = list(goes.tokens)
     group.lose(2)
     group.run(0.005)
-    (returned,) = group.said(Returned)
-    assert (returned.request, figures(returned.why)["member"]) == (2, 2)
+    (continued,) = group.said(Continued)
+    assert (continued.request, figures(continued.why)["member"]) == (2, 2)
+    assert 0 < continued.recomputed_tokens < len(had) + 80
     assert len(heard(group, 1, CancelGroupSteps)) == 1
-    assert heard(group, 1, CloseGuest)
     group.run(2.0)
     assert stays.tokens == stays.expected
-    assert not goes.tokens
+    assert goes.tokens == goes.expected
+    assert had
+    assert not group.said(Returned)
+    assert group.is_quiet
+
+
+def test_a_sequence_that_loses_members_again_and_again_goes_back() -> None:
+    group = ScriptedGroup(40, 40)
+    group.place(tokens=60, max_tokens=8)
+    for _ in range(3):
+        group.run(0.03)
+        assert not group.said(Returned)
+        group.at(1).lose_engine()
+    group.run(0.01)
+    assert len(group.said(Continued)) == 2
+    assert len(group.said(Returned)) == 1
+    group.run(1.0)
     assert group.is_quiet
 
 
