@@ -35,8 +35,17 @@ class SlotsRetry:
     turn: int
 
 
+@dataclass(frozen=True, slots=True)
+class JoinWaitOver:
+    """Members that have not joined since an order (`turn`) are waited for no longer."""
+
+    turn: int
+
+
 class SpreadPlacement:
-    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some."""
+    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some, nor for a
+    moment after an order of which members have not joined yet.
+    """
 
     def __init__(
         self,
@@ -55,6 +64,18 @@ class SpreadPlacement:
         self._turn = 0
         self._tries = 0
         self._is_armed = False
+        self._orders = 0
+        self._awaits_members = False
+
+    def await_members(self) -> list[Effect]:
+        """A newer order came: a sequence that were opened now would be spread over those that joined before."""
+        self._orders += 1
+        self._awaits_members = not self._roster.is_complete
+        return [After(self._config.retry_s, JoinWaitOver(self._orders))] if self._awaits_members else []
+
+    def on_join_wait_over(self, due: JoinWaitOver) -> None:
+        """They were waited for."""
+        self._awaits_members = self._awaits_members and due.turn != self._orders
 
     def advance(self) -> list[Effect]:
         """Ask for what is lacking, as far as members have it; for the rest after a while."""
@@ -63,7 +84,8 @@ class SpreadPlacement:
             effects += self._provide(spread)
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
-        for spread in self._spreads.waiting():
+        self._awaits_members = self._awaits_members and not self._roster.is_complete
+        for spread in [] if self._awaits_members else self._spreads.waiting():
             if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
             effects += self._open(spread)
