@@ -72,6 +72,10 @@ class GuestSteps:
         """Whose commands are taken from now on, and where this member stands."""
         self._leader, self._place, self._max_positions = leader, place, ready.max_positions
 
+    def probe(self) -> Effect:
+        """Have the engine answer something: one that hangs is then found by its watch, whatever else it was asked."""
+        return self._steps.probe()
+
     def add(self, command: Command) -> list[Effect]:
         """Take a command; `advance` carries it out."""
         if len(self._waiting) < MAX_WAITING or isinstance(command, CloseGuest):
