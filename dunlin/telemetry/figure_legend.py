@@ -35,6 +35,8 @@ MEANINGS = {
     "free_slots": "token slots that are free at the instance (one holds the KV of one token)",
     "group_free_slots": "token slots that are free at all members of the group, less what other requests may take",
     "group_members": "instances of the group",
+    "group_prefill_s": "seconds that the group's prompts are predicted to take",
+    "group_requests": "requests that the group is formed for",
     "group_waited_s": "seconds that the request waited at the global manager",
     "head_slots": "token slots that the first in the instance's queue needs",
     "held_slots": "token slots that the sequence fills",

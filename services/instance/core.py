@@ -15,7 +15,9 @@ from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import TierReady
 from dunlin.messages.types import TransferStatus
 from services.instance.config import InstanceConfig
+from services.instance.group.leading.led_group import LedGroup
 from services.instance.group.loopback import Loopback
+from services.instance.group.member import GroupMember
 from services.instance.kv.slot_table import SlotTable
 from services.instance.scheduling.step_times import KnownStepTimes
 from services.instance.wiring import InstanceParts
@@ -77,6 +79,16 @@ class InstanceCore:
     def plan(self) -> tuple[int, int]:
         """(epoch, plan version) of that order; zeros before the first."""
         return self._parts.group_orders.version
+
+    @property
+    def led_group(self) -> LedGroup | None:
+        """The elastic group that the instance leads; None: it leads none."""
+        return self._parts.group_leader.led
+
+    @property
+    def group_member(self) -> GroupMember:
+        """The instance as a member of its elastic group, also of one that it leads."""
+        return self._parts.member
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""

@@ -72,6 +72,11 @@ class GuestSteps:
         """Whose commands are taken from now on, and where this member stands."""
         self._leader, self._place, self._max_positions = leader, place, ready.max_positions
 
+    @property
+    def running(self) -> RunningGroupStep | None:
+        """The group's step that the engine has not answered."""
+        return self._running
+
     def probe(self) -> Effect:
         """Have the engine answer something: one that hangs is then found by its watch, whatever else it was asked."""
         return self._steps.probe()

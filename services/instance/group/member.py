@@ -69,6 +69,16 @@ class GroupMember:
     def __repr__(self) -> str:
         return f"[lease: {self._lease} | said: {self._said is not None} | {self._steps!r}]"
 
+    @property
+    def relied_on_by(self) -> Address | None:
+        """The leader that was told that this member is ready, and not that it lost its guests; None: there is none."""
+        return self._lease[1] if self._lease is not None and self._said is not None else None
+
+    @property
+    def steps(self) -> GuestSteps:
+        """The guests here and the group's steps."""
+        return self._steps
+
     def report_fields(self) -> dict[str, Any]:
         """The fields of a report that tell of guests."""
         return {"guest_slots": self._steps.guests.slots_in_all}
