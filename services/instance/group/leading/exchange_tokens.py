@@ -13,12 +13,11 @@ from services.instance.sequence.table import Sequence
 
 
 class ExchangeTokens:
-    """Delivers tokens. `tokens_total` counts them."""
+    """Delivers tokens."""
 
     def __init__(
         self, lifecycle: SequenceLifecycle, finished_answers: FinishedAnswers, misses: ObjectiveMisses
     ) -> None:
-        self.tokens_total = 0
         self._lifecycle = lifecycle
         self._finished_answers = finished_answers
         self._misses = misses
@@ -28,7 +27,6 @@ class ExchangeTokens:
         if not rows:
             return []
         outcome = _outcome(exchange, rows)
-        self.tokens_total += len(outcome.sampled)
         effects = self._misses.on_step(exchange.timing, outcome.rows, outcome.sampled, [])
         effects += token_messages(outcome) if outcome.sampled else []
         for sequence, finish in outcome.finishes.items():

@@ -34,7 +34,7 @@ class RowRetry:
 
 
 class SpreadSteps:
-    """Owns the outstanding exchanges of one group. `steps_total` counts those that were answered."""
+    """Composes the exchanges of one group, and takes in their answers."""
 
     def __init__(
         self,
