@@ -206,6 +206,8 @@ def test_a_prompt_of_one_step_goes_round_and_is_kept_at_the_fewest_members() -> 
     group.run(0.02)
     assert [step.kind for _, _, step in group.steps[:3]] == [GroupKind.RING] * 3
     assert [heard(group, index, OpenGuest)[0].slots for index in range(3)] == [23 + 8, 8, 7]
+    group.run(0.02)
+    assert [len(group.at(index).guests) for index in range(3)] == [1, 0, 0]
     group.run(2.0)
     assert attempt.tokens == attempt.expected
     assert [set(each) for each in exchanges(group)] == [{0, 1, 2}, *[{0}] * 9]
@@ -260,14 +262,16 @@ def test_no_step_names_a_member_that_others_cannot_reach_for_now() -> None:
     group = ScriptedGroup(20, 20)
     attempt = group.place(tokens=30, max_tokens=8)
     group.run(0.06)
-    group.members[member_address(0)].unreachable = {1}
-    group.at(1).engine += 1  # its agent is another one; its guests stay
-    group.at(1).say_ready()
+    master = next(index for index, rows in exchanges(group)[-1].items() if rows)
+    holder = 1 - master
+    group.at(master).unreachable = {holder}
+    group.at(holder).engine += 1  # its agent is another one; its guests stay
+    group.at(holder).say_ready()
     group.run(0.03)
     sent = len(group.steps)
     group.run(0.1)
     assert len(group.steps) == sent
-    group.members[member_address(0)].unreachable.clear()
+    group.at(master).unreachable.clear()
     group.run(1.0)
     assert attempt.tokens == attempt.expected
 

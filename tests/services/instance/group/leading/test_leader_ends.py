@@ -87,6 +87,20 @@ def test_members_slots_that_became_free_without_a_word_are_found() -> None:
     assert attempt.tokens == attempt.expected
 
 
+def test_a_later_request_takes_no_slots_that_an_earlier_one_lacks() -> None:
+    group = ScriptedGroup(20, 20)
+    group.at(1).taken = 15
+    first = group.place(1, 30, max_tokens=4)
+    group.run(0.01)
+    second = group.place(2, 3, max_tokens=4)
+    group.run(0.2)
+    assert group.leader.report_fields() == {"spread_waiting": 1, "spread_running": 1}
+    group.at(1).taken = 0
+    group.run(2.0)
+    assert first.tokens == first.expected
+    assert second.tokens == second.expected
+
+
 def test_what_never_gets_room_goes_back() -> None:
     group = ScriptedGroup(40)
     group.at(0).taken = 35
@@ -159,6 +173,18 @@ def test_what_lay_at_a_lost_member_is_computed_again_and_nothing_else() -> None:
     assert had
     assert not group.said(Returned)
     assert group.is_quiet
+
+
+def test_a_member_that_an_order_takes_away_is_lost() -> None:
+    group = ScriptedGroup(60, 60, groups__policy="widest")
+    attempt = group.place(tokens=40, max_tokens=8)
+    group.run(0.03)
+    gone = group.at(1)
+    group.order(ME)
+    assert len(group.said(Continued)) == 1
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert not gone.guests
 
 
 def test_a_sequence_that_loses_members_again_and_again_goes_back() -> None:
