@@ -12,6 +12,7 @@ from dunlin.messages.placement import LongPlaced, LongRefusal, LongRefused, Plac
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.loongserve.inputs import GroupTimes
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.long_requests import LongAsk, LongRequests
@@ -24,9 +25,9 @@ class LongPlacement:
     `placed_total` and `refused_total` count answers.
     """
 
-    def __init__(self, config: GlobalManagerConfig, forms_groups: bool) -> None:
+    def __init__(self, config: GlobalManagerConfig, forms_groups: bool, times: GroupTimes | None = None) -> None:
         self.requests = LongRequests(config.long_requests.max_waiting)
-        self.groups = ElasticGroups(config, self.requests)
+        self.groups = ElasticGroups(config, self.requests, times)
         self.placed_total = 0
         self.refused_total = 0
         self._config = config.long_requests

@@ -105,8 +105,8 @@ class InstanceCore:
         if isinstance(message, self._unchanging):
             return effects
         effects += self.migration.advance()
-        effects += self.layer_changes.advance()
         effects += self._parts.member.advance(now_s)
+        effects += self.layer_changes.advance()
         effects += self._parts.group_leader.advance(now_s)
         if self._engine_client.ready is not None:
             effects += self._parts.sequence_rise.raise_starved(now_s)

@@ -5,7 +5,6 @@ The manager's order is the lease: commands of its group's leader are carried out
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dunlin.cores.handlers import handles
@@ -154,8 +153,10 @@ class GroupMember:
     # --- what the leader must know ---
 
     def _say_ready(self, ready: EngineReady, leader: Address, joined: JoinGroup) -> list[Effect]:
-        guests, said = self._steps.guests, self._said
-        now = MemberReady(
+        guests = self._steps.guests
+        if self._is_said(ready):
+            return []
+        self._said = MemberReady(
             joined.group,
             self._engine,
             self._met_engines.agent,
@@ -166,11 +167,17 @@ class GroupMember:
             ready.weights_digest,
             ready.kv_dtype,
         )
-        if said is not None and _is_much_alike(said, now):
-            return []
-        self._said = now
         self._steps.on_place(leader, self._place(ready, joined), ready)
-        return [Send(leader, now)]
+        return [Send(leader, self._said)]
+
+    def _is_said(self, ready: EngineReady) -> bool:
+        """Whether nothing that one engine may change has, but a few of the available slots."""
+        said, guests = self._said, self._steps.guests
+        if said is None:
+            return False
+        capacity, changed = guests.capacity, abs(guests.available_slots - said.available_slots)
+        is_same = (said.agent, said.layout, said.capacity_slots) == (self._met_engines.agent, ready.layout, capacity)
+        return is_same and changed * SAID_PARTS < max(capacity, 1)
 
     @handles
     def on_meet_members(self, now_s: float, sender: Address, asked: MeetMembers) -> list[Effect]:
@@ -234,13 +241,6 @@ class GroupMember:
     def on_step_answer(self, answer: StepDone | Unsupported) -> list[Effect]:
         """The engine's answer to a group's step."""
         return self._steps.on_done(answer) if isinstance(answer, StepDone) else self._steps.on_refused(answer.detail)
-
-
-def _is_much_alike(said: MemberReady, now: MemberReady) -> bool:
-    """Whether nothing changed but a few of the available slots."""
-    changed = abs(now.available_slots - said.available_slots)
-    is_same = replace(now, available_slots=said.available_slots) == said
-    return is_same and changed * SAID_PARTS < max(now.capacity_slots, 1)
 
 
 def _version(asked: JoinGroup) -> tuple[int, int]:
