@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from dunlin.effects import Address
+from dunlin.messages.placement import PlaceLong
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.policies.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
 from dunlin.policies.group_plan import GroupCandidate
@@ -187,7 +188,9 @@ class ElasticGroups:
             self._plan_groups(draft, self._times)
         for ask in self._requests.waiting():
             message = ask.message
-            choice = choose_group(message.longest, draft.free(), draft.groups(), message.excluded, self._across_nodes)
+            choice = choose_group(
+                message.longest, draft.free(), _groups_for(message, draft), message.excluded, self._across_nodes
+            )
             if choice is None:
                 if message.longest <= longest_that_fits(serving, message.excluded, self._across_nodes):
                     return
@@ -220,3 +223,11 @@ class ElasticGroups:
         for table in (self._wishes, self._kept, self._unused, self._idle_since_s):
             for number in [number for number in table if number not in self.groups]:
                 del table[number]
+
+
+def _groups_for(message: PlaceLong, draft: GroupDraft) -> list[ElasticGroup]:
+    """The groups with the room that counts for the request: one whose client waits in mid-stream goes before requests
+    that were promised room and have not begun.
+    """
+    groups = draft.groups()
+    return [replace(group, promised_slots=0) for group in groups] if message.generated else groups

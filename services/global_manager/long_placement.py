@@ -43,13 +43,19 @@ class LongPlacement:
             if message.attempt == known.message.attempt:
                 known.message = message  # a batch request that rose comes as an interactive one
             return [Send(sender, known.answer)] if known.answer is not None else []
-        if known is not None and known.answer is not None:
-            self._over(known)
+        group = known.group if known is not None else 0
+        refusal = self._refusal(now_s, sender, message)
+        if refusal is not None and known is not None:
+            self.requests.forget(known)
+        if group:
+            self.groups.on_request_over(group)
+        return [] if refusal is None else [self._refuse(now_s, sender, message, refusal)]
+
+    def _refusal(self, now_s: float, sender: Address, message: PlaceLong) -> LongRefusal | None:
+        """Queue the request, in the place that it has if it was asked for before; or why it is not queued."""
         if not self._forms_groups or self._is_too_long(now_s, message):
-            return [self._refuse(now_s, sender, message, LongRefusal.TOO_LONG)]
-        if not self.requests.add(now_s, sender, message):
-            return [self._refuse(now_s, sender, message, LongRefusal.QUEUE_FULL)]
-        return []
+            return LongRefusal.TOO_LONG
+        return None if self.requests.add(now_s, sender, message) else LongRefusal.QUEUE_FULL
 
     def on_withdraw(self, sender: Address, message: WithdrawLong) -> None:
         """The request needs no group any more."""

@@ -85,6 +85,17 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "`pack_dtype` 'int64'": ("gptq", {"pack_dtype": "int64"}),
     "`desc_act` must be true or false": ("gptq", {"desc_act": "yes"}),
     "`dynamic` of quantised weights": ("gptq", {"dynamic": {"-:a": {}, "+:b": {"bits": 8}}}),
+    "`packing_format` 'auto_round:gptqmodel'": ("auto-round", {"packing_format": "auto_round:gptqmodel"}),
+    "`packing_format` None": ("auto-round", {}),
+    "`bits` 8 of": ("auto-round", {"packing_format": "auto_round:auto_awq", "bits": 8}),
+    "`data_type` 'mx_fp'": ("auto-round", {"packing_format": "auto_round:auto_gptq", "data_type": "mx_fp"}),
+    "`extra_config` of quantised weights": (
+        "auto-round",
+        {"packing_format": "auto_round:auto_gptq", "extra_config": {"a": {"bits": 16}, "b": {"bits": 8}}},
+    ),
+    "`rotation_config` of": ("auto-round", {"packing_format": "auto_round:auto_gptq", "rotation_config": {"a": 1}}),
+    "`quant_algo` 'NVFP4'": ("modelopt", {"quant_algo": "nvfp4"}),
+    "`quant_algo` None": ("modelopt", {}),
     "`fmt` 'e5m2'": ("fp8", {"fmt": "e5m2"}),
     "`weight_block_size` of quantised weights must be two": ("fp8", {"weight_block_size": [128]}),
     "`config_groups` of compressed-tensors must be": ("compressed-tensors", {"config_groups": {"W8A8": ["Linear"]}}),
@@ -143,6 +154,17 @@ def test_a_modules_own_name_goes_before_a_pattern_and_that_before_its_class() ->
     assert find("lm_head") is None
     assert find("model.layers.0.mlp.down_proj") is None
     assert str(config.quantization).startswith("compressed-tensors: fp8, one scale for a tensor; 8-bit")
+
+
+@pytest.mark.parametrize(("size", "words"), [(None, "one scale for a tensor"), (-1, "by row"), (32, "in groups of 32")])
+def test_a_strategy_that_is_not_named_follows_from_the_group(size: int | None, words: str) -> None:
+    config = compressed("float-quantized", {"num_bits": 8, "type": "float", "group_size": size})
+    assert str(config.quantization).endswith(words)
+
+
+def test_a_block_may_be_one_row() -> None:
+    config = parse("fp8", weight_block_size=[1, 128])
+    assert str(config.quantization) == "fp8: fp8 in groups of 128"
 
 
 def test_how_weights_are_stored_is_no_part_of_what_is_computed() -> None:
@@ -206,6 +228,9 @@ def test_sizes_that_a_format_does_not_hold_are_named() -> None:
     entries = entries_of(odd)
     config = parse_config({**LLAMA, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 120}, PATH)
     assert any("120 rows × 64 inputs are no multiples of 16" in each for each in faults(entries, _like(config, odd)))
+    awq = parse("awq", group_size=-1)
+    config = parse_config({**LLAMA, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 124}, PATH)
+    assert any("124 rows are no multiple of 8" in each for each in faults(entries_of(awq), _like(config, awq)))
     awq = parse("awq", group_size=48)
     assert "64 inputs are no multiple of the group's 48" in faults(entries_of(awq), awq)[0]
 

@@ -179,6 +179,27 @@ def test_a_batch_request_that_rose_keeps_its_place_among_the_interactive_ones() 
     assert [answer.request for answer in fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))] == [2]
 
 
+def test_a_request_that_is_asked_for_anew_goes_before_younger_ones() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 190)
+    assert fleet.ask(2, 180) == []
+    fleet.view(a={"free_slots": 10}, b={"free_slots": 10})
+    assert fleet.ask(1, 190, attempt=2) == []
+    answers = fleet.heard(lambda: fleet.view(a={"free_slots": 100}, b={"free_slots": 100}))
+    assert [(answer.request, answer.attempt) for answer in answers] == [(1, 2)]
+
+
+def test_a_client_in_mid_stream_goes_before_requests_that_have_not_begun() -> None:
+    fleet = Fleet(A, B, C)
+    first = fleet.placed(1, 190)
+    fleet.view(a={"free_slots": 0, "guest_slots": 100}, b={"free_slots": 10, "guest_slots": 90})
+    second = fleet.placed(2, 100)
+    assert fleet.ask(3, 50) == []
+    answer = fleet.placed(4, 100, attempt=3, by=D2, generated=7)
+    assert answer.group in (first.group, second.group), "the room of one that was promised it and has not begun"
+    assert fleet.core.report().long_waiting == 1
+
+
 def test_an_attempt_that_is_asked_for_again_gets_the_same_answer_and_a_newer_one_a_new_one() -> None:
     fleet = Fleet(A, B)
     first = fleet.placed(1, 150)
