@@ -48,8 +48,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Cluster
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was loaded to collect the tests stays to the end: collections of garbage, of which each simulation begins with
-    a full one, need not look through it.
+    """What was loaded to collect the tests stays to the end: collections of garbage need not look through it. Each
+    simulation begins with a full one.
     """
     gc.collect()
     gc.freeze()
