@@ -219,14 +219,18 @@ def formats(group: int = GROUP) -> dict[str, Format]:
 def _old_formats(group: int) -> dict[str, Format]:
     of_gptq = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": True}
     of_awq = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
+    kept = {"lm_head": {"bits": 16, "data_type": "float"}}
+    of_round = {"quant_method": "auto-round", "bits": 4, "group_size": group, "sym": True, "extra_config": kept}
     two = {**of_gptq, "bits": 2, "checkpoint_format": "gptq_v2"}
     return {
         "awq": Format({**of_awq, "modules_to_not_convert": ["lm_head"]}, awq(group)),
         "awq by row": Format({"quant_method": "awq", "w_bit": 4, "q_group_size": -1}, awq(-1)),
         "gptq": Format(of_gptq, gptq(4, group, symmetric=True)),
         "gptq reordered": Format({**of_gptq, "desc_act": True, "sym": False}, gptq(4, group, shuffled=True)),
-        "gptq 8 bits by row": Format({**of_gptq, "bits": 8, "group_size": -1}, gptq(8, -1, named=False)),
-        "gptq 2 bits, version 2": Format(two, gptq(2, group, offset=0)),
+        "gptq 8 bits by row": Format({**of_gptq, "bits": 8, "group_size": -1}, gptq(8, -1)),
+        "gptq 2 bits, version 2": Format(two, gptq(2, group, offset=0, named=False)),
+        "auto-round": Format({**of_round, "packing_format": "auto_round:auto_gptq"}, gptq(4, group, named=False)),
+        "auto-round, as awq": Format({**of_round, "packing_format": "auto_round:auto_awq"}, awq(group)),
         "gptq with head": Format({**of_gptq, "lm_head": True}, gptq(4, group), plain=("gate",)),
     }
 
@@ -248,10 +252,13 @@ def _compressed_formats(group: int) -> dict[str, Format]:
 
 def _fp8_formats() -> dict[str, Format]:
     values = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    by_row = {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
     fbgemm = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
     return {
         "fp8 by block, DeepSeek": Format({**values, "weight_block_size": [24, 40]}, fp8((24, 40), "weight_scale_inv")),
         "fp8 of AutoFP8": Format({**values, "activation_scheme": "static"}, fp8(None, shape=())),
         "fp8 of transformers": Format({**values, "weight_block_size": None}, fp8(None, "weight_scale_inv", ())),
         "fbgemm": Format(fbgemm, fp8((1, 0))),
+        "modelopt": Format({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8(None, shape=())),
+        "modelopt by row": Format({"quant_method": "modelopt", "quantization": by_row}, fp8((1, 0), shape=(-1,))),
     }

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fuzzing.packed_weights import formats
 from dunlin.auth.tenants import Tenant, TenantsError, format_tenants, hash_key, parse_tenants
 from dunlin.effects import Address
 from dunlin.engine.decoder.weights import Checkpoint
@@ -177,11 +178,18 @@ HEADER_JSON = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 RECORD = MemberRecord("instance", "i", "node", "127.0.0.1:5", os.getpid())
 REQUEST = GenerateRequest(messages=(ChatMessage("user", "x"),), max_tokens=3, stop=("a",), stop_token_ids=i32((1,)))
 
+
+def _configs() -> Iterator[bytes]:
+    yield json.dumps(CONFIG).encode()
+    for form in formats().values():
+        yield json.dumps({**CONFIG, form.key: form.config}).encode()
+
+
 PARSERS: dict[str, FuzzedParser] = {
     "wire": FuzzedParser(wire, tuple(_seeds_of_wire())),
     "engine-frames": FuzzedParser(engine_frames, (b"\x03" + frame(b"abc") + frame(b""),)),
     "safetensors": FuzzedParser(safetensors, (len(HEADER_JSON).to_bytes(8, "little") + HEADER_JSON + bytes(8),)),
-    "model-config": FuzzedParser(model_config, (json.dumps(CONFIG).encode(),)),
+    "model-config": FuzzedParser(model_config, tuple(_configs())),
     "trace": FuzzedParser(trace, (b"arrival_s,input_tokens,output_tokens\n0.5,10,3\n1,2,3\n",)),
     "openai-completion": FuzzedParser(openai_completion, (COMPLETION,)),
     "openai-chat": FuzzedParser(openai_chat, (CHAT,)),

@@ -20,6 +20,20 @@ _ENGINE, _ENGINE_TESTS = "dunlin/engine", "tests/engine"
 _STEPS_WITH_PEERS = _under(f"{_ENGINE_TESTS}/execution", "test_split_keys test_peers_that_wait")
 
 AREAS: dict[str, Area] = {
+    "quantised": Area(
+        (
+            *_under(
+                "dunlin/model/quantization", "awq compressed_tensors fp8 gptq methods module_tensors options packed"
+            ),
+            *_under("dunlin/model/quantization", "scaled scheme"),
+            *_under(f"{_ENGINE}/decoder/quantized", "awq gptq module packed scaled"),
+            "dunlin/model/checkpoint_tensors.py",
+        ),
+        (
+            *_under("tests/model", "test_quantization test_checkpoint_tensors"),
+            f"{_ENGINE_TESTS}/quantized",
+        ),
+    ),
     "ledger": Area(
         _under(f"{_INSTANCE}/scheduling", "step_ledger steps interrupts step_rows step_outcome"),
         (f"{_INSTANCE_TESTS}/scheduling", f"{_INSTANCE_TESTS}/test_core.py"),

@@ -93,9 +93,12 @@ def existing_groups(candidates: Sequence[GroupCandidate]) -> list[ElasticGroup]:
 def longest_that_fits(
     candidates: Iterable[GroupCandidate], excluded: Collection[Address] = (), across_nodes: bool = False
 ) -> int:
-    """Tokens of the longest sequence that a group could hold if nothing else ran; 0: no instance has slots."""
+    """Tokens of the longest sequence that a group could hold if nothing else ran, also of instances that may come back;
+    0: no instance has slots.
+    """
     limits = [0]
-    for pool in _pools((one for one in candidates if one.address not in excluded), across_nodes):
+    staying = [one for one in candidates if not one.leaves and one.address not in excluded]
+    for pool in pools_of(staying, across_nodes):
         slots = sum(candidate.capacity_slots for candidate in pool)
         limits.append(min([slots, *(one.max_positions for one in pool if one.max_positions)]))
     return max(limits)
@@ -135,7 +138,7 @@ def choose_members(
 ) -> tuple[GroupCandidate, ...]:
     """The fewest instances of one kind that have `slots` free together, those with the most first; empty: none do."""
     best: tuple[GroupCandidate, ...] = ()
-    for pool in _pools(free, across_nodes):
+    for pool in pools_of(free, across_nodes):
         room, chosen = 0, list[GroupCandidate]()
         for candidate in sorted(pool, key=lambda one: (-one.free_slots, one.requests, one.address)):
             if room >= slots or candidate.free_slots < 1:
@@ -157,7 +160,7 @@ def grow_group(
     return enough or (tuple(one for one in alike if one.free_slots > 0) if some else ())
 
 
-def _pools(candidates: Iterable[GroupCandidate], across_nodes: bool) -> list[list[GroupCandidate]]:
+def pools_of(candidates: Iterable[GroupCandidate], across_nodes: bool) -> list[list[GroupCandidate]]:
     """The candidates by what could be one group, in the order of their addresses."""
     pools: dict[tuple[str, str], list[GroupCandidate]] = {}
     for candidate in sorted(candidates, key=lambda one: one.address):

@@ -11,9 +11,10 @@ from dunlin.messages.types import GroupKind, GroupRole, Why
 class GroupCandidate:
     """An instance that may be grouped. `group` is the group that it is in, 0 for none, and `role` what it does there.
 
-    `serves`: it can do its part now, and take more. `alive`: it has an engine, and is not suspect. `requests` run or
-    wait there. `free_slots` may be given to sequences, those of cached prefixes included and what waits there taken
-    off; `guest_slots` are set aside for sequences of its group. Instances with other `weights` compute other tokens.
+    `serves`: it can do its part now, and take more. `alive`: it has an engine, and is not suspect. `leaves`: it drains.
+    `requests` run or wait there. `free_slots` may be given to sequences, those of cached prefixes included and what
+    waits there taken off; `guest_slots` are set aside for sequences of its group. Instances with other `weights`
+    compute other tokens.
     """
 
     address: Address
@@ -24,6 +25,7 @@ class GroupCandidate:
     requests: int = 0
     kind: GroupKind = GroupKind.LOCAL
     alive: bool = True
+    leaves: bool = False
     free_slots: int = 0
     guest_slots: int = 0
     max_positions: int = 0

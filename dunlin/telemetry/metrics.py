@@ -97,6 +97,8 @@ FIELDS: dict[str, dict[str, str]] = {
         "kind": "kind of its group: 0 alone, 4 elastic",
         "part": "what it does there: 0 all, 5 prompts, 6 all but prompts, 7 leads the group, 8 is a member",
         "guest_slots": "token slots set aside for sequences of its elastic group",
+        "spread_waiting": "long requests that wait for room in the group that it leads",
+        "spread_running": "long requests that have slots there",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",

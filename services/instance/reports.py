@@ -37,7 +37,7 @@ def build_report(
         moving_slots=slots.count(SlotUse.MOVING),
         quarantined_slots=slots.count(SlotUse.QUARANTINED),
         max_positions=ready.max_positions if ready else 0,
-        running=len(sequences) - sequences.waiting_count - more["spread_waiting"] - more["spread_running"],
+        running=sequences.own_count - sequences.waiting_count,
         parked=sequences.parked_count,
         waiting=sequences.waiting_count,
         waiting_tokens=sequences.waiting_tokens(),

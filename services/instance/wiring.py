@@ -65,16 +65,7 @@ class InstanceParts:
         self._misses = ObjectiveMisses(config.objectives)
         keep = config.retention
         finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
-        self.engine_client = EngineClient(
-            engine,
-            config.engine_watch,
-            *parts,
-            finished_answers,
-            self.recovery,
-            self.layer_changes,
-            self._misses,
-            lambda answer: self.member.on_step_answer(answer),
-        )
+        self.engine_client = self._make_engine_client(finished_answers)
         moving = (config.migration, config.kv_handoff, config.scheduler)
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
         self.migration = MigrationRouter(
@@ -93,16 +84,13 @@ class InstanceParts:
             config.scheduler.max_running,
             lambda: self.lifecycle.slot_table.capacity,
         )
-        tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
-        leading = (config.groups, self.sequences, self.lifecycle, tokens)
-        self.group_leader = GroupLeader(address, *leading, lambda: self.migration.draining)
+        self.group_leader = self._make_leader(address, finished_answers)
         engine_parts = (self.engine_client, self.group_orders, self.layer_changes)
         admission = AttemptAdmission(
             config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader
         )
         adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
-        guest_steps = GuestSteps(engine, self.steps, GuestTable(self.lifecycle, self.migration.headroom))
-        self.member = GroupMember(engine, self.group_orders, self.met_engines, guest_steps, self._steady_engine)
+        self.member = self._make_member()
         self._fenced = (
             *engine_parts,
             admission,
@@ -154,6 +142,21 @@ class InstanceParts:
     def _restore(self) -> list[Effect]:
         return self.scheduler.admit_restorable() if self.layer_changes.may_compute else []
 
+    def _make_engine_client(self, finished_answers: FinishedAnswers) -> EngineClient:
+        return EngineClient(
+            self._engine,
+            self._config.engine_watch,
+            self.sequences,
+            self.lifecycle,
+            self.steps,
+            self.host_cache,
+            finished_answers,
+            self.recovery,
+            self.layer_changes,
+            self._misses,
+            lambda answer: self.member.on_step_answer(answer),
+        )
+
     def _make_layer_changes(self) -> LayerChanges:
         return LayerChanges(
             self._engine,
@@ -166,6 +169,15 @@ class InstanceParts:
             lambda: self.met_engines.met,
             self._on_layers_changed,
         )
+
+    def _make_leader(self, address: Address, finished_answers: FinishedAnswers) -> GroupLeader:
+        tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
+        leading = (self._config.groups, self.sequences, self.lifecycle, tokens)
+        return GroupLeader(address, *leading, lambda: self.migration.draining)
+
+    def _make_member(self) -> GroupMember:
+        guest_steps = GuestSteps(self._engine, self.steps, GuestTable(self.lifecycle, self.migration.headroom))
+        return GroupMember(self._engine, self.group_orders, self.met_engines, guest_steps, self._steady_engine)
 
     def _make_composer(self) -> BatchComposer:
         preempts_steps = INTERRUPT_POLICIES[self._config.interrupts.policy] in ARRIVAL_POLICIES

@@ -1,5 +1,7 @@
 """quantization_config and the tensors of quantised modules: what is read, and what is refused by name."""
 
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from benchmarks.fuzzing.packed_weights import formats
 from dunlin.model.checkpoint_headers import TensorEntry
 from dunlin.model.checkpoint_tensors import tensor_faults, wanted_tensors
 from dunlin.model.config import ModelConfig, parse_config
@@ -16,6 +19,7 @@ from dunlin.model.quantization.methods import METHODS, REFUSED
 from dunlin.model.quantization.scaled import FP8, ScaledScheme
 from tests.model.test_config import LLAMA, PATH
 
+FORMATS = formats()
 UP = "model.layers.0.mlp.up_proj"
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
@@ -75,11 +79,23 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "`bits` 3": ("gptq", {"bits": 3}),
     "`bits` [4]": ("gptq", {"bits": [4]}),
     "`bits` True": ("gptq", {"bits": True}),
+    "`bits` 4.0": ("gptq", {"bits": 4.0}),
     "`checkpoint_format` 'marlin'": ("gptq", {"checkpoint_format": "marlin"}),
     "`is_marlin_format` True": ("gptq", {"is_marlin_format": True}),
     "`pack_dtype` 'int64'": ("gptq", {"pack_dtype": "int64"}),
     "`desc_act` must be true or false": ("gptq", {"desc_act": "yes"}),
     "`dynamic` of quantised weights": ("gptq", {"dynamic": {"-:a": {}, "+:b": {"bits": 8}}}),
+    "`packing_format` 'auto_round:gptqmodel'": ("auto-round", {"packing_format": "auto_round:gptqmodel"}),
+    "`packing_format` None": ("auto-round", {}),
+    "`bits` 8 of": ("auto-round", {"packing_format": "auto_round:auto_awq", "bits": 8}),
+    "`data_type` 'mx_fp'": ("auto-round", {"packing_format": "auto_round:auto_gptq", "data_type": "mx_fp"}),
+    "`extra_config` of quantised weights": (
+        "auto-round",
+        {"packing_format": "auto_round:auto_gptq", "extra_config": {"a": {"bits": 16}, "b": {"bits": 8}}},
+    ),
+    "`rotation_config` of": ("auto-round", {"packing_format": "auto_round:auto_gptq", "rotation_config": {"a": 1}}),
+    "`quant_algo` 'NVFP4'": ("modelopt", {"quant_algo": "nvfp4"}),
+    "`quant_algo` None": ("modelopt", {}),
     "`fmt` 'e5m2'": ("fp8", {"fmt": "e5m2"}),
     "`weight_block_size` of quantised weights must be two": ("fp8", {"weight_block_size": [128]}),
     "`config_groups` of compressed-tensors must be": ("compressed-tensors", {"config_groups": {"W8A8": ["Linear"]}}),
@@ -138,6 +154,17 @@ def test_a_modules_own_name_goes_before_a_pattern_and_that_before_its_class() ->
     assert find("lm_head") is None
     assert find("model.layers.0.mlp.down_proj") is None
     assert str(config.quantization).startswith("compressed-tensors: fp8, one scale for a tensor; 8-bit")
+
+
+@pytest.mark.parametrize(("size", "words"), [(None, "one scale for a tensor"), (-1, "by row"), (32, "in groups of 32")])
+def test_a_strategy_that_is_not_named_follows_from_the_group(size: int | None, words: str) -> None:
+    config = compressed("float-quantized", {"num_bits": 8, "type": "float", "group_size": size})
+    assert str(config.quantization).endswith(words)
+
+
+def test_a_block_may_be_one_row() -> None:
+    config = parse("fp8", weight_block_size=[1, 128])
+    assert str(config.quantization) == "fp8: fp8 in groups of 128"
 
 
 def test_how_weights_are_stored_is_no_part_of_what_is_computed() -> None:
@@ -201,6 +228,9 @@ def test_sizes_that_a_format_does_not_hold_are_named() -> None:
     entries = entries_of(odd)
     config = parse_config({**LLAMA, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 120}, PATH)
     assert any("120 rows × 64 inputs are no multiples of 16" in each for each in faults(entries, _like(config, odd)))
+    awq = parse("awq", group_size=-1)
+    config = parse_config({**LLAMA, "num_hidden_layers": 1, "vocab_size": 96, "intermediate_size": 124}, PATH)
+    assert any("124 rows are no multiple of 8" in each for each in faults(entries_of(awq), _like(config, awq)))
     awq = parse("awq", group_size=48)
     assert "64 inputs are no multiple of the group's 48" in faults(entries_of(awq), awq)[0]
 
@@ -227,3 +257,30 @@ def test_quantised_weights_without_a_word_in_config_json_are_named() -> None:
     assert any(
         f"`{UP}.qweight` belongs to quantised weights, and config.json does not say how" in each for each in found
     )
+
+
+ODD: tuple[Any, ...] = (None, True, 0, -1, 4.0, 1 << 40, "", "gemm", [], [0], [[1]], {}, {"weights": 3}, {"a": {}})
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """`value` with one of its parts replaced by what no writer puts there, or taken out."""
+    yield from ODD
+    parts: Iterable[Any] = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for part in parts:
+        for odd in variants(value[part]):
+            changed = copy.copy(value)
+            changed[part] = odd
+            yield changed
+        if isinstance(value, dict):
+            yield {key: each for key, each in value.items() if key != part}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_whatever_config_json_holds_is_read_or_refused(name: str) -> None:
+    sizes = {"num_hidden_layers": 1, "vocab_size": 96}
+    for values in variants(FORMATS[name].config):
+        try:
+            config = parse_config({**LLAMA, **sizes, "quantization_config": values}, PATH)
+        except ModelError:
+            continue
+        faults({}, config)

@@ -19,15 +19,13 @@ _REGEX = "re:"
 
 @dataclass(frozen=True, slots=True)
 class NamedModules:
-    """`targets` and `ignore` hold modules' names, the class `Linear`, or `re:` and a pattern of a name's begin."""
+    """`target`, and each of `ignore`: a module's name, the class `Linear`, or `re:` and a pattern of a name's begin."""
 
-    targets: tuple[str, ...]
+    target: str
     ignore: tuple[str, ...]
 
     def match(self, module: str) -> bool:
-        return any(_is_match(module, each) for each in self.targets) and not any(
-            _is_match(module, each) for each in self.ignore
-        )
+        return _is_match(module, self.target) and not any(_is_match(module, each) for each in self.ignore)
 
 
 def _is_match(module: str, target: str) -> bool:
@@ -51,8 +49,8 @@ def read_compressed_tensors(reader: ConfigReader) -> Quantization:
     found: list[tuple[NamedModules, WeightScheme]] = []
     for group in groups.values():
         scheme = _scheme(reader, group)
-        found += [(NamedModules((name,), ignore), scheme) for name in _names(reader, "targets", group.get("targets"))]
-    found.sort(key=lambda pair: _rank(pair[0].targets[0]))
+        found += [(NamedModules(name, ignore), scheme) for name in _names(reader, "targets", group.get("targets"))]
+    found.sort(key=lambda pair: _rank(pair[0].target))
     return Quantization("compressed-tensors", tuple(found))
 
 

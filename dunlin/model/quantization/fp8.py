@@ -1,4 +1,4 @@
-"""`quant_method` fp8 (by tensor, or by block as DeepSeek and Qwen3 have it) and fbgemm_fp8 (by row)."""
+"""`quant_method` fp8 (by tensor, or by block as DeepSeek and Qwen3 have it) fbgemm_fp8 (by row), and modelopt."""
 
 from dunlin.model.config_reader import ConfigReader
 from dunlin.model.quantization.options import refuse_options
@@ -32,3 +32,13 @@ def read_block(reader: ConfigReader, key: str, value: object) -> tuple[int, int]
             return rows, inputs
     reader.fault(f"`{key}` of quantised weights must be two positive integers, not {value!r}")
     return 1, 1
+
+
+def read_modelopt(reader: ConfigReader) -> Quantization:
+    """The `quantization_config` of `quant_method` modelopt, of which FP8 by tensor and by row are read."""
+    nested = reader.values.get("quantization")
+    values = nested if isinstance(nested, dict) else reader.values
+    algorithm = values.get("quant_algo")
+    name = algorithm.upper() if isinstance(algorithm, str) else algorithm
+    refuse_options(reader, "quant_algo", name, {"FP8", "FP8_PER_CHANNEL_PER_TOKEN"})
+    return Quantization("modelopt", ((AllModules(), ScaledScheme(FP8, 0 if name == "FP8" else 1, 0)),))

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dunlin.model.config_reader import ConfigReader
+from dunlin.model.quantization.autoround import read_autoround
 from dunlin.model.quantization.awq import read_awq
 from dunlin.model.quantization.compressed_tensors import read_compressed_tensors
-from dunlin.model.quantization.fp8 import read_fbgemm_fp8, read_fp8
+from dunlin.model.quantization.fp8 import read_fbgemm_fp8, read_fp8, read_modelopt
 from dunlin.model.quantization.gptq import read_gptq
 from dunlin.model.quantization.scheme import Quantization
 
@@ -41,10 +42,15 @@ METHODS: Mapping[str, Method] = {
         read_fp8, "e4m3 by block (`weight_block_size`) or by tensor, as DeepSeek, Qwen3, AutoFP8 have it", "e5m2"
     ),
     "fbgemm_fp8": Method(read_fbgemm_fp8, "e4m3 by row", "–"),
+    "modelopt": Method(read_modelopt, "`FP8` (by tensor) and `FP8_PER_CHANNEL_PER_TOKEN`", "NVFP4, MXFP8 and others"),
+    "auto-round": Method(
+        read_autoround,
+        "`packing_format` `auto_round:auto_gptq` and `auto_round:auto_awq`",
+        "other formats, bits by module, rotations",
+    ),
 }
 REFUSED: Mapping[str, str] = {
     "aqlm": "its weights are indices into learnt codebooks",
-    "auto-round": "its layout depends on a backend; AutoRound also exports awq and gptq",
     "bitnet": "its activations are quantised as it was trained, so that plain products give another text",
     "bitsandbytes": "its 4-bit blocks (nf4, fp4) and its outliers in fp16 are its kernels' own",
     "eetq": "its weights lie in an order for one kind of GPU",
@@ -55,7 +61,6 @@ REFUSED: Mapping[str, str] = {
     "higgs": "its weights are rotated and indices into grids",
     "hqq": "its tensors are laid out by the settings of its quantiser",
     "metal": "its packing for Apple's GPUs is not read",
-    "modelopt": "its layouts (FP8, NVFP4) are not read",
     "mxfp4": "its 4-bit floats with scales by 32 are not read",
     "mxfp8": "its 8-bit floats with scales by 32 are not read",
     "nvfp4": "its 4-bit floats with scales of two levels are not read",

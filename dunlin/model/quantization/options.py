@@ -8,10 +8,8 @@ UNQUANTISED = "use the unquantised checkpoint"
 
 
 def refuse_options(reader: ConfigReader, key: str, value: object, known: AbstractSet[object]) -> None:
-    """Add a fault if `value` is none of those known; values that JSON can hold and a set cannot are not."""
-    is_known = isinstance(value, str | int | float | None) and any(
-        value == each and isinstance(value, bool) == isinstance(each, bool) for each in known
-    )
+    """Add a fault if `value` is none of those known, as JSON has them: 4.0 and true are not 4 and 1."""
+    is_known = any(type(value) is type(each) and value == each for each in known)
     if not is_known:
         of = reader.values.get("quant_method")
         names = ", ".join(sorted(map(_text, known)))

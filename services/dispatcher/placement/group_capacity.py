@@ -1,6 +1,7 @@
 """Which requests need a group, and how long a request may be that one can hold. By the views alone.
 
-A fleet that lost an instance counts for a while as what it was: an instance that restarts makes no request too long.
+A fleet that lost an instance counts for a while as what it was: an instance that restarts makes no request too long. A
+dispatcher that does not know yet what the fleet was leaves that to the manager.
 """
 
 from dunlin.cores.recent_peak import RecentPeak
@@ -23,14 +24,21 @@ class GroupCapacity:
     def note_view(self, now_s: float) -> None:
         """The view changed."""
         if self.is_used:
-            self._peak.note(now_s, self._pool_tokens())
+            self._peak.note(now_s, self._tokens_now())
 
     def max_length(self, now_s: float) -> int | None:
         """Tokens of the longest sequence that one instance or a group may hold; None: no instance is known."""
         alone = self._fleet.fleet_max_length([])
         if not self.is_used or alone is None:
             return alone
-        return max(alone, self._peak.peak(now_s))
+        positions = max((member.max_positions for member in self._fleet.members), default=0)
+        if positions and not self._peak.is_settled(now_s):
+            return max(alone, positions)
+        return max(alone, self.pool_tokens(now_s))
+
+    def pool_tokens(self, now_s: float) -> int:
+        """Tokens that all instances hold together, by the views so far."""
+        return self._peak.peak(now_s)
 
     def needs_group(self, request: Request) -> bool:
         """Whether the request is for a group: no instance can hold it, or its prompt is worth several."""
@@ -57,7 +65,7 @@ class GroupCapacity:
                 leaders.append(member)
         return [KnownGroup(one.group, one.address, free[one.group]) for one in leaders if not one.draining]
 
-    def _pool_tokens(self) -> int:
-        members = [member for member in self._fleet.members if member.capacity_slots > 0]
+    def _tokens_now(self) -> int:
+        members = [one for one in self._fleet.members if one.capacity_slots > 0 and not one.draining]
         slots = sum(member.capacity_slots for member in members)
         return min([slots, *(member.max_positions for member in members if member.max_positions)])

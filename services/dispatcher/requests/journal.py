@@ -321,9 +321,12 @@ class Journal:
     def rise(self, request: Request) -> None:
         """A queued batch request is dispatched as an interactive one until it ends, and ahead of new ones."""
         assert request.state is RequestState.QUEUED
+        if request.is_deferred:
+            request.is_risen = True
+            return self.deferred.enter_again(request)
         self._queue_of(request).remove(request)
         request.is_risen = True
-        self._queue_of(request).requeue(request)
+        return self._queue_of(request).requeue(request)
 
     def with_migration_source(self) -> list[Request]:
         """The queued requests whose migration source still holds their KV."""

@@ -24,10 +24,14 @@ class RequestRise:
 
         Those that rose, with the reasons.
         """
-        if now_s < self._next_look_s or not self._journal.queued_of(RequestClass.BATCH):
+        deferred = self._journal.deferred
+        if now_s < self._next_look_s:
+            return []
+        if not self._journal.queued_of(RequestClass.BATCH) and not deferred.count_of(RequestClass.BATCH):
             return []
         self._next_look_s = now_s + self._bound.look_interval_s
         waiting = list(self._journal.queued_in(RequestClass.BATCH))
+        waiting += [one for one in deferred if one.dispatched_as is RequestClass.BATCH]
         stalled_s = [request.progress.stalled_s(len(request.tokens), now_s) for request in waiting]
         due = [index for index, request in enumerate(waiting) if self._cause(request, stalled_s[index], now_s)]
         if not due:

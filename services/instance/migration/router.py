@@ -147,5 +147,5 @@ class MigrationRouter:
 
     def headroom(self) -> int:
         """Slots that the running sequences will need soon."""
-        ahead = len(self._sequences) * self._scheduler.allocate_ahead_tokens
+        ahead = self._sequences.own_count * self._scheduler.allocate_ahead_tokens
         return min(ahead // 2, self._lifecycle.slot_table.capacity // 8)

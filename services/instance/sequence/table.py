@@ -260,6 +260,7 @@ class SequenceTable:
         self._running: dict[Sequence, None] = {}
         self._parked: dict[Sequence, None] = {}
         self._oldest_first: list[Sequence] | None = []
+        self._spread_count = 0
         self.changes = 0
         self.urgent_total = 0
         self.now_s = 0.0
@@ -294,6 +295,11 @@ class SequenceTable:
     def running_count(self) -> int:
         """How many may have rows."""
         return len(self._running)
+
+    @property
+    def own_count(self) -> int:
+        """How many are the instance's alone."""
+        return len(self._by_number) - self._spread_count
 
     @property
     def parked_count(self) -> int:
@@ -371,7 +377,9 @@ class SequenceTable:
         self._orders += 1
         sequence = Sequence(self._orders, number or self._next_number(), dispatcher, place, arrived_s=now_s)
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
-        if not sequence.is_spread:
+        if sequence.is_spread:
+            self._spread_count += 1
+        else:
             self._waiting[sequence] = None
         self.changes += 1
         self.urgent_total += place.rises_after_s is not None
@@ -412,6 +420,7 @@ class SequenceTable:
             self._parked[sequence] = None
         elif state is SequenceState.ENDED:
             del self._by_number[sequence.number]
+            self._spread_count -= sequence.is_spread
         if state in (SequenceState.ENDING, SequenceState.ENDED) and self._by_key.get(sequence.key) is sequence:
             del self._by_key[sequence.key]
 

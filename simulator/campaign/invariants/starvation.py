@@ -159,7 +159,8 @@ class StarvationWatcher(InvariantWatcher):
 
     def _is_first(self, dispatcher: Address, instance: Address, place: Place) -> None:
         """Check that no starved request waits that the instance could have taken instead of a new interactive one."""
-        if place.request_class is RequestClass.BATCH or place.attempt > 1 or place.handle:
+        # The order of those that need a group is the manager's.
+        if place.request_class is RequestClass.BATCH or place.attempt > 1 or place.handle or place.group:
             return
         longest = place.prompt_tokens + place.max_tokens
         for request in self.cluster.core(dispatcher).journal.all_waiting():

@@ -1,7 +1,7 @@
 """Makes references.json: small modules of random bits, and the weights that others' own code reads from them.
 
 In an environment of its own: python -m venv V && V/bin/pip install torch transformers numpy safetensors, then with
---no-deps autoawq==0.2.9 auto-gptq==0.7.1 compressed-tensors==0.20.0 (and loguru frozendict psutil); then
+--no-deps autoawq==0.2.9 auto-gptq==0.7.1 auto-round==0.16.1 compressed-tensors==0.20.0, and what these import; then
 PYTHONPATH=. V/bin/python tests/engine/quantized/make_references.py
 """
 
@@ -64,6 +64,16 @@ def gptq(bits: int) -> tuple[dict[str, Any], dict[str, Tensor], Tensor]:
     return values, given, linear(torch.eye(INPUTS)).t()
 
 
+def autoround(bits: int) -> tuple[dict[str, Any], dict[str, Tensor], Tensor]:
+    _, given, _ = gptq(bits)
+    del given["g_idx"]
+    linear = file_of("auto_round_extension", "torch/qlinear_torch_zp.py").QuantLinear(bits, GROUP, INPUTS, ROWS, False)
+    for name, tensor in given.items():
+        setattr(linear, name, tensor)
+    values = {"quant_method": "auto-round", "bits": bits, "group_size": GROUP, "packing_format": "auto_round:gptq"}
+    return values, given, linear(torch.eye(INPUTS)).t()
+
+
 def compressed(form: str, asymmetric: bool = False, **weights: Any) -> tuple[dict[str, Any], dict[str, Tensor], Tensor]:
     registry = importlib.import_module("compressed_tensors.compressors.base").BaseCompressor
     schemes = importlib.import_module("compressed_tensors.quantization").QuantizationScheme
@@ -117,6 +127,7 @@ CASES = {
     "gptq 2 bits": lambda: gptq(2),
     "gptq 4 bits": lambda: gptq(4),
     "gptq 8 bits": lambda: gptq(8),
+    "auto-round 4 bits": lambda: autoround(4),
     "packed 4 bits": lambda: compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP),
     "packed 4 bits asymmetric": lambda: compressed(
         "pack-quantized", True, num_bits=4, type="int", strategy="group", group_size=GROUP
@@ -141,9 +152,9 @@ def written(tensor: Tensor) -> dict[str, Any]:
 
 
 def main() -> None:
-    torch.manual_seed(18)
     cases = {}
     for name, make in CASES.items():
+        torch.manual_seed(18)
         values, given, read = make()
         assert (read.shape, read.dtype) == ((ROWS, INPUTS), torch.float32), name
         tensors = {each: written(tensor) for each, tensor in given.items()}

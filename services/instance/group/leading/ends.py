@@ -73,7 +73,10 @@ class SpreadEnds:
                 Figure("members", len(self._roster.members)),
                 Figure("limit_s", self._patience_s),
             )
-            rejected = (RejectedOption("wait", "no request of the group has moved for so long"),)
+            rejected = (
+                RejectedOption("wait", "no request of the group has moved for so long"),
+                *spread.refusals.values(),
+            )
             effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
         return effects
 

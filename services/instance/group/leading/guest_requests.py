@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import Effect, Send
 from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
-from dunlin.messages.types import Why, i32
+from dunlin.messages.types import RejectedOption, Why, i32
 from dunlin.policies.elastic import MemberRoom
 from services.instance.group.leading.roster import Roster
 from services.instance.group.leading.spread import Guest, SpreadSequence
@@ -105,6 +105,8 @@ class GuestRequests:
             return [Send(self._roster.address(member), CloseGuest(self._roster.group, message.sequence))]
         guest.asked -= 1
         guest.is_open, guest.slots = True, message.slots
+        if spread is not None:
+            spread.refusals.pop(member, None)
         return []
 
     def on_refused(self, spread: SpreadSequence | None, member: int, message: GuestRefused) -> None:
@@ -116,6 +118,8 @@ class GuestRequests:
         if spread is None or guest is None:
             return
         guest.asked -= 1
+        said = f"{request.slots} slots asked for, {message.available_slots} were free"
+        spread.refusals[member] = RejectedOption(f"member {member}", said)
         guest.knows_text = guest.knows_text and not request.tells_text
         if not guest.is_open and not guest.asked and not guest.is_closing:
             del spread.guests[member]

@@ -3,12 +3,21 @@
 The choice itself is `dunlin/policies/elastic.py`'s. A sequence asks again after a while when members refuse.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, Why
-from dunlin.policies.elastic import PLACEMENT_POLICIES, Demand, MemberRoom, Shares, choose_master, missing_slots
+from dunlin.policies.elastic import (
+    PLACEMENT_POLICIES,
+    Demand,
+    MemberRoom,
+    Shares,
+    choose_master,
+    missing_slots,
+    plan_ring,
+)
 from services.instance.group.config import GroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import Roster
@@ -86,47 +95,76 @@ class SpreadPlacement:
         self._tries = min(self._tries + 1, MAX_DELAYS)
         return [After(self._config.retry_s * self._tries, SlotsRetry(self._turn))]
 
-    def missing_slots(self) -> int:
-        """Slots that the group lacks for all its sequences, as far as is known."""
-        live = [Demand(each.missing, 0, 1) for each in self._spreads.live() if each.missing]
-        waiting = [self._demand(each) for each in self._spreads.waiting()]
-        return missing_slots([*live, *waiting], self._requests.rooms({}))
-
-    def _demand(self, spread: SpreadSequence) -> Demand:
-        tokens = len(spread.sequence.tokens)
-        return Demand(tokens, self._ahead(spread), self._config.chunk_tokens)
+    def missing_slots(self, without: Collection[int] = ()) -> int:
+        """Slots that the group lacks for all its sequences, those that they generate next included; or would lack
+        `without` some members.
+        """
+        demands = [Demand(each.missing, self._ahead(each), 1) for each in self._spreads.live()]
+        demands += [Demand(len(each.sequence.tokens), self._ahead(each), 1) for each in self._spreads.waiting()]
+        return missing_slots(demands, [each for each in self._requests.rooms({}) if each.member not in without])
 
     def _ahead(self, spread: SpreadSequence) -> int:
-        """Slots for the tokens that it may generate next; the last one needs none."""
-        return min(self._config.ahead_tokens, spread.sequence.max_length - 1 - len(spread.sequence.tokens))
+        """Slots to have for the tokens that it may generate next, beside those that it has; the last one needs none."""
+        sequence = spread.sequence
+        computed = max(len(sequence.tokens), sequence.issued)
+        more = min(self._config.ahead_tokens, sequence.max_length - 1 - computed)
+        spare = spread.room - (computed - sequence.issued)
+        return max(0, more - max(0, spare))
 
     def _open(self, spread: SpreadSequence) -> list[Effect]:
         """Ask members for slots for a waiting sequence; nothing where they have too few."""
-        demand, rooms = self._demand(spread), self._requests.rooms(self._spreads.rows())
-        shares = self._policy(demand, rooms)
-        if shares is None:
+        asked = self._open_ring(spread) or self._place(spread, len(spread.sequence.tokens))
+        if asked:
+            self._sequences.transition(spread.sequence, SequenceState.SPREAD)
+        return asked
+
+    def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
+        """Ask for the slots of a ring that computes the prompt in one step, if members have them."""
+        if not self._config.ring:
             return []
-        self._sequences.transition(spread.sequence, SequenceState.SPREAD)
-        why = _why(self._config.policy, demand, rooms, shares)
-        return [self._requests.open(spread, member, shares[member], why) for member in sorted(shares)]
+        ahead, most = self._ahead(spread), self._config.chunk_tokens
+        demand, rooms = Demand(len(spread.sequence.tokens), ahead, most), self._rooms(spread)
+        ring = spread.ring = plan_ring(demand, rooms, most)
+        if ring is None:
+            return []
+        slots = {member: ring.slots(member) for member in ring.stripes}
+        slots[ring.kept[-1].member] += max(0, ahead - len(ring.stripe(ring.kept[-1].member)))
+        why = _why("ring", demand, rooms, slots, spread)
+        return [self._ask(spread, member, slots[member], why) for member in sorted(slots)]
+
+    def _end_ring(self, spread: SpreadSequence) -> list[Effect]:
+        """Its ring is computed: members where nothing stays are free for others. Or it cannot be: go on without."""
+        ring, effects = spread.ring, list[Effect]()
+        if ring is None or (not spread.sequence.valid and (spread.sequence.issued or spread.has_ring_slots)):
+            return []
+        spread.ring = None
+        for member in ring.stripes if spread.sequence.valid else ():
+            if not spread.guests[member].tokens:
+                spread.left.add(member)
+                effects += self._requests.close(spread, member)
+        return effects
+
+    def _place(self, spread: SpreadSequence, tokens: int) -> list[Effect]:
+        """Ask members for slots for so many tokens, and for those after them if there is room for both."""
+        rooms = self._rooms(spread)
+        for ahead in (self._ahead(spread), 0):
+            demand = Demand(tokens, ahead, self._config.chunk_tokens)
+            shares = self._policy(demand, rooms)
+            if shares is not None:
+                why = _why(self._config.policy, demand, rooms, shares, spread)
+                return [self._ask(spread, member, shares[member], why) for member in sorted(shares)]
+        return []
 
     def _provide(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for what a sequence with guests lacks, or will soon."""
         if spread.is_opening or spread.is_rolling_back or spread.redo:
             return []
+        if spread.ring is not None and (effects := self._end_ring(spread)):
+            return effects
         if not spread.sequence.has_sampled:
-            return self._fill(spread) if spread.missing else []
+            # Members refused slots for its prompt, or are lost.
+            return self._place(spread, spread.missing) if spread.missing else []
         return self._keep_room(spread)
-
-    def _fill(self, spread: SpreadSequence) -> list[Effect]:
-        """Members refused slots for its prompt, or are lost: ask others."""
-        demand = Demand(spread.missing, self._ahead(spread), self._config.chunk_tokens)
-        rooms = self._rooms(spread)
-        shares = self._policy(demand, rooms)
-        if shares is None:
-            return []
-        why = _why(self._config.policy, demand, rooms, shares)
-        return [self._ask(spread, member, shares[member], why) for member in sorted(shares)]
 
     def _keep_room(self, spread: SpreadSequence) -> list[Effect]:
         """Have room for the next tokens at its master; without any there, go on at another member."""
@@ -171,7 +209,7 @@ class SpreadPlacement:
         return self._requests.open(spread, member, slots, why)
 
 
-def _why(policy: str, demand: Demand, rooms: list[MemberRoom], shares: Shares) -> Why:
+def _why(policy: str, demand: Demand, rooms: list[MemberRoom], shares: Shares, spread: SpreadSequence) -> Why:
     free = sum(each.slots for each in rooms)
     figures = (
         Figure("tokens", demand.tokens),
@@ -181,7 +219,7 @@ def _why(policy: str, demand: Demand, rooms: list[MemberRoom], shares: Shares) -
         Figure("members_used", len(shares)),
     )
     where = ", ".join(f"{slots} at member {member}" for member, slots in sorted(shares.items()))
-    return Why(policy, f"slots: {where}", figures)
+    return Why(policy, f"slots: {where}", figures, tuple(spread.refusals.values()))
 
 
 def _why_move(rooms: list[MemberRoom], chosen: int, spread: SpreadSequence) -> Why:

@@ -29,14 +29,14 @@ class MemberWishes:
         self._roster = roster
         self._placement = placement
         self._asked = 0
-        self._asked_for: tuple[int, ...] = ()
+        self._asked_for: tuple[int, ...] | None = None
         self._idle: list[int] = []
         self._turn = 0
 
     def follow(self, manager: Address) -> None:
-        """The manager sent a newer order: what was wished of it before is to be wished anew."""
+        """The manager sent a newer order: what is still wished after it is said anew."""
         self._manager = manager
-        self._asked, self._asked_for, self._idle = 0, (), []
+        self._asked_for, self._idle = None, []
 
     def advance(self) -> list[Effect]:
         """Say what changed."""
@@ -64,7 +64,8 @@ class MemberWishes:
         missing = self._placement.missing_slots()
         lacking = [each.number for each in self._spreads if each.is_waiting or (each.is_live and each.missing)]
         for_whom = tuple(lacking) if missing else ()
-        if (missing > 0) == (self._asked > 0) and for_whom == self._asked_for:
+        is_same = (missing > 0) == (self._asked > 0) and for_whom == self._asked_for
+        if is_same or not (missing or self._asked):
             return []
         self._asked, self._asked_for = missing, for_whom
         order, manager = self._roster.order, self._manager
@@ -88,11 +89,11 @@ class MemberWishes:
         return [After(self._return_after_s, ReturnDue(self._turn))] if idle else []
 
     def _idle_members(self) -> list[int]:
-        """Members that take part, on which nothing of a sequence lies or is asked for; none while any waits."""
-        if self._spreads.waiting() or any(each.missing for each in self._spreads.live()):
-            return []
+        """Members that take part, on which nothing of a sequence lies or is asked for; none while they are needed."""
         used = {member for spread in self._spreads for member in spread.guests}
-        return [member for member in self._roster.placeable() if member and member not in used]
+        idle = [member for member in self._roster.placeable() if member and member not in used]
+        is_needed = self._spreads.waiting() or (idle and self._placement.missing_slots(without=idle))
+        return [] if is_needed else idle
 
     def _used(self) -> int:
         return len({member for spread in self._spreads for member in spread.guests})

@@ -75,6 +75,8 @@ def test_without_a_limit_of_the_clients_it_may_grow_to_what_all_can_hold() -> No
 class TestTheDoor:
     def test_what_no_group_could_hold_is_refused_with_the_limit(self) -> None:
         b = wide()
+        assert target(b.give(client("early"), submit(range(1, 4000))), PlaceLong) == [G], "the manager knows more"
+        b.now_s = 60.0
         (refused,) = b.give(client("c"), submit(range(1, 1990), max_tokens=12))
         assert isinstance(refused.message, SubmitRejected)
         assert refused.message.code is RejectionCode.TOO_LONG
@@ -264,3 +266,14 @@ def test_a_request_that_the_fleet_no_longer_holds_alone_gets_a_group() -> None:
     b.give(B, Joined())
     sent = [*b.give(A, Gone("killed")), *b.view(member(B), member(A, max_positions=5000), base_version=0)]
     assert target(sent, PlaceLong) == [G]
+
+
+def test_a_starved_batch_request_is_asked_for_as_an_interactive_one() -> None:
+    b = wide(starvation__batch_wait_s=4.0)
+    b.give(client("batch"), submit(LONG, request_class=RequestClass.BATCH))
+    b.now_s = 3.9
+    assert b.view(member(A, max_positions=5000), member(B, max_positions=5000)) == []
+    b.now_s = 4.5
+    again = only(b.view(member(A, max_positions=5000), member(B, max_positions=5000)), PlaceLong)
+    assert (again.request, again.attempt, again.request_class) == (1, 1, RequestClass.INTERACTIVE)
+    assert only(b.give(G, LongPlaced(1, 1, A, 9)), Place).rises_after_s == 0.0
