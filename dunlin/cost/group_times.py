@@ -13,6 +13,10 @@ from dunlin.cost.prefill_fit import PrefillPoint, fit_prefill
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
 
+DEGREES = (1, 2, 4, 8)
+"""Degrees of parallelism that are planned with."""
+START_DECODE_S = 8.0
+"""The mean time that requests decode for, before it was seen: 250 tokens of 30 ms or so."""
 SHORTEST, LONGEST = 512, 524_288
 """Lengths of prompts that equation 7 is fitted to: each is twice the one before."""
 SAMPLED_BATCHES = (1, 4, 16)

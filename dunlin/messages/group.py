@@ -247,14 +247,20 @@ class GuestSlots:
     available_slots: int = number(4)
 
 
-@message(command=17, event=17, about=Subject.NOTHING)
+@message(command=17, event=17, about=Subject.DISPATCHERS_REQUEST)
 class GuestRefused:
-    """There is no room for the guest, or no more; what was set aside before stays. `available_slots` are free."""
+    """There is no room for the guest, or no more; what was set aside before stays. `available_slots` are free.
+
+    `dispatcher`, `request` and `attempt` are what the guest was opened for; None where it is not known here.
+    """
 
     group: int = number(1)
     sequence: int = number(2)
     available_slots: int = number(3, default=0)
     why: Why | None = number(4, default=None)
+    dispatcher: Address | None = number(5, default=None)
+    request: int = number(6, default=0)
+    attempt: int = number(7, default=0)
 
 
 @message(command=18, event=18)

@@ -33,8 +33,9 @@ class Leads:
 class PlaceLong:
     """Find a group for a request of `tokens` tokens now and at most `longest` in the end. `attempt` is the one to come.
 
-    It waits for room at the manager, in order of arrival within its class, until it is placed, refused or withdrawn.
-    `excluded` instances are to take no part.
+    It waits for room at the manager until it is placed, refused or withdrawn: within its class those with `generated`
+    tokens first, for their clients wait in mid-stream, then in order of arrival of their first attempts. `excluded`
+    instances are to take no part.
     """
 
     request: int = number(1)
@@ -44,6 +45,7 @@ class PlaceLong:
     request_class: RequestClass = number(5, default=RequestClass.INTERACTIVE)
     excluded: tuple[Address, ...] = number(6, default=())
     why: Why | None = number(7, default=None)
+    generated: int = number(8, default=0)
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST)

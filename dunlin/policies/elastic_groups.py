@@ -98,7 +98,7 @@ def longest_that_fits(
     """
     limits = [0]
     staying = [one for one in candidates if not one.leaves and one.address not in excluded]
-    for pool in _pools(staying, across_nodes):
+    for pool in pools_of(staying, across_nodes):
         slots = sum(candidate.capacity_slots for candidate in pool)
         limits.append(min([slots, *(one.max_positions for one in pool if one.max_positions)]))
     return max(limits)
@@ -138,7 +138,7 @@ def choose_members(
 ) -> tuple[GroupCandidate, ...]:
     """The fewest instances of one kind that have `slots` free together, those with the most first; empty: none do."""
     best: tuple[GroupCandidate, ...] = ()
-    for pool in _pools(free, across_nodes):
+    for pool in pools_of(free, across_nodes):
         room, chosen = 0, list[GroupCandidate]()
         for candidate in sorted(pool, key=lambda one: (-one.free_slots, one.requests, one.address)):
             if room >= slots or candidate.free_slots < 1:
@@ -160,7 +160,7 @@ def grow_group(
     return enough or (tuple(one for one in alike if one.free_slots > 0) if some else ())
 
 
-def _pools(candidates: Iterable[GroupCandidate], across_nodes: bool) -> list[list[GroupCandidate]]:
+def pools_of(candidates: Iterable[GroupCandidate], across_nodes: bool) -> list[list[GroupCandidate]]:
     """The candidates by what could be one group, in the order of their addresses."""
     pools: dict[tuple[str, str], list[GroupCandidate]] = {}
     for candidate in sorted(candidates, key=lambda one: one.address):

@@ -135,6 +135,8 @@ GROUP_POLICIES: dict[str, GroupPolicy] = {
     "local_groups": local_groups,
     "prefill_decode": prefill_decode,
     "elastic": elastic,
+    "loongserve": elastic,
 }
-GROUPS_OF_SEVERAL = ("elastic",)
-"""The policies whose groups may have several members, for requests that no instance alone can hold."""
+GROUPS_OF_SEVERAL = ("elastic", "loongserve")
+"""The policies whose groups may have several members, for requests that no instance alone can hold. With `loongserve`
+the manager chooses them by time (`loongserve.grouping`)."""

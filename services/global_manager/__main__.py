@@ -12,6 +12,7 @@ from dunlin.runtime.arguments import CommandParser
 from dunlin.wire.service.options import add_service_flags, service_options
 from dunlin.wire.service.process import run_service
 from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.group_profile import read_times
 from services.global_manager.server import serve
 
 TABLES = {"cluster": ClusterConfig, "manager": GlobalManagerConfig}
@@ -48,9 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = settings_of(arguments)
         config = settings.configure("manager", GlobalManagerConfig)
+        times = read_times(config.groups.profile) if config.groups.profile else None
     except ConfigError as error:
         flags.error(str(error))
-    return run_service(options, lambda: serve(options, config), settings.told())
+    return run_service(options, lambda: serve(options, config, times), settings.told())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ class GroupsConfig:
     policy: str = setting(
         "local_groups",
         "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode. `elastic`: as "
-        "`local_groups`, but several instances serve a request together that is longer than one can hold.",
+        "`local_groups`, but several instances serve a request together that is longer than one can hold. "
+        "`loongserve`: as `elastic`, but how many is decided by how long prompts take, as far as that is known.",
         choices=tuple(GROUP_POLICIES),
         why="a split pays only for steady traffic",
     )
@@ -23,6 +24,12 @@ class GroupsConfig:
         False,
         "Elastic groups may have members on several nodes.",
         why="engines compute together within a node only",
+    )
+    profile: str = setting(
+        "",
+        "With `loongserve`, the store with a profile of the instances' model (`dunlin profile --out`), from which the "
+        "times of prompts are predicted. Empty: groups are chosen as by `elastic`.",
+        why="instances measure their own engines; a manager has none",
     )
     prefill_share: float = setting(
         0.5,

@@ -12,6 +12,7 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import DrainDone, DrainOutcome, DrainReply, DrainRequest, EvacuateDone
+from dunlin.policies.loongserve.inputs import GroupTimes
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet_mirror import FleetMirror
@@ -31,9 +32,9 @@ class MovesDue:
 
 
 class GlobalManagerCore:
-    """One candidate for the lead. Without a term it only listens."""
+    """One candidate for the lead. Without a term it only listens. `times`: what is known of the times of prefills."""
 
-    def __init__(self, address: Address, config: GlobalManagerConfig) -> None:
+    def __init__(self, address: Address, config: GlobalManagerConfig, times: GroupTimes | None = None) -> None:
         self.address = address
         self.fleet = FleetMirror()
         self.totals = ManagerTotals()
@@ -43,7 +44,7 @@ class GlobalManagerCore:
         self._rooms_interval_s = config.kv_handoff.rooms_interval_s
         self._instances: dict[Address, None] = {}
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
-        self._planner = GroupPlanner(config, self.fleet, self._instances, self._heartbeat, self.totals)
+        self._planner = GroupPlanner(config, self.fleet, self._instances, self._heartbeat, self.totals, times)
         self._long = LongRequestRoutes(self._planner, config.long_requests, self.totals)
         self._moves_throttle = PlanThrottle(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
         self._is_reshaped = False

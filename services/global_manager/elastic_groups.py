@@ -7,11 +7,15 @@ is made in a draft, in which whoever runs already comes before whoever waits.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from dunlin.effects import Address
+from dunlin.messages.placement import PlaceLong
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.policies.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
 from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.loongserve.grouping import plan_groups
+from dunlin.policies.loongserve.inputs import GroupTimes, PendingRequest
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.group_draft import GroupDraft
 from services.global_manager.long_requests import LongRequests
@@ -21,10 +25,13 @@ TAKEOVER_GAP = 64
 
 
 class ElasticGroups:
-    """Arranges the groups of one term. `groups` has the members of each after the last arrangement."""
+    """Arranges the groups of one term. `groups` has the members of each after the last arrangement. `times`: what is
+    known of the times of prefills; None: memory alone decides.
+    """
 
-    def __init__(self, config: GlobalManagerConfig, requests: LongRequests) -> None:
+    def __init__(self, config: GlobalManagerConfig, requests: LongRequests, times: GroupTimes | None = None) -> None:
         self.groups: dict[int, tuple[Address, ...]] = {}
+        self._times = times if config.groups.policy == "loongserve" else None
         self._across_nodes = config.groups.across_nodes
         self._unfit_s = config.groups.order_retry_s
         self._idle_s = config.long_requests.idle_group_s
@@ -177,9 +184,13 @@ class ElasticGroups:
         left, keeps those behind it waiting.
         """
         serving = [one for one in candidates if one.serves]
+        if self._times is not None:
+            self._plan_groups(draft, self._times)
         for ask in self._requests.waiting():
             message = ask.message
-            choice = choose_group(message.longest, draft.free(), draft.groups(), message.excluded, self._across_nodes)
+            choice = choose_group(
+                message.longest, draft.free(), _groups_for(message, draft), message.excluded, self._across_nodes
+            )
             if choice is None:
                 if message.longest <= longest_that_fits(serving, message.excluded, self._across_nodes):
                     return
@@ -187,6 +198,19 @@ class ElasticGroups:
             number = choice.number or self._new_number()
             draft.set_members(number, choice.members)
             self._requests.assign(ask, number, choice.why)
+
+    def _plan_groups(self, draft: GroupDraft, times: GroupTimes) -> None:
+        """New groups for the first that wait, by how long their prompts take; others join groups, or wait."""
+        asks = list(takewhile(lambda ask: not ask.message.excluded, self._requests.waiting()))
+        pending = [
+            PendingRequest(index, max(1, ask.message.tokens), max(1, ask.message.tokens, ask.message.longest))
+            for index, ask in enumerate(asks)
+        ]
+        for planned in plan_groups(pending, draft.free(), times, self._across_nodes):
+            number = self._new_number()
+            draft.set_members(number, planned.members)
+            for index in planned.requests:
+                self._requests.assign(asks[index], number, planned.why)
 
     def _new_number(self) -> int:
         number = self.next_group
@@ -199,3 +223,11 @@ class ElasticGroups:
         for table in (self._wishes, self._kept, self._unused, self._idle_since_s):
             for number in [number for number in table if number not in self.groups]:
                 del table[number]
+
+
+def _groups_for(message: PlaceLong, draft: GroupDraft) -> list[ElasticGroup]:
+    """The groups with the room that counts for the request: one whose client waits in mid-stream goes before requests
+    that were promised room and have not begun.
+    """
+    groups = draft.groups()
+    return [replace(group, promised_slots=0) for group in groups] if message.generated else groups

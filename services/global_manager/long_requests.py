@@ -33,9 +33,11 @@ class LongAsk:
         return self.dispatcher, self.message.request
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Its place in the queue: interactive requests first, each class in order of arrival."""
-        return int(self.message.request_class), self.order
+    def rank(self) -> tuple[int, bool, int]:
+        """Its place in the queue: interactive requests first, of each class those whose clients have tokens already,
+        then in order of arrival.
+        """
+        return int(self.message.request_class), not self.message.generated, self.order
 
 
 class LongRequests:

@@ -14,6 +14,7 @@ from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind
 from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.group_plan import GroupCandidate, GroupConstraints
+from dunlin.policies.loongserve.inputs import GroupTimes
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet_mirror import FleetMirror
 from services.global_manager.long_placement import LongPlacement
@@ -48,6 +49,7 @@ class GroupPlanner:
         instances: Mapping[Address, None],
         heartbeat: Heartbeat,
         totals: ManagerTotals,
+        times: GroupTimes | None = None,
     ) -> None:
         self.term: PlanTerm | None = None
         self.long: LongPlacement | None = None
@@ -56,6 +58,7 @@ class GroupPlanner:
         self._instances = instances
         self._heartbeat = heartbeat
         self._totals = totals
+        self._times = times
         self._policy = GROUP_POLICIES[config.groups.policy]
         self._throttle = PlanThrottle(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
         self._retries = 0
@@ -64,7 +67,7 @@ class GroupPlanner:
     def begin(self, term: PlanTerm) -> None:
         """This process leads from now on."""
         self.term = term
-        self.long = LongPlacement(self._config, self._config.groups.policy in GROUPS_OF_SEVERAL)
+        self.long = LongPlacement(self._config, self._config.groups.policy in GROUPS_OF_SEVERAL, self._times)
 
     def end(self) -> None:
         """It leads no more: nothing of the term is known any more."""

@@ -8,6 +8,7 @@ from dunlin.effects import Address, Core, Effect, Message
 from dunlin.membership.election import Election
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import DRAIN, MANAGER_SERVICE, DrainReply, DrainRequest
+from dunlin.policies.loongserve.inputs import GroupTimes
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.envelopes import PLACEMENT, PLAN
 from dunlin.wire.rpc.core_query import CoreQueries
@@ -58,7 +59,7 @@ class TermGuard:
         return effects
 
 
-async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
+async def serve(options: ServiceOptions, config: GlobalManagerConfig, times: GroupTimes | None = None) -> int:
     """Serve until told to stop; returns the exit code.
 
     Raises:
@@ -68,7 +69,7 @@ async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
     guards: list[TermGuard] = []
 
     def make_core(address: Address) -> TermGuard:
-        guards.append(TermGuard(GlobalManagerCore(address, config)))
+        guards.append(TermGuard(GlobalManagerCore(address, config, times)))
         return guards[0]
 
     def make_handlers(host: CoreHost) -> list[Methods]:

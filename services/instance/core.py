@@ -15,7 +15,9 @@ from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import TierReady
 from dunlin.messages.types import TransferStatus
 from services.instance.config import InstanceConfig
+from services.instance.group.leading.led_group import LedGroup
 from services.instance.group.loopback import Loopback
+from services.instance.group.member import GroupMember
 from services.instance.kv.slot_table import SlotTable
 from services.instance.scheduling.step_times import KnownStepTimes
 from services.instance.wiring import InstanceParts
@@ -78,6 +80,16 @@ class InstanceCore:
         """(epoch, plan version) of that order; zeros before the first."""
         return self._parts.group_orders.version
 
+    @property
+    def led_group(self) -> LedGroup | None:
+        """The elastic group that the instance leads; None: it leads none."""
+        return self._parts.group_leader.led
+
+    @property
+    def group_member(self) -> GroupMember:
+        """The instance as a member of its elastic group, also of one that it leads."""
+        return self._parts.member
+
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         if self._parts.group_leader.group or isinstance(message, GroupOrder):
@@ -93,8 +105,8 @@ class InstanceCore:
         if isinstance(message, self._unchanging):
             return effects
         effects += self.migration.advance()
-        effects += self.layer_changes.advance()
         effects += self._parts.member.advance(now_s)
+        effects += self.layer_changes.advance()
         effects += self._parts.group_leader.advance(now_s)
         if self._engine_client.ready is not None:
             effects += self._parts.sequence_rise.raise_starved(now_s)

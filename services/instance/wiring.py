@@ -65,16 +65,7 @@ class InstanceParts:
         self._misses = ObjectiveMisses(config.objectives)
         keep = config.retention
         finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
-        self.engine_client = EngineClient(
-            engine,
-            config.engine_watch,
-            *parts,
-            finished_answers,
-            self.recovery,
-            self.layer_changes,
-            self._misses,
-            lambda answer: self.member.on_step_answer(answer),
-        )
+        self.engine_client = self._make_engine_client(finished_answers)
         moving = (config.migration, config.kv_handoff, config.scheduler)
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
         self.migration = MigrationRouter(
@@ -150,6 +141,21 @@ class InstanceParts:
 
     def _restore(self) -> list[Effect]:
         return self.scheduler.admit_restorable() if self.layer_changes.may_compute else []
+
+    def _make_engine_client(self, finished_answers: FinishedAnswers) -> EngineClient:
+        return EngineClient(
+            self._engine,
+            self._config.engine_watch,
+            self.sequences,
+            self.lifecycle,
+            self.steps,
+            self.host_cache,
+            finished_answers,
+            self.recovery,
+            self.layer_changes,
+            self._misses,
+            lambda answer: self.member.on_step_answer(answer),
+        )
 
     def _make_layer_changes(self) -> LayerChanges:
         return LayerChanges(

@@ -14,12 +14,13 @@ SHORTEST, LONGEST = 1.2, 3.0
 """Lengths of long prompts, as multiples of an instance's slots."""
 MORE_TOKENS = 10
 """Tenants may use so many times more tokens per minute."""
+PRESETS = ("elastic", "loongserve")
 SPARE = 0.9
 """Share of the slots of a node's instances that a long request takes at most, prompt and answer."""
 
 
 def elastic_part(plan: TrialPlan) -> TrialPlan:
-    """The plan under preset elastic, with at least two instances per node whose engines meet, and long prompts."""
+    """The plan under one of `PRESETS`, with at least two instances per node whose engines meet, and long prompts."""
     draw = Random(f"{plan.seed} long prompts")
     instances = max(plan.shape.instances, draw.choice([2, 3, 4]))
     nodes = plan.shape.nodes if instances >= 2 * plan.shape.nodes else 1
@@ -27,14 +28,14 @@ def elastic_part(plan: TrialPlan) -> TrialPlan:
     quotas = plan.shape.quotas and (running, per_minute and per_minute * MORE_TOKENS)
     shape = replace(
         plan.shape,
-        preset="elastic",
         instances=instances,
         nodes=nodes,
         quotas=quotas,
         has_agents=True,
         has_long_prompts=True,
     )
-    return replace(plan, shape=shape, requests=tuple(_stretched(draw, ask, shape) for ask in plan.requests))
+    requests = tuple(_stretched(draw, ask, shape) for ask in plan.requests)
+    return replace(plan, shape=replace(shape, preset=draw.choice(PRESETS)), requests=requests)
 
 
 def _stretched(draw: Random, ask: PlannedRequest, shape: ClusterShape) -> PlannedRequest:

@@ -13,7 +13,9 @@ from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.engine import MapHost
 from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.types import GroupRole
+from dunlin.policies.loongserve.inputs import GroupTimes
 from services.dispatcher.core import DispatcherCore
+from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore
 from services.instance.core import InstanceCore
 from services.instance.scheduling.step_times import PROFILES, SaveLearntSteps
@@ -25,6 +27,7 @@ from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor, tenan
 from simulator.cluster.etcd import SimulatedEtcd
 from simulator.cluster.kv_transport import SimulatedKvTransport
 from simulator.cluster.network import Latencies
+from simulator.cluster.planner_times import planner_times
 from simulator.cluster.roster import Roster
 from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
@@ -98,6 +101,7 @@ class SimulatedCluster:
         )
         self._kvstores: dict[int, Address] = {}
         self._starts = 0
+        self._times: GroupTimes | None = None
         for role, name, count in (
             ("monitor", "monitor", 1),
             ("global_manager", "manager", spec.managers),
@@ -223,7 +227,8 @@ class SimulatedCluster:
         if address.role == "monitor":
             return MonitorCore(address, spec.monitor_config(), self.codec)
         if address.role == "global_manager":
-            return GlobalManagerCore(address, spec.manager_config())
+            config = spec.manager_config()
+            return GlobalManagerCore(address, config, self._planner_times(config))
         if address.role == "dispatcher":
             return DispatcherCore(address, spec.dispatcher_config())
         if address.role == "kvstore":
@@ -231,6 +236,12 @@ class SimulatedCluster:
             return KvstoreCore(address, spec.kvstore_config(node))
         known = profile_of(self.engine.timing) if spec.has_profiles else self.profiles.learnt.get(address.name)
         return InstanceCore(address, spec.instance_config(node), known)
+
+    def _planner_times(self, config: GlobalManagerConfig) -> GroupTimes | None:
+        """Made once: it takes a third of a second, and managers come and go."""
+        if config.groups.policy == "loongserve" and self._times is None:
+            self._times = planner_times(self.spec.engine.timing)
+        return self._times
 
     def _make_engine_supervisor(self, core: InstanceCore) -> SimulatedEngineSupervisor:
         return SimulatedEngineSupervisor(

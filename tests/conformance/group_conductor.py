@@ -213,6 +213,11 @@ class GroupConductor:
         wanted = Verdict(verdict) if self.with_peers.get(member) else Verdict.DISCARD
         return member, Interrupt(wanted, i64(named), ticket=self._tickets, up_to_step=self._rounds)
 
+    def end_step(self, member: int, earlier: int) -> Order:
+        """Of a member's step all leaves: the round's, or one that is over."""
+        self._tickets += 1
+        return member, Interrupt(Verdict.DISCARD, ticket=self._tickets, step=self._rounds - earlier)
+
     def close(self, pick: int) -> list[Order]:
         """A text, at every member that opened it."""
         if not self.texts:

@@ -16,7 +16,7 @@ from tests.engine.build import make_checkpoint
 
 LAYERS = 3
 ROUNDS = ("spread", "ring", "masters", "masters", "masters", "blocks", "blocks", "blocks")
-WITHIN = ("tell", "tell", "work", "work", "interrupt", "close", "forget")
+WITHIN = ("tell", "tell", "work", "work", "interrupt", "end", "close", "forget")
 Within = Sequence[tuple[str, int, int]]
 
 
@@ -106,8 +106,9 @@ def act_within(groups: Groups, op: str, a: int, b: int) -> None:
         if groups.real.is_early(member, LAYERS - 1):
             groups.real.advance(member, 1 + b % 4)
         groups.twin.advance()
-    elif op == "interrupt":
-        order = groups.core.interrupt(member, b % 2, [a, b][: b % 3])
+    elif op in ("interrupt", "end"):
+        is_end = op == "end"
+        order = groups.core.end_step(member, b % 2) if is_end else groups.core.interrupt(member, b % 2, [a, b][: b % 3])
         groups.tell(order)
         groups.real.advance(member, 1)
         groups.twin.reach_safepoint(member, order[1].ticket)

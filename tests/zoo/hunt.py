@@ -6,6 +6,7 @@ Knows nothing of what the bugs are; a bug counts as caught only if an invariant 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator.campaign.long_prompts import elastic_part
 from simulator.campaign.plans import TrialPlan
 from simulator.campaign.runner import plan_of, restless_part
 from simulator.campaign.trial import CampaignTrial
@@ -15,6 +16,7 @@ from tests.zoo import (
     bugs_dispatcher,
     bugs_engines,
     bugs_fences,
+    bugs_groups,
     bugs_instance,
     bugs_starvation,
     bugs_steps,
@@ -28,6 +30,7 @@ BUGS = (
     *bugs_steps.BUGS,
     *bugs_engines.BUGS,
     *bugs_fences.BUGS,
+    *bugs_groups.BUGS,
     *bugs_starvation.BUGS,
 )
 MOST_SEEDS = 400
@@ -93,4 +96,7 @@ def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> R
 
 
 def _plan(bug: Bug, seed: int) -> TrialPlan:
-    return restless_part(plan_of(seed)) if bug.restless else plan_of(seed)
+    plan = plan_of(seed)
+    if bug.elastic:
+        return elastic_part(plan)
+    return restless_part(plan) if bug.restless else plan

@@ -32,7 +32,8 @@ class Swap:
 class Bug:
     """A mistake that a programmer could make. `invariants`: those that it breaks; any of them may notice it.
 
-    `seed` is one that catches it soon: where the hunt begins. `restless`: it is hunted while rows leave their steps.
+    `seed` is one that catches it soon: where the hunt begins. `restless`: it is hunted while rows leave their steps;
+    `elastic`: where prompts are longer than any instance's slots.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Bug:
     swaps: tuple[Swap, ...]
     seed: int = 0
     restless: bool = False
+    elastic: bool = False
 
 
 def swap(

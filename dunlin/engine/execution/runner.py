@@ -210,7 +210,7 @@ def _wrong_extents(opened: Open, slots: int) -> str:
         return "extent columns of different lengths"
     held = 0
     for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
-        if start < -1 or length <= 0 or start + length > slots:
+        if start < -1 or length <= 0 or (start >= 0 and start + length > slots):
             return f"an extent of {length} slots from {start} in a slab of {slots}"
         held += length
     return f"{held} slots for {len(opened.tokens)} tokens" if held > len(opened.tokens) else ""

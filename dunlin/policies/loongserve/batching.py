@@ -46,7 +46,7 @@ class BatchingProblem:
     """Requests and instances that may be cut at the places `request_cuts` and `instance_cuts`, both with 0 and the end.
 
     `lengths` in descending order, `room` the unused slots of each instance. `sizes`: how many instances a batch may
-    have; empty: any number.
+    have; empty: any number. `needs`: the slots that each request needs, if they are not its length.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class BatchingProblem:
         request_cuts: Sequence[int] = (),
         instance_cuts: Sequence[int] = (),
         sizes: Sequence[int] = (),
+        needs: Sequence[int] = (),
     ) -> None:
         self.times = times
         self._sizes = sizes
@@ -65,15 +66,17 @@ class BatchingProblem:
         self._all_tokens = list(accumulate(lengths, initial=0))
         self._all_squares = list(accumulate((each * each for each in lengths), initial=0))
         self._all_room = list(accumulate(room, initial=0))
+        self._all_needs = list(accumulate(needs or lengths, initial=0))
         self.tokens = [self._all_tokens[at] for at in self.requests]
         self.squares = [self._all_squares[at] for at in self.requests]
         self.room = [self._all_room[at] for at in self.instances]
+        self.needs = [self._all_needs[at] for at in self.requests]
         self._upto_s: dict[PrefillPrices, list[float]] = {}
 
     def firsts(self, k: int) -> list[int]:
-        """The cuts h < k such that a batch may have the instances between the two."""
+        """The cuts h < k such that a batch may have the instances between the two; the smallest batch first."""
         last = self.instances[k]
-        return [h for h in range(k) if not self._sizes or last - self.instances[h] in self._sizes]
+        return [h for h in range(k - 1, -1, -1) if not self._sizes or last - self.instances[h] in self._sizes]
 
     def upto_s(self, prices: PrefillPrices) -> list[float]:
         """At each cut of the requests, what all before it take in one prefill, but for the fixed part."""
@@ -86,7 +89,7 @@ class BatchingProblem:
     def batch(self, start: int, stop: int, first: int, last: int) -> BatchPlan | None:
         """The batch of these requests on these instances; None: there is no room."""
         tokens = self._all_tokens[stop] - self._all_tokens[start]
-        if tokens > self._all_room[last] - self._all_room[first]:
+        if self._all_needs[stop] - self._all_needs[start] > self._all_room[last] - self._all_room[first]:
             return None
         squares = self._all_squares[stop] - self._all_squares[start]
         return BatchPlan(start, stop, first, last, self.times.prefill_s(last - first, tokens, squares))
@@ -134,8 +137,8 @@ def best_batches_plainly(problem: BatchingProblem) -> list[BatchPlan] | None:
             prices = problem.times.prices(problem.instances[k] - problem.instances[h])
             for i in range(1, len(problem.requests)):
                 for j in range(i):
-                    tokens = problem.tokens[i] - problem.tokens[j]
-                    if tokens <= problem.room[k] - problem.room[h]:
+                    if problem.needs[i] - problem.needs[j] <= problem.room[k] - problem.room[h]:
+                        tokens = problem.tokens[i] - problem.tokens[j]
                         squares = problem.squares[i] - problem.squares[j]
                         many = problem.requests[i] - problem.requests[j]
                         cost = table.cost[h][j] + many * prices.step_s(tokens, squares)
@@ -162,21 +165,21 @@ class _Column:
         self._first = h
         self._before = table.cost[h]
         self._cost, self._split = table.cost[k], table.split[k]
-        self._requests, self._tokens = problem.requests, problem.tokens
+        self._requests, self._needs = problem.requests, problem.needs
         self._room = problem.room[k] - problem.room[h]
         prices = problem.times.prices(problem.instances[k] - problem.instances[h])
         self._fixed_s, self._upto_s = prices.fixed_s, problem.upto_s(prices)
 
     def fill(self) -> None:
         """All i at which there is a split with room."""
-        before, tokens, room = self._before, self._tokens, self._room
+        before, needs, room = self._before, self._needs, self._room
         last = len(before) - 1
         while before[last] == inf:
             last -= 1
         self._earliest = earliest = [0] * len(before)
         low = 0
         for i in range(len(before)):
-            while tokens[i] - tokens[low] > room:
+            while needs[i] - needs[low] > room:
                 low += 1
             earliest[i] = low
         self._rows = [i for i in range(1, len(before)) if earliest[i] < i and earliest[i] <= last]

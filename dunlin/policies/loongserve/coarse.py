@@ -12,26 +12,31 @@ from dunlin.policies.loongserve.batching import BatchingProblem, BatchPlan, best
 from dunlin.policies.loongserve.inputs import GroupTimes, PlanLimits
 
 
-def batch_within(lengths: Sequence[int], room: Sequence[int], times: GroupTimes, limits: PlanLimits) -> list[BatchPlan]:
-    """Batches of requests, in descending order of length, on instances with so much room.
+def batch_within(
+    lengths: Sequence[int], room: Sequence[int], times: GroupTimes, limits: PlanLimits, needs: Sequence[int] = ()
+) -> list[BatchPlan]:
+    """Batches of requests, in descending order of length, on instances with so much room. `needs`: the slots that each
+    request needs, if they are not its length.
 
-    Raises ValueError where that is less than the requests need in all.
+    Raises ValueError where there is less room than the requests need in all.
     """
     requests = even_cuts([each / max(1, sum(lengths)) + 1.0 / len(lengths) for each in lengths], limits.request_cuts)
     instances = even_cuts([1.0] * len(room), limits.instance_cuts)
-    problem = BatchingProblem(lengths, room, times, requests, instances, _sizes(lengths, room, times))
-    found = best_batches(problem) or best_batches(BatchingProblem(lengths, room, times, requests, instances))
+    problem = BatchingProblem(
+        lengths, room, times, requests, instances, _sizes(max(needs or lengths), room, times), needs
+    )
+    found = best_batches(problem)
     if found is None:  # all requests on all instances are one of the choices
-        raise ValueError(f"{sum(lengths)} tokens have no room in {sum(room)} slots")
+        raise ValueError(f"{sum(needs or lengths)} slots are needed: there is no room in {sum(room)} slots")
     return [part for batch in found for part in _even_parts(problem, batch)]
 
 
-def _sizes(lengths: Sequence[int], room: Sequence[int], times: GroupTimes) -> tuple[int, ...]:
-    """Sizes of batches that are weighed: the measured degrees, all instances, and where the longest request may need
-    more slots, multiples of the largest degree. Others compute as the degree below, and are of use for slots alone.
+def _sizes(most_slots: int, room: Sequence[int], times: GroupTimes) -> tuple[int, ...]:
+    """Sizes of batches that are weighed: the measured degrees, all instances, and where one request may need more
+    slots, multiples of the largest degree. Others compute as the degree below, and are of use for slots alone.
     """
     largest = times.degrees[-1]
-    more = range(largest, len(room), largest) if lengths[0] > largest * min(room) else ()
+    more = range(largest, len(room), largest) if most_slots > largest * min(room) else ()
     return (*times.degrees, *more, len(room))
 
 

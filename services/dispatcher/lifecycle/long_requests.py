@@ -19,7 +19,9 @@ from services.dispatcher.requests.timers import LeaderlessDue, LongAskDue
 
 
 class LongRequestPlacer:
-    """Owns what the managers said of their terms, and since when none leads. Its requests are `journal.deferred`."""
+    """Owns what the managers said of their terms, and whether none has led for long. Its requests are
+    `journal.deferred`.
+    """
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class LongRequestPlacer:
         self._pause_s = config.refusal_pause_s
         self._leaderless_s = config.leaderless_s
         self._terms: dict[Address, int] = {}
-        self._leaderless_since_s: float | None = None
+        self._is_absence_noted = self._is_leaderless = False
         self._absences = 0
 
     @property
@@ -113,13 +115,14 @@ class LongRequestPlacer:
     @handles
     def on_leaderless_due(self, now_s: float, sender: Address, message: LeaderlessDue) -> list[Effect]:
         """No manager has led for long enough: use the groups that there are."""
-        return self._place_without_manager(now_s) if message.absence == self._absences else []
+        self._is_leaderless = self._is_leaderless or message.absence == self._absences
+        return self._place_without_manager(now_s)
 
     def _ask(self, now_s: float, request: Request) -> list[Effect]:
         leader = self.leader
         request.group_refused = False
         if leader is None:
-            return self._note_absence(now_s)
+            return [*self._note_absence(), *self._place_without_manager(now_s)]
         if (request.asked, request.asked_attempt) == (leader, request.attempt + 1):
             return []
         request.asked, request.asked_attempt = leader, request.attempt + 1
@@ -129,7 +132,8 @@ class LongRequestPlacer:
         rejected = [RejectedOption(*request.last_outcome)] if request.last_outcome else []
         why = Why("long", f"ask {leader.name} for a group", figures, tuple(rejected))
         excluded = tuple(request.excluded_instances)
-        ask = PlaceLong(request.number, request.attempt + 1, tokens, longest, request.dispatched_as, excluded, why)
+        number, attempt, request_class = request.number, request.attempt + 1, request.dispatched_as
+        ask = PlaceLong(number, attempt, tokens, longest, request_class, excluded, why, request.generated_tokens)
         return [Send(leader, ask)]
 
     def _ask_later(self, request: Request, delay_s: float) -> Effect:
@@ -156,7 +160,7 @@ class LongRequestPlacer:
         else:
             self._terms.pop(manager, None)
         if self.leader is not None:
-            self._leaderless_since_s = None
+            self._is_absence_noted = self._is_leaderless = False
             self._absences += 1
         effects: list[Effect] = []
         for request in self._journal.deferred:
@@ -165,18 +169,17 @@ class LongRequestPlacer:
                 effects += self._ask(now_s, request)
         return effects
 
-    def _note_absence(self, now_s: float) -> list[Effect]:
-        """A request waits and no manager leads: count from now on, unless that was noted before."""
-        if self._leaderless_since_s is not None:
-            return self._place_without_manager(now_s)
-        self._leaderless_since_s = now_s
+    def _note_absence(self) -> list[Effect]:
+        """A request waits and no manager leads: it counts from now on, unless that was noted before."""
+        if self._is_absence_noted:
+            return []
+        self._is_absence_noted = True
         self._absences += 1
         return [After(self._leaderless_s, LeaderlessDue(self._absences))]
 
     def _place_without_manager(self, now_s: float) -> list[Effect]:
         """Dispatch what waits to the groups of the last view, in order, once no manager has led for long enough."""
-        since_s = self._leaderless_since_s
-        if since_s is None or now_s - since_s < self._leaderless_s:
+        if not self._is_leaderless:
             return []
         effects: list[Effect] = []
         for request in list(self._journal.deferred):

@@ -31,8 +31,8 @@ class DeferredRequests:
         return number in self._requests
 
     def __iter__(self) -> "Iterator[Request]":
-        """Interactive requests first, each class by age."""
-        return iter(sorted(self._requests.values(), key=lambda one: (one.dispatched_as, one.number)))
+        """Interactive requests first, of each class those that have generated tokens, then by age."""
+        return iter(sorted(self._requests.values(), key=_rank))
 
     @property
     def has_changed(self) -> bool:
@@ -69,3 +69,7 @@ class DeferredRequests:
         entered, self.entered = self.entered, []
         ended, self.ended = self.ended, []
         return entered, ended
+
+
+def _rank(request: "Request") -> tuple[int, bool, int]:
+    return request.dispatched_as, not request.generated_tokens, request.number

@@ -174,7 +174,10 @@ class EngineClient:
         return effects
 
     def on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
-        """The engine refused a command and goes on; one that this core did not give ends it: their states differ."""
+        """The engine refused a command and goes on; one that this core did not give ends it: their states differ.
+
+        Rows of a sequence that it did not open are dropped, and it goes back then.
+        """
         if self._steps.is_group_step(message.step):
             self._steps.refuse_group_step(message.step)
             return self._on_group_step(message)
@@ -184,6 +187,8 @@ class EngineClient:
             return self.on_interrupted(now_s, sender, Interrupted(ticket=message.ticket))
         if message.what == "Remap":
             return self._layer_changes.on_unsupported(message)
+        if message.what == "Open":
+            return []
         if self.ready is None:
             self.stale_total += 1
             return []

@@ -101,7 +101,8 @@ class LayerChanges:
     @property
     def is_changing(self) -> bool:
         """Whether an engine lacks layers, or its layers are about to change."""
-        return self._ready is not None and (not self.is_whole or self._change is not None or self._wanted is not None)
+        is_wanted = self._wanted not in (None, self._held)
+        return self._ready is not None and (not self.is_whole or self._change is not None or is_wanted)
 
     @property
     def outstanding(self) -> int:

@@ -25,6 +25,12 @@ class GroupsConfig:
         least=1,
         why="as instance.scheduler.budget_tokens: what a step may hold without holding up other tokens for long",
     )
+    ring: bool = setting(
+        False,
+        "Whether a prompt that members compute in one step of `chunk_tokens` each goes round as a ring, and is kept at "
+        "as few of them as hold it; the others are free at once. It needs slots for both during the step.",
+        why="as long as prompts are computed in several steps anyway, their KV stays where it is computed",
+    )
     ahead_tokens: int = setting(
         128,
         "Slots that are set aside at a member beyond a sequence's tokens, for those that it generates next.",

@@ -72,6 +72,11 @@ class GuestSteps:
         """Whose commands are taken from now on, and where this member stands."""
         self._leader, self._place, self._max_positions = leader, place, ready.max_positions
 
+    @property
+    def running(self) -> RunningGroupStep | None:
+        """The group's step that the engine has not answered."""
+        return self._running
+
     def add(self, command: Command) -> list[Effect]:
         """Take a command; `advance` carries it out."""
         if len(self._waiting) < MAX_WAITING or isinstance(command, CloseGuest):
@@ -226,12 +231,13 @@ class GuestSteps:
     def _open(self, asked: OpenGuest, known: Guest | None) -> list[Effect]:
         if wrong := self._wrong(asked, known):
             return [self._refuse_guest(asked, wrong)]
-        guest = known or self.guests.add(asked.sequence)
+        guest = known or self.guests.add(asked)
         answer = self._resize(asked, guest)
         if isinstance(answer.message, GuestRefused):
             if known is None:
                 self.guests.close(guest)
             return [answer]
+        guest.opened = asked
         self.guests.unbind(guest, asked.elsewhere_tokens)
         closed = [] if known is None else [Send(self._engine, Close(guest.number))]
         return [*closed, Send(self._engine, self._opened(asked, guest)), answer]
@@ -281,4 +287,7 @@ class GuestSteps:
     def _refuse_guest(self, asked: OpenGuest | GrowGuest, reason: str) -> Send:
         available = self.guests.available_slots
         why = Why("group", "refuse", (Figure("available_slots", available),), (RejectedOption("take it", reason),))
-        return Send(self._leader, GuestRefused(asked.group, asked.sequence, available, why))
+        guest = self.guests.get(asked.sequence)
+        opened = asked if isinstance(asked, OpenGuest) else guest.opened if guest is not None else None
+        of_whom = () if opened is None else (opened.dispatcher, opened.request, opened.attempt)
+        return Send(self._leader, GuestRefused(asked.group, asked.sequence, available, why, *of_whom))

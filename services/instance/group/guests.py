@@ -7,6 +7,7 @@ Set-aside slots count as reserved, bound ones as owned. Knows no step and no eng
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from dunlin.messages.group import OpenGuest
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.residency import Extent, SlotUse, Span
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -20,9 +21,13 @@ class SpareSlots:
 
 @dataclass(slots=True, eq=False)
 class Guest:
-    """A guest, and the owner of its bound slots. `spare` owns the others, for the positions `[bound, all)`."""
+    """A guest, and the owner of its bound slots. `spare` owns the others, for the positions `[bound, all)`.
+
+    `opened`: what the leader said of it last.
+    """
 
     number: int
+    opened: OpenGuest
     spare: SpareSlots = field(default_factory=SpareSlots)
 
 
@@ -57,11 +62,11 @@ class GuestTable:
         """The guest of that number; None: it is not open."""
         return self._guests.get(number)
 
-    def add(self, number: int) -> Guest:
+    def add(self, opened: OpenGuest) -> Guest:
         """Add a guest without slots. Raises ValueError if it is there already."""
-        if number in self._guests:
-            raise ValueError(f"guest {number} is open")
-        guest = self._guests[number] = Guest(number)
+        if opened.sequence in self._guests:
+            raise ValueError(f"guest {opened.sequence} is open")
+        guest = self._guests[opened.sequence] = Guest(opened.sequence, opened)
         return guest
 
     def slots(self, guest: Guest) -> int:

@@ -5,7 +5,6 @@ The manager's order is the lease: commands of its group's leader are carried out
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dunlin.cores.handlers import handles
@@ -69,6 +68,16 @@ class GroupMember:
 
     def __repr__(self) -> str:
         return f"[lease: {self._lease} | said: {self._said is not None} | {self._steps!r}]"
+
+    @property
+    def relied_on_by(self) -> Address | None:
+        """The leader that was told that this member is ready, and not that it lost its guests; None: there is none."""
+        return self._lease[1] if self._lease is not None and self._said is not None else None
+
+    @property
+    def steps(self) -> GuestSteps:
+        """The guests here and the group's steps."""
+        return self._steps
 
     def report_fields(self) -> dict[str, Any]:
         """The fields of a report that tell of guests."""
@@ -144,8 +153,10 @@ class GroupMember:
     # --- what the leader must know ---
 
     def _say_ready(self, ready: EngineReady, leader: Address, joined: JoinGroup) -> list[Effect]:
-        guests, said = self._steps.guests, self._said
-        now = MemberReady(
+        guests = self._steps.guests
+        if self._is_said(ready):
+            return []
+        self._said = MemberReady(
             joined.group,
             self._engine,
             self._met_engines.agent,
@@ -156,11 +167,17 @@ class GroupMember:
             ready.weights_digest,
             ready.kv_dtype,
         )
-        if said is not None and _is_much_alike(said, now):
-            return []
-        self._said = now
         self._steps.on_place(leader, self._place(ready, joined), ready)
-        return [Send(leader, now)]
+        return [Send(leader, self._said)]
+
+    def _is_said(self, ready: EngineReady) -> bool:
+        """Whether nothing that one engine may change has, but a few of the available slots."""
+        said, guests = self._said, self._steps.guests
+        if said is None:
+            return False
+        capacity, changed = guests.capacity, abs(guests.available_slots - said.available_slots)
+        is_same = (said.agent, said.layout, said.capacity_slots) == (self._met_engines.agent, ready.layout, capacity)
+        return is_same and changed * SAID_PARTS < max(capacity, 1)
 
     @handles
     def on_meet_members(self, now_s: float, sender: Address, asked: MeetMembers) -> list[Effect]:
@@ -224,13 +241,6 @@ class GroupMember:
     def on_step_answer(self, answer: StepDone | Unsupported) -> list[Effect]:
         """The engine's answer to a group's step."""
         return self._steps.on_done(answer) if isinstance(answer, StepDone) else self._steps.on_refused(answer.detail)
-
-
-def _is_much_alike(said: MemberReady, now: MemberReady) -> bool:
-    """Whether nothing changed but a few of the available slots."""
-    changed = abs(now.available_slots - said.available_slots)
-    is_same = replace(now, available_slots=said.available_slots) == said
-    return is_same and changed * SAID_PARTS < max(now.capacity_slots, 1)
 
 
 def _version(asked: JoinGroup) -> tuple[int, int]:

@@ -66,7 +66,7 @@ def read_rows(step: GroupStep, guests: GuestTable, place: MemberPlace) -> list[G
     """
     _check_columns(step)
     rows = _rows(step, guests)
-    for member in {*step.span_member, *step.serve_member}:
+    for member in sorted({*step.span_member, *step.serve_member}):
         if member == place.me or member not in place.engines:
             raise StepRefusal(f"member {member} is not one of {sorted(place.engines)}")
     for row in rows:

@@ -82,8 +82,12 @@ class StepLedger:
         return [sequence for sequence in running if not self.is_held(sequence)]
 
     def executing_rows(self) -> list[tuple[Sequence, int]]:
-        """(sequence, stop of its row) of the oldest step with rows, which the engine computes or did when it ended."""
-        for rows in self._outstanding.values():
+        """(sequence, stop of its row) of the oldest step with rows, which the engine computes or did when it ended;
+        none while that is a step of a group.
+        """
+        for number, rows in self._outstanding.items():
+            if number in self._group_steps:
+                break
             if rows.sequences:
                 return list(zip(rows.sequences, rows.stops, strict=True))
         return []

@@ -37,9 +37,11 @@ class GroupMeetings:
         return self._begun.get((peer, engine), (0, 0.0))[0] == exchange
 
     def begun_s(self, engine: Address, peer: Address, exchange: int) -> float | None:
-        """When the engine began its step of the exchange with the peer; None: it has not."""
+        """When the engine began its step of the exchange with the peer; 0: it is past it; None: it has not."""
         begun, at_s = self._begun.get((engine, peer), (0, 0.0))
-        return at_s if begun >= exchange else None
+        if begun == exchange:
+            return at_s
+        return 0.0 if begun > exchange else None
 
     def reach(self, engine: Address, peer: Address, exchange: int, told: Told) -> None:
         """The engine's step of the exchange with the peer is through."""

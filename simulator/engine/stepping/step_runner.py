@@ -213,7 +213,9 @@ class SimulatedStepRunner:
         """All rows leave: they cannot be computed without a peer."""
         discard = LeavingRows(Interrupt(Verdict.DISCARD), self._sequences, self.parked, self._audit)
         discard.take_running(running.queued)
-        return [*self._end_early(now_s, running), *self.begin(now_s)]
+        ended = self._end_early(now_s, running)
+        # An interrupt that waited for a safepoint of it is answered all the same.
+        return [*ended, *(self._take_effect(now_s) if self._interrupts else self.begin(now_s))]
 
     def _end_early(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
         self._turn += 1

@@ -95,7 +95,8 @@ def test_cuts_rise_from_the_first_to_the_last(weights: list[float], parts: int) 
     cuts = even_cuts(weights, parts)
     assert (cuts[0], cuts[-1]) == (0, len(weights))
     assert all(one < two for one, two in pairwise(cuts))
-    assert len(cuts) - 1 == min(parts, len(weights))
+    assert len(cuts) - 1 <= max(parts, 1)
+    assert len(weights) > parts or cuts == list(range(len(weights) + 1))
 
 
 @given(problems(), st.integers(1, 4), st.integers(1, 3))
@@ -113,6 +114,12 @@ def test_fewer_cuts_give_a_plan_that_holds_and_is_no_better(problem: BatchingPro
     assert all(one.stop == two.start and one.last <= two.first for one, two in pairwise(found))
     assert all(sum(lengths[batch.start : batch.stop]) <= sum(room[batch.first : batch.last]) for batch in found)
     assert total_s(found) >= total_s(best) - 1e-9
+
+
+def test_a_request_beyond_the_largest_degree_gets_as_many_as_hold_it() -> None:
+    found = batch_within([35, 5, 5, 5], [10] * 8, times_of(1.0, 0.5), PlanLimits())
+    assert [(batch.start, batch.stop, batch.last - batch.first) for batch in found[:1]] == [(0, 1, 4)]
+    assert total_s(found) == 17.5 + 2.5 + 5.0 + 5.0
 
 
 def test_equal_requests_are_parted_evenly_beyond_the_cuts() -> None:

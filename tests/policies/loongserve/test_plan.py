@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dunlin.effects import Address
 from dunlin.policies.loongserve.allocation import KvMove, allocate
-from dunlin.policies.loongserve.dispatching import dispatch
+from dunlin.policies.loongserve.dispatching import Dispatched, dispatch
 from dunlin.policies.loongserve.inputs import (
     NO_BATCH,
     DecodeBatch,
@@ -95,6 +95,16 @@ def test_a_long_request_may_need_the_slots_of_several_batches() -> None:
     assert [weighing.of for weighing in found.weighed] == [(0, 1, 2)]
 
 
+def test_batches_with_the_most_room_are_weighed_first_and_each_for_itself() -> None:
+    """Batch 3 has most room, but is about to end; batch 2 is not, and its slots alone are enough."""
+    instances = [instance(number, 100 + number, 10, number) for number in range(3)]
+    ends = {2: 1.99, 1: 0.0, 0: 0.0}
+    running = [batch(number + 1, number, executed_s=ends[number]) for number in range(3)]
+    found = dispatch([request(1, 80)], running, instances, TIMES, LIMITS)
+    assert [(weighing.of, weighing.taken) for weighing in found.weighed] == [((2,), False), ((1,), True)]
+    assert (found.count, found.borrowed) == (1, (1,))
+
+
 # --- allocation ---
 
 
@@ -106,6 +116,40 @@ def test_kv_of_an_interrupted_batch_moves_out_of_the_way_if_it_can() -> None:
         limited = replace(dispatch([request(1, 100)], running, others, TIMES, LIMITS), borrowed=(0,), count=1)
         found = allocate(replace(limited, tokens=100, borrowed=(0,)), [batch(1, 0)], others, SLOW, LIMITS)
         assert (found.instances, found.moves, found.preempted) == ((2, 0), moves, preempted)
+
+
+def borrowed_by(tokens: int, *batches: int) -> Dispatched:
+    return Dispatched(1, tokens, tokens * tokens, batches)
+
+
+def test_kv_moves_to_no_instance_that_may_be_taken_next() -> None:
+    """Both instances of batch 1 are needed: what lies at the first goes to batch 2's, though that has less room."""
+    instances = [instance(0, 90, 10, 0), instance(1, 80, 20, 0), instance(2, 40, 60, 1)]
+    found = allocate(borrowed_by(150, 0), [batch(1, 0, 1), batch(2, 2)], instances, SLOW, LIMITS)
+    assert found.instances == (0, 1)
+    assert found.moves == (KvMove(0, 0, 2, 10), KvMove(0, 1, 2, 20))
+
+
+def test_a_batch_whose_kv_has_nowhere_to_go_waits() -> None:
+    instances = [instance(0, 90, 10, 0), instance(1, 80, 20, 0), instance(2, 5, 95, 1)]
+    found = allocate(borrowed_by(150, 0), [batch(1, 0, 1), batch(2, 2)], instances, SLOW, LIMITS)
+    assert (found.instances, found.moves, found.preempted) == ((0, 1), (), (0,))
+
+
+def test_slots_stay_for_the_tokens_that_come_next() -> None:
+    """Two rows need 8 slots in the next steps: 8 more than instance 1's KV must be free elsewhere."""
+    for free, taken in ((107, (0,)), (108, (0, 1))):
+        instances = [instance(0, 5000), instance(1, 5000, 100, 0), instance(2, free, 500, 0)]
+        running = [batch(1, 1, 2)]
+        assert allocate(borrowed_by(1000), running, instances, TIMES, LIMITS).instances == taken
+
+
+def test_an_instance_that_got_kv_is_not_taken_itself() -> None:
+    """Instance 1's KV goes to 2, which then has the fewest used slots of batch 1, and stays."""
+    instances = [instance(0, 5000), instance(1, 50, 1, 0), *(instance(n, 900 - n, 10 * n, 0) for n in range(2, 5))]
+    found = allocate(borrowed_by(2000), [batch(1, 1, 2, 3, 4)], instances, TIMES, LIMITS)
+    assert found.moves[0] == KvMove(0, 1, 2, 1)
+    assert found.instances == (0, 1, 3, 4)
 
 
 SLOW = replace(TIMES, move_tokens_per_s=1e-3)
@@ -171,6 +215,14 @@ def test_masters_are_as_few_as_have_slots_for_the_next_tokens() -> None:
 # --- all of it ---
 
 
+def test_neighbours_share_a_batch() -> None:
+    """Two prompts, and two nodes whose instances are listed in turns."""
+    instances = [replace(instance(number, 1000), location=f"node-{number % 2}") for number in range(4)]
+    times = replace(TIMES, measured={size: TIMES.measured[size] for size in (1, 2)}, tipping_s=10.0)
+    found = plan([request(1, 900), request(2, 900)], [], instances, times, LIMITS)
+    assert sorted(sorted(prefill.instances) for prefill in found.prefills) == [[0, 2], [1, 3]]
+
+
 @st.composite
 def moments(draw: st.DrawFn) -> tuple[list[PendingRequest], list[DecodeBatch], list[ElasticInstance]]:
     pending = [
@@ -215,6 +267,7 @@ def test_a_plan_holds(moment: tuple[list[PendingRequest], list[DecodeBatch], lis
         assert sum(share.count for share in up.masters) <= batches[up.batch].rows
         assert {share.instance for share in up.masters} <= {*batches[up.batch].instances, *up.added}
         assert up.batch not in found.preempted
+        assert {*taken}.isdisjoint(batches[up.batch].instances)
 
 
 def check_slots(found: Plan, pending: Sequence[PendingRequest], instances: Sequence[ElasticInstance]) -> None:
@@ -234,3 +287,14 @@ def check_slots(found: Plan, pending: Sequence[PendingRequest], instances: Seque
         assert {share.instance for share in prefill.kept} <= set(prefill.instances)
         assert prefill.instances[0] == prefill.kept[0].instance
         assert all(0 < share.count <= unused[share.instance] for share in prefill.kept)
+
+
+def test_a_batch_that_lost_an_instance_does_not_grow_at_once() -> None:
+    """Instance 0 is idle and too small for the prompt, which gets batch 1's instance; its rows are to go elsewhere."""
+    instances = [instance(0, 10), instance(1, 90, 10, 0), instance(2, 500, 10, 1)]
+    running = [batch(1, 1, rows=20, inverse_outputs=0.0), batch(2, 2, executed_s=2.0)]
+    times = replace(SLOW, measured={1: TIMES.measured[1]})
+    found = plan([request(1, 85)], running, instances, times, LIMITS)
+    assert [prefill.instances for prefill in found.prefills] == [(1,)]
+    assert [move.target for move in found.moves] == [2]
+    assert found.scale_ups == ()

@@ -11,6 +11,7 @@ from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.placement import Leads, LongPlaced, LongRefusal, PlaceLong, WithdrawLong
 from dunlin.messages.plan import AskMembers, GroupOrder, GroupOrderDone, GroupOrderRefused, ReturnMembers
 from dunlin.messages.types import GroupKind, GroupRole, RequestClass
+from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore, MovesDue
 from tests.settings import configured
@@ -27,9 +28,12 @@ ALONE = GroupKind.LOCAL
 class Fleet:
     """A leading manager, instances that follow their orders (but for the `silent`), and the views that show it."""
 
-    def __init__(self, *instances: Address, slots: int = 100, leads: bool = True, **settings: Any) -> None:
-        config = configured(GlobalManagerConfig, preset="elastic", role="manager", **settings)
-        self.core = GlobalManagerCore(ME, config)
+    def __init__(
+        self, *instances: Address, slots: int = 100, leads: bool = True, preset: str = "elastic",
+        times: GroupTimes | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        config = configured(GlobalManagerConfig, preset=preset, role="manager", **settings)
+        self.core = GlobalManagerCore(ME, config, times)
         self.now_s = 0.0
         self.silent: set[Address] = set()
         self.orders: dict[Address, GroupOrder] = {}
@@ -173,6 +177,27 @@ def test_a_batch_request_that_rose_keeps_its_place_among_the_interactive_ones() 
     assert fleet.ask(3, 190) == []
     assert fleet.ask(2, 190) == [], "the same attempt, as an interactive one"
     assert [answer.request for answer in fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))] == [2]
+
+
+def test_a_request_that_is_asked_for_anew_goes_before_younger_ones() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 190)
+    assert fleet.ask(2, 180) == []
+    fleet.view(a={"free_slots": 10}, b={"free_slots": 10})
+    assert fleet.ask(1, 190, attempt=2) == []
+    answers = fleet.heard(lambda: fleet.view(a={"free_slots": 100}, b={"free_slots": 100}))
+    assert [(answer.request, answer.attempt) for answer in answers] == [(1, 2)]
+
+
+def test_a_client_in_mid_stream_goes_before_requests_that_have_not_begun() -> None:
+    fleet = Fleet(A, B, C)
+    first = fleet.placed(1, 190)
+    fleet.view(a={"free_slots": 0, "guest_slots": 100}, b={"free_slots": 10, "guest_slots": 90})
+    second = fleet.placed(2, 100)
+    assert fleet.ask(3, 50) == []
+    answer = fleet.placed(4, 100, attempt=3, by=D2, generated=7)
+    assert answer.group in (first.group, second.group), "the room of one that was promised it and has not begun"
+    assert fleet.core.report().long_waiting == 1
 
 
 def test_an_attempt_that_is_asked_for_again_gets_the_same_answer_and_a_newer_one_a_new_one() -> None:
@@ -425,3 +450,28 @@ def test_the_next_manager_goes_on_with_the_groups_that_it_finds_and_with_higher_
     answer = new.placed(1, 100, attempt=2)
     assert answer.leader == A, "the group that it found has 300 slots free"
     assert new.placed(2, 100, excluded=(A,)).group > placed.group + 1
+
+
+def test_with_times_a_prompt_gets_as_many_instances_as_make_it_faster() -> None:
+    """By memory alone two of four instances are enough (`elastic`); by time all four, but for one that is busy."""
+    times = GroupTimes({size: PrefillPrices(0.1, 0.01 / size, 0.0) for size in (1, 2, 3, 4)}, 1.0, 5.0, 1.0, 8)
+    for policy, known, members in (
+        ("elastic", times, "ab"), ("loongserve", None, "ab"), ("loongserve", times, "abd")
+    ):  # fmt: skip
+        fleet = Fleet(A, B, C, D, times=known, preset=policy)
+        fleet.view(c={"running": 3})
+        placed = fleet.placed(1, 150)
+        assert fleet.groups() == {placed.group: members}
+        assert placed.leader == A
+    assert placed.why is not None
+    assert placed.why.policy == "loongserve"
+
+
+def test_with_times_what_does_not_fit_joins_a_group_or_waits() -> None:
+    times = GroupTimes({1: PrefillPrices(0.1, 0.01, 0.0), 2: PrefillPrices(0.1, 0.005, 0.0)}, 1.0, 5.0, 1.0, 8)
+    fleet = Fleet(A, B, times=times, preset="loongserve")
+    first = fleet.placed(1, 120)
+    assert fleet.placed(2, 70).group == first.group
+    assert fleet.ask(3, 50) == []
+    (later,) = fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))
+    assert (later.request, later.group) == (3, first.group)

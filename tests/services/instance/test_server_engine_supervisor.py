@@ -136,14 +136,19 @@ DETERMINISTIC = {"deterministic": True}
 LENGTH = 300  # streams still when the signal arrives, however fast the engine is
 
 
-async def undisturbed(model: Path, *requests: int) -> dict[int, list[int]]:
-    """What these requests are answered when nothing happens."""
-    async with seated(model, DETERMINISTIC) as seat:
-        await seat.until_ready()
-        for request in requests:
-            seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
-        await seat.until(lambda: all(seat.has_ended(request) for request in requests), "the ends")
-        return {request: seat.text(request) for request in requests}
+@pytest.fixture(scope="module")
+def expected(model: Path) -> dict[int, list[int]]:
+    """What requests 1 and 2 are answered when nothing happens."""
+
+    async def story() -> dict[int, list[int]]:
+        async with seated(model, DETERMINISTIC) as seat:
+            await seat.until_ready()
+            for request in (1, 2):
+                seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+            await seat.until(lambda: all(seat.has_ended(request) for request in (1, 2)), "the ends")
+            return {request: seat.text(request) for request in (1, 2)}
+
+    return asyncio.run(story())
 
 
 def stop_for_good(pid: int) -> None:
@@ -156,10 +161,9 @@ def kill_it(pid: int) -> None:
 
 @pytest.mark.parametrize(("end", "stuck_s"), [(kill_it, TIMEOUT_S), (stop_for_good, 3.0)])
 def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
-    model: Path, end: Callable[[int], None], stuck_s: float
+    model: Path, expected: dict[int, list[int]], end: Callable[[int], None], stuck_s: float
 ) -> None:
     async def story() -> None:
-        expected = await undisturbed(model, 1, 2)
         async with seated(model, DETERMINISTIC, engine_watch__stuck_s=stuck_s) as seat:
             first = await seat.until_ready()
             for request in expected:
@@ -180,9 +184,8 @@ def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
     asyncio.run(story())
 
 
-def test_an_engine_that_stands_by_takes_over(model: Path) -> None:
+def test_an_engine_that_stands_by_takes_over(model: Path, expected: dict[int, list[int]]) -> None:
     async def story() -> None:
-        expected = await undisturbed(model, 1)
         async with seated(model, {**DETERMINISTIC, "standby": True}) as seat:
             first = await seat.until_ready()
             heir = await seat.until_one_stands_by()
@@ -216,9 +219,10 @@ def test_a_request_without_a_number_fails_beside_one_that_goes_on(tmp_path: Path
     asyncio.run(story())
 
 
-def test_a_poison_request_is_found_and_stopped_and_the_others_hear_nothing_of_it(model: Path) -> None:
+def test_a_poison_request_is_found_and_stopped_and_the_others_hear_nothing_of_it(
+    model: Path, expected: dict[int, list[int]]
+) -> None:
     async def story() -> None:
-        expected = await undisturbed(model, 1, 2)
         engine = {**DETERMINISTIC, "module": "tests.fakes.poison_engine", "standby": True}
         async with seated(model, engine) as seat:
             await seat.until_ready()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone
-from dunlin.messages.types import GroupKind
-from dunlin.policies.elastic import Block
+from dunlin.policies.elastic import Block, RingPlan
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
 
@@ -20,12 +19,18 @@ MAX_OUTSTANDING = 2
 class ExchangeRow:
     """A sequence's part of an exchange: its blocks, in order of position, each computed by its member.
 
-    `samples`: the member of the last block chooses the next token.
+    `samples`: the member of the last block chooses the next token. With a `ring` the blocks are what stays.
     """
 
     spread: SpreadSequence
     blocks: tuple[Block, ...]
     samples: bool
+    ring: RingPlan | None = None
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The members that compute it."""
+        return self.ring.stripes if self.ring is not None else tuple(block.member for block in self.blocks)
 
     @property
     def start(self) -> int:
@@ -53,7 +58,6 @@ class Exchange:
     rows: list[ExchangeRow]
     timing: StepTiming
     waiting: set[int]
-    kind: GroupKind = GroupKind.MASTERS
     answers: dict[int, StepDone | None] = field(default_factory=dict)
     refusal: str = ""
     is_cancelled: bool = False
@@ -70,10 +74,10 @@ class Exchange:
         return any(done is None or len(done.left) > 0 for done in self.answers.values())
 
     def is_computed(self, row: ExchangeRow) -> bool:
-        """Whether every block of the row was."""
+        """Whether every part of the row was."""
         number = row.spread.number
-        for block in row.blocks:
-            done = self.answers.get(block.member)
+        for member in row.members:
+            done = self.answers.get(member)
             if done is None or number in done.left or number in done.dropped or number in done.failed:
                 return False
         return True

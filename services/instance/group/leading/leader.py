@@ -56,6 +56,11 @@ class GroupLeader:
         self._led: LedGroup | None = None
 
     @property
+    def led(self) -> LedGroup | None:
+        """The group that is led."""
+        return self._led
+
+    @property
     def group(self) -> int:
         """The number of the group that is led; 0: none."""
         return self._led.number if self._led is not None else 0

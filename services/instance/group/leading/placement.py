@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from dunlin.effects import After, Effect
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, Why
-from dunlin.policies.elastic import PLACEMENT_POLICIES, Demand, MemberRoom, Shares, choose_master, missing_slots
+from dunlin.policies.elastic import (
+    PLACEMENT_POLICIES,
+    Demand,
+    MemberRoom,
+    Shares,
+    choose_master,
+    missing_slots,
+    plan_ring,
+)
 from services.instance.group.config import GroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import Roster
@@ -105,10 +113,36 @@ class SpreadPlacement:
 
     def _open(self, spread: SpreadSequence) -> list[Effect]:
         """Ask members for slots for a waiting sequence; nothing where they have too few."""
-        asked = self._place(spread, len(spread.sequence.tokens))
+        asked = self._open_ring(spread) or self._place(spread, len(spread.sequence.tokens))
         if asked:
             self._sequences.transition(spread.sequence, SequenceState.SPREAD)
         return asked
+
+    def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
+        """Ask for the slots of a ring that computes the prompt in one step, if members have them."""
+        if not self._config.ring:
+            return []
+        ahead, most = self._ahead(spread), self._config.chunk_tokens
+        demand, rooms = Demand(len(spread.sequence.tokens), ahead, most), self._rooms(spread)
+        ring = spread.ring = plan_ring(demand, rooms, most)
+        if ring is None:
+            return []
+        slots = {member: ring.slots(member) for member in ring.stripes}
+        slots[ring.kept[-1].member] += max(0, ahead - len(ring.stripe(ring.kept[-1].member)))
+        why = _why("ring", demand, rooms, slots, spread)
+        return [self._ask(spread, member, slots[member], why) for member in sorted(slots)]
+
+    def _end_ring(self, spread: SpreadSequence) -> list[Effect]:
+        """Its ring is computed: members where nothing stays are free for others. Or it cannot be: go on without."""
+        ring, effects = spread.ring, list[Effect]()
+        if ring is None or (not spread.sequence.valid and (spread.sequence.issued or spread.has_ring_slots)):
+            return []
+        spread.ring = None
+        for member in ring.stripes if spread.sequence.valid else ():
+            if not spread.guests[member].tokens:
+                spread.left.add(member)
+                effects += self._requests.close(spread, member)
+        return effects
 
     def _place(self, spread: SpreadSequence, tokens: int) -> list[Effect]:
         """Ask members for slots for so many tokens, and for those after them if there is room for both."""
@@ -125,6 +159,8 @@ class SpreadPlacement:
         """Ask for what a sequence with guests lacks, or will soon."""
         if spread.is_opening or spread.is_rolling_back or spread.redo:
             return []
+        if spread.ring is not None and (effects := self._end_ring(spread)):
+            return effects
         if not spread.sequence.has_sampled:
             # Members refused slots for its prompt, or are lost.
             return self._place(spread, spread.missing) if spread.missing else []

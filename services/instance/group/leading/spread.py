@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dunlin.messages.types import RejectedOption
-from dunlin.policies.elastic import Block, MemberRoom
+from dunlin.policies.elastic import Block, MemberRoom, RingPlan
 from services.instance.sequence.table import Sequence as InstanceSequence
 from services.instance.sequence.table import SequenceState
 
@@ -42,7 +42,7 @@ class SpreadSequence:
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
     `refusals`: what members said last that had no slots for it. Members that it has `left` lost it without its tokens:
-    their engines know its number as that of an older sequence.
+    their engines know its number as that of an older sequence. `ring`: how its prompt is computed, until it is.
     """
 
     sequence: InstanceSequence
@@ -54,6 +54,7 @@ class SpreadSequence:
     is_paused: bool = False
     failures: int = 0
     left: set[int] = field(default_factory=set)
+    ring: RingPlan | None = None
     refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
     @property
@@ -101,6 +102,13 @@ class SpreadSequence:
         """The members where tokens of it lie or are being computed."""
         return {block.member for block in self.blocks}
 
+    @property
+    def has_ring_slots(self) -> bool:
+        """Whether every member of its ring has the slots for it."""
+        ring = self.ring
+        found = [] if ring is None else [(self.guests.get(member), ring.slots(member)) for member in ring.stripes]
+        return all(guest is not None and guest.room >= slots for guest, slots in found)
+
     def issue(self, blocks: Sequence[Block], samples: bool) -> None:
         """A step computes these blocks."""
         for block in blocks:
@@ -130,6 +138,8 @@ class SpreadSequence:
         if self.guests.pop(member, None) is None:
             return False
         self.left.add(member)
+        if self.ring is not None and member in self.ring.stripes:
+            self.ring = None
         return member in self.holders().union(block.member for blocks in self.redo for block in blocks)
 
     def forget_text(self, member: int) -> None:

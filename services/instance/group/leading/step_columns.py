@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dunlin.messages.group import GroupStep
 from dunlin.messages.types import GroupKind, i8, i32, i64
-from dunlin.policies.elastic import Block
+from dunlin.policies.elastic import Block, RingPlan
 from services.instance.group.leading.exchanges import ExchangeRow
 
 
@@ -34,13 +34,13 @@ class _Columns:
     parts: list[_Part] = field(default_factory=list)
 
 
-def group_steps(
-    group: int, exchange: int, rows: list[ExchangeRow], kind: GroupKind = GroupKind.MASTERS
-) -> dict[int, GroupStep]:
-    """The step of each member that masters a row or serves a span, by member.
+def group_steps(group: int, exchange: int, rows: list[ExchangeRow]) -> dict[int, GroupStep]:
+    """The step of each member that masters a row, serves a span or has a stripe, by member. A ring's row is alone.
 
     A holder serves the parts of one master in the order of that one's rows, as its engine reads them.
     """
+    if rows[0].ring is not None:
+        return _ring_steps(group, exchange, rows[0], rows[0].ring)
     members: dict[int, _Columns] = {}
     for row in rows:
         for block in row.blocks:
@@ -53,17 +53,45 @@ def group_steps(
             for holder in sorted({span.member for span in mastered.spans}):
                 spans = [span for span in mastered.spans if span.member == holder]
                 members.setdefault(holder, _Columns()).parts.append(_Part(mastered, spans))
-    return {member: _step(group, exchange, kind, members[member]) for member in sorted(members)}
+    return {member: _step(group, exchange, members[member]) for member in sorted(members)}
 
 
-def _step(group: int, exchange: int, kind: GroupKind, columns: _Columns) -> GroupStep:
+def _ring_steps(group: int, exchange: int, row: ExchangeRow, ring: RingPlan) -> dict[int, GroupStep]:
+    """Each member's stripe, those of the others as its spans, and what stays there."""
+    steps: dict[int, GroupStep] = {}
+    for member in sorted(ring.stripes):
+        own = ring.stripe(member)
+        others = [(ring.stripe(other), other) for other in ring.stripes if other != member]
+        kept = [block for block in ring.kept if block.member == member]
+        steps[member] = GroupStep(
+            group,
+            exchange,
+            GroupKind.RING,
+            sequence=i64([row.spread.number]),
+            start=i64([own.start]),
+            stop=i64([own.stop]),
+            sample=i8([row.samples and member == row.sampler]),
+            stride=i64([own.step]),
+            span_row=i32([0] * len(others)),
+            span_start=i64([stripe.start for stripe, _ in others]),
+            span_stop=i64([stripe.stop for stripe, _ in others]),
+            span_member=i32([other for _, other in others]),
+            span_stride=i64([stripe.step for stripe, _ in others]),
+            keep_row=i32([0] * len(kept)),
+            keep_start=i64([block.start for block in kept]),
+            keep_stop=i64([block.stop for block in kept]),
+        )
+    return steps
+
+
+def _step(group: int, exchange: int, columns: _Columns) -> GroupStep:
     rows, parts = columns.rows, columns.parts
     spans = [(index, span) for index, row in enumerate(rows) for span in row.spans]
     served = [(index, span) for index, part in enumerate(parts) for span in part.spans]
     return GroupStep(
         group,
         exchange,
-        kind,
+        GroupKind.MASTERS,
         sequence=i64([row.sequence for row in rows]),
         start=i64([row.block.start for row in rows]),
         stop=i64([row.block.stop for row in rows]),

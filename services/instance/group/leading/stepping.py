@@ -4,13 +4,14 @@ Chunks of prompts ride along with decode rows. What came to nothing is computed 
 back to its dispatcher.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
-from dunlin.policies.elastic import Block, cut_chunk
+from dunlin.policies.elastic import Block, RingPlan, cut_chunk
 from services.instance.group.config import GroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
@@ -67,31 +68,45 @@ class SpreadSteps:
     def _choose_rows(self, effects: list[Effect]) -> list[ExchangeRow]:
         """The rows of the next exchange, in the order of their sequences; what they need is added to `effects`."""
         rows: list[ExchangeRow] = []
+        for spread in self._spreads.live():
+            if (ring := self._next_ring(spread)) is not None:
+                return [self._issue(spread, ring.kept, ring, effects)]
         left = dict.fromkeys(self._roster.placeable(), self._config.chunk_tokens)
         for spread in self._spreads.live():
             blocks = self._blocks(spread, left) if self._may_run(spread) else ()
-            if not blocks or not self._may_master(spread, blocks):
-                continue
-            for block in blocks:
-                if not spread.guests[block.member].knows_text:
-                    effects.append(self._requests.open(spread, block.member, 0))
-            if spread.redo:
-                spread.redo.popleft()
-            samples = blocks[-1].stop == spread.sequence.length
-            spread.issue(blocks, samples)
-            rows.append(ExchangeRow(spread, blocks, samples))
+            if blocks and self._may_master(spread, [block.member for block in blocks]):
+                rows.append(self._issue(spread, blocks, None, effects))
         return rows
+
+    def _issue(
+        self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingPlan | None, effects: list[Effect]
+    ) -> ExchangeRow:
+        samples = blocks[-1].stop == spread.sequence.length
+        row = ExchangeRow(spread, blocks, samples, ring)
+        for member in row.members:
+            if not spread.guests[member].knows_text:
+                effects.append(self._requests.open(spread, member, 0))
+        if spread.redo:
+            spread.redo.popleft()
+        spread.issue(blocks, samples)
+        return row
+
+    def _next_ring(self, spread: SpreadSequence) -> RingPlan | None:
+        """The ring that computes its prompt now, in an exchange of its own."""
+        ring = spread.ring
+        if ring is None or spread.sequence.issued or spread.is_opening or not self._may_run(spread):
+            return None
+        return ring if spread.has_ring_slots and self._may_master(spread, ring.stripes) else None
 
     def _may_run(self, spread: SpreadSequence) -> bool:
         """Whether all members with tokens of it can be named in a step."""
         is_held = spread.is_paused or spread.is_rolling_back
         return not is_held and spread.holders() <= self._roster.taking_part
 
-    def _may_master(self, spread: SpreadSequence, blocks: tuple[Block, ...]) -> bool:
+    def _may_master(self, spread: SpreadSequence, members: Sequence[int]) -> bool:
         """Whether the members have the text, or can be told it now: all of it is known while no step names it, and what
         they were asked before is answered.
         """
-        members = [block.member for block in blocks]
         unaware = [spread.guests[member] for member in members if not spread.guests[member].knows_text]
         is_told = not unaware or not (spread.sequence.in_steps or any(guest.asked for guest in unaware))
         return is_told and self._roster.taking_part.issuperset(members)
@@ -113,7 +128,7 @@ class SpreadSteps:
 
     def _chunk(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
         """The next chunk of a prompt, once all of it has slots."""
-        if spread.missing or spread.is_opening:
+        if spread.missing or spread.is_opening or spread.ring is not None:
             return ()
         sequence = spread.sequence
         rooms = spread.rooms(self._spreads.rows(), left)
@@ -211,9 +226,10 @@ class SpreadSteps:
         spread = row.spread
         spread.sequence.blame(MissCause.INTERRUPTED)
         spread.is_rolling_back = True
-        spread.redo.append(row.blocks)
-        for block in row.blocks:
-            spread.forget_text(block.member)
+        if row.ring is None:
+            spread.redo.append(row.blocks)
+        for member in row.members:
+            spread.forget_text(member)
 
     def _roll_back(self, exchange: Exchange, spread: SpreadSequence) -> list[Effect]:
         """Go on after its valid KV, after a while; or return it where that happens too often."""

@@ -17,7 +17,8 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         policy = self.random.choice(("balanced", "fewest", "widest"))
-        self.bench = GroupBench(3, slots=96, engine={"restart_s": 0.2}, groups__policy=policy)
+        chosen = {"groups__policy": policy, "groups__ring": seed % 2 == 1}
+        self.bench = GroupBench(3, slots=96, engine={"restart_s": 0.2}, **chosen)
         self.attempts: dict[int, tuple[int, Attempt]] = {}
         self.cancelled: set[int] = set()
 

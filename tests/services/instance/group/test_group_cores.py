@@ -1,6 +1,8 @@
 """An elastic group of whole instances: the leader's side, the members' and their engines, in virtual time."""
 
 from dunlin.messages.dispatch import Accepted, Ended, Returned
+from dunlin.messages.engine import Step
+from dunlin.messages.types import GroupKind
 from tests.services.instance.group.group_bench import GroupBench
 
 
@@ -20,6 +22,19 @@ def test_a_group_is_filled_to_its_last_slot() -> None:
     bench.run(2.0)
     assert attempt.tokens == attempt.expected
     assert not bench.dispatchers[bench.leader].of(Returned)
+
+
+def test_a_prompt_of_one_step_goes_round_and_is_kept_at_one_member() -> None:
+    bench = GroupBench(3, slots=128, groups__ring=True)
+    attempts = [bench.place(request, 45, max_tokens=20) for request in (1, 2)]
+    bench.run(3.0)
+    assert all(attempt.tokens == attempt.expected for attempt in attempts)
+    steps = [message for _, _, to, message in bench.world.sent if isinstance(message, Step) and to.role == "engine"]
+    rings = [step for step in steps if step.group is GroupKind.RING]
+    assert [len(rings), sum(len(step.keep.start) for step in rings if step.keep is not None)] == [6, 2]
+    assert all(not step.peers for step in steps if step.group is not GroupKind.RING)
+    bench.run(2.0)
+    bench.check_empty()
 
 
 def test_several_long_prompts_and_the_members_own_requests_run_at_once() -> None:

@@ -56,6 +56,24 @@ def test_all_slots_of_an_owner_pass_to_an_heir_that_held_none() -> None:
     table.check_integrity()
 
 
+def test_slots_of_some_positions_pass_to_other_positions_of_an_heir() -> None:
+    table = make_table(20, o1=10)
+    table.move_span(1, 0, 4, "heir", 7, SlotUse.RESERVED)
+    assert (table.residency("heir").spans, extents(table, "heir")) == ([(7, 11)], [(0, 4)])
+    assert (table.count(SlotUse.OWNED), table.count(SlotUse.RESERVED)) == (6, 4)
+    table.move_span(1, 4, 6, "heir", 11, SlotUse.RESERVED)
+    assert (extents(table, "heir"), extents(table, 1)) == ([(0, 6)], [(6, 4)])
+    for start, stop, at in ((3, 7, 30), (6, 8, 12)):
+        with pytest.raises(ValueError, match="residency of"):
+            table.move_span(1, start, stop, "heir", at, SlotUse.RESERVED)
+    table.check_integrity()
+    table.move_span(1, 6, 10, "heir", 0, SlotUse.RESERVED)
+    assert (table.held(1), table.held("heir")) == (0, 10)
+    with pytest.raises(KeyError):
+        table.move_span(1, 6, 10, "heir", 20, SlotUse.RESERVED)
+    table.check_integrity()
+
+
 def test_a_holding_with_a_neighbour_gets_a_second_extent_after_it() -> None:
     table = make_table(o1=4, o2=4)
     assert table.allocate(1, 2)

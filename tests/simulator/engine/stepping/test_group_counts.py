@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dunlin.cost.group_steps import PeerWork
 from dunlin.cost.models import AttentionCounts, own_attention
 from dunlin.effects import Address
-from dunlin.messages.engine import Step, StepDone
-from dunlin.messages.types import GroupKind, Serve, i32, i64
+from dunlin.messages.engine import Interrupt, Step, StepDone
+from dunlin.messages.types import GroupKind, Keep, Serve, Verdict, i32, i64
 from simulator.engine.stepping.group_counts import count_group_work
 from tests.simulator.engine.engine_bench import step_of
 from tests.simulator.engine.stepping.test_group_steps import ask, group, serving, split_pair
@@ -74,6 +74,14 @@ def test_the_stripes_of_a_ring_make_up_the_whole(first: int, tokens: int, at: in
     assert [(peer.keys_out, peer.keys_in) for peer in work.peers] == [(len(mine), len(each)) for each in others]
 
 
+def test_what_a_ring_leaves_here_is_counted() -> None:
+    keep = Keep(i32([0, 1]), i32([0, 0]), i32([2, 2]), i64([2, 0]), i64([6, 3]), i64([300, 400]))
+    step = spread(step_of(1, (7, 0, 9), (8, 0, 5)), GroupKind.RING, (0, 0, 1, 9, 2), (1, 1, 1, 5, 2))
+    step = replace(step, keep=keep)
+    assert work_of(step).kept == 4 + 3
+    assert count_group_work(step, [1], False, lambda number: PROMPT, lambda peer: True).kept == 3
+
+
 def test_a_group_takes_its_time_from_when_its_last_member_begins() -> None:
     """A step takes 80 ms: the holder begins 50 ms after the master, who cannot be through 80 ms after his own start."""
     pair = split_pair()
@@ -86,3 +94,30 @@ def test_a_group_takes_its_time_from_when_its_last_member_begins() -> None:
     assert pair.of(StepDone) == []
     pair.run(later_s + 0.2)
     assert [round(done.compute_s, 3) for done in pair.of(StepDone, "a")] == [round(0.08 + later_s - began_s, 3)]
+
+
+def test_a_peer_that_is_past_the_exchange_is_waited_for_no_more() -> None:
+    """The holder goes on to its next step at the moment at which the master may be through."""
+    pair = split_pair()
+    began_s = pair.world.now_s
+    pair.tell("a", ask())
+    for number in (2, 3):
+        pair.tell("b", serving(number, 9, 10, (0, 6, 100), **group("a", exchange=5 + number)))
+    pair.run(began_s + 0.1)
+    assert [round(done.compute_s, 3) for done in pair.of(StepDone, "a")] == [0.08]
+
+
+def test_who_waits_for_a_late_member_passes_safepoints_and_can_be_interrupted() -> None:
+    pair = split_pair()
+    began_s = pair.world.now_s
+    pair.tell("a", ask())
+    pair.run(began_s + 0.09)
+    runner = pair.supervisors["a"].engine.runner
+    passed = runner.progress(pair.world.now_s)
+    pair.run(began_s + 2.0)
+    waited = runner.progress(pair.world.now_s)
+    assert waited > passed + 1000
+    pair.tell("a", Interrupt(Verdict.DISCARD))
+    pair.run(began_s + 2.01)
+    assert [list(done.left) for done in pair.of(StepDone, "a")] == [[1]]
+    assert runner.safepoints > passed + 1000

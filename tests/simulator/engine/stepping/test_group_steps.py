@@ -198,3 +198,20 @@ def test_a_step_with_a_peer_that_was_not_met_is_refused() -> None:
     pair.tell("a", ask(peers=(Address("engine", "c"),)), ask(3, exchange=0))
     pair.run(3.0)
     assert [refused.step for refused in pair.of(Unsupported, "a")] == [2, 3]
+
+
+def test_an_interrupt_is_answered_when_a_peer_ends_the_step_before_its_safepoint() -> None:
+    """Safepoints are 5 ms apart: the holder gives the step up at 10 ms, and the master's, begun 2 ms later, has none
+    before 12.
+    """
+    pair = split_pair()
+    began_s = pair.world.now_s
+    pair.tell("b", serving(2, 9, 10, (0, 6, 100), **group("a")))
+    pair.run(began_s + 0.002)
+    pair.tell("a", ask())
+    pair.run(began_s + 0.008)
+    for name in ("a", "b"):
+        pair.tell(name, Interrupt(Verdict.DISCARD, ticket=5))
+    pair.run(began_s + 1.0)
+    assert [message.ticket for message in pair.of(Interrupted)] == [5, 5]
+    assert len(pair.of(StepDone)) == 2

@@ -61,7 +61,8 @@ class Guest:
 
 def empty_columns() -> dict[str, list[Any]]:
     """Of an answer, by name."""
-    return {name: [] for name in ("sequence", "token", "logprob", "finish", "left", "dropped")}
+    tops = ("top_count", "top_token", "top_logprob")
+    return {name: [] for name in ("sequence", "token", "logprob", "finish", "left", "dropped", *tops)}
 
 
 class ScriptedMember:
@@ -176,7 +177,7 @@ class ScriptedMember:
         self.say_ready()
 
     def answer(self, step: GroupStep, columns: dict[str, list[Any]]) -> None:
-        kinds = {"logprob": f32, "finish": i8, "token": i32}
+        kinds = {"logprob": f32, "top_logprob": f32, "finish": i8, "token": i32, "top_count": i32, "top_token": i32}
         filled: dict[str, Any] = {name: kinds.get(name, i64)(values) for name, values in columns.items()}
         self.say(GroupStepDone(GROUP, step.exchange, StepDone(step.exchange, **filled)))
 
@@ -201,6 +202,29 @@ class ScriptedMember:
             assert stop == len(guest.text)
             self.sample(guest, number, columns)
 
+    def may_compute(self, step: GroupStep) -> bool:
+        guest = self.guests.get(step.sequence[0])
+        return guest is not None and not guest.is_over and step.sequence[0] not in self.leaves
+
+    def compute_stripe(self, step: GroupStep, columns: dict[str, list[Any]], is_whole: bool) -> None:
+        """A ring's row: what is kept of all stripes lies here afterwards, if all members computed theirs."""
+        number, guest = step.sequence[0], self.guests.get(step.sequence[0])
+        self.leaves.discard(number)
+        if guest is None or guest.is_over or not is_whole:
+            columns["dropped" if guest is None or guest.is_over else "left"].append(number)
+            return
+        stripe = range(step.start[0], step.stop[0], step.stride[0])
+        assert step.stop[0] <= len(guest.text)
+        guest.kv = {
+            position: digest_of(guest.text[: position + 1])
+            for first, stop in zip(step.keep_start, step.keep_stop, strict=True)
+            for position in range(first, stop)
+        }
+        assert len(guest.kv) + len(stripe) <= guest.slots
+        if step.sample[0]:
+            assert stripe[-1] + 1 == len(guest.text)
+            self.sample(guest, number, columns)
+
     def sample(self, guest: Guest, number: int, columns: dict[str, list[Any]]) -> None:
         opened = guest.opened
         token = token_after(digest_of(guest.text), opened.sampling.seed)
@@ -210,6 +234,10 @@ class ScriptedMember:
         guest.is_over = bool(finish)
         for name, value in (("sequence", number), ("token", token), ("logprob", -1.0), ("finish", int(finish))):
             columns[name].append(value)
+        tops = opened.sampling.logprobs or 0
+        columns["top_count"].append(tops)
+        columns["top_token"] += range(opened.request * 1000, opened.request * 1000 + tops)
+        columns["top_logprob"] += [-2.0] * tops
 
     def reads_all(self, step: GroupStep, row: int, guest: Guest) -> bool:
         """Whether the KV of all tokens before the row is there, here or where its spans say."""
@@ -389,9 +417,16 @@ class ScriptedGroup:
         if not self._is_ready(exchange):
             return
         found = self._of(exchange)
-        _check_parts(found)
         columns = {member.index: empty_columns() for member, _ in found}
         rows = [(step.start[row], member, step, row) for member, step in found for row in range(len(step.sequence))]
+        if found[0][1].kind is GroupKind.RING:
+            _check_ring([step for _, step in found])
+            is_whole = all(member.may_compute(step) for member, step in found)
+            for member, step in found:
+                member.compute_stripe(step, columns[member.index], is_whole)
+            rows = []
+        else:
+            _check_parts(found)
         for _, member, step, row in sorted(rows, key=lambda each: each[0]):
             member.compute(step, row, columns[member.index])
         for member, step in found:
@@ -405,6 +440,18 @@ class ExchangeDue:
     """The step of the group ends."""
 
     exchange: int
+
+
+def _check_ring(steps: list[GroupStep]) -> None:
+    """The stripes are every token once, as each member names them, and so is what is kept."""
+    stripes = [range(step.start[0], step.stop[0], step.stride[0]) for step in steps]
+    for step, own in zip(steps, stripes, strict=True):
+        others = zip(step.span_start, step.span_stop, step.span_stride, strict=True)
+        named = [range(*each) for each in others]
+        assert sorted([own, *named], key=lambda each: each.start) == sorted(stripes, key=lambda each: each.start)
+    tokens = sorted(position for stripe in stripes for position in stripe)
+    kept = [range(a, b) for step in steps for a, b in zip(step.keep_start, step.keep_stop, strict=True)]
+    assert tokens == sorted(position for each in kept for position in each) == list(range(len(tokens)))
 
 
 def _check_parts(found: list[tuple[ScriptedMember, GroupStep]]) -> None:

@@ -27,7 +27,7 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import AskMembers, Drain, ReturnMembers
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, Why
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole, SamplingParams, Why
 from services.instance.adoption import SequenceAdoption
 from services.instance.migration.evacuation import Evacuations
 from tests.services.instance.bench import MANAGER, ME, OTHER
@@ -206,6 +206,30 @@ def test_room_is_asked_for_before_it_is_needed() -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) == pytest.approx(STEP_S)
 
 
+def test_a_prompt_of_one_step_goes_round_and_is_kept_at_the_fewest_members() -> None:
+    group = ScriptedGroup(60, 20, 20, groups__ring=True)
+    attempt = group.place(tokens=23, max_tokens=10)
+    group.run(0.02)
+    assert [step.kind for _, _, step in group.steps[:3]] == [GroupKind.RING] * 3
+    assert [heard(group, index, OpenGuest)[0].slots for index in range(3)] == [23 + 8, 8, 7]
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert [set(each) for each in exchanges(group)] == [{0, 1, 2}, *[{0}] * 9]
+    assert all(heard(group, index, CloseGuest) for index in (1, 2))
+    assert group.dispatcher.times(Tokens)[0] == pytest.approx(0.05 + 4 * 0.001 + STEP_S)
+    assert group.is_quiet
+
+
+def test_a_ring_that_members_refuse_slots_for_goes_by_blocks() -> None:
+    group = ScriptedGroup(60, 20, groups__ring=True)
+    group.at(1).taken = 16
+    attempt = group.place(tokens=16, max_tokens=10)
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert {step.kind for _, _, step in group.steps} == {GroupKind.MASTERS}
+    assert group.is_quiet
+
+
 def test_members_are_asked_for_before_slots_run_out_and_used_without_moving_anything() -> None:
     group = ScriptedGroup(30, groups__ahead_tokens=12)
     attempt = group.place(tokens=10, max_tokens=40)
@@ -236,6 +260,46 @@ def test_a_stop_token_ends_it() -> None:
     assert attempt.tokens == expected[:3]
     assert attempt.finish is FinishReason.STOP
     assert group.is_quiet
+
+
+def test_no_step_names_a_member_that_others_cannot_reach_for_now() -> None:
+    group = ScriptedGroup(20, 20)
+    attempt = group.place(tokens=30, max_tokens=8)
+    group.run(0.06)
+    group.members[member_address(0)].unreachable = {1}
+    group.at(1).engine += 1  # its agent is another one; its guests stay
+    group.at(1).say_ready()
+    group.run(0.03)
+    sent = len(group.steps)
+    group.run(0.1)
+    assert len(group.steps) == sent
+    group.members[member_address(0)].unreachable.clear()
+    group.run(1.0)
+    assert attempt.tokens == attempt.expected
+
+
+def test_a_guest_without_tokens_that_is_lost_is_opened_elsewhere() -> None:
+    group = ScriptedGroup(40, 40, 40, groups__policy="widest")
+    attempt = group.place(tokens=30, max_tokens=4)
+    group.run(0.0009)
+    group.at(1).lose_engine()  # before it hears of the guest, which it opens all the same
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert not group.said(Returned)
+    assert [len(heard(group, 1, kind)) for kind in (OpenGuest, CloseGuest)] == [1, 1]
+    assert group.is_quiet
+
+
+def test_logprobs_and_the_best_tokens_come_along() -> None:
+    group = ScriptedGroup(40, 40, groups__policy="widest")
+    for request in (1, 2):
+        group.place(request, 12, max_tokens=3, sampling=SamplingParams(seed=request, logprobs=request))
+    group.run(1.0)
+    for message in group.said(Tokens):
+        wanted = [request for request in message.request for _ in range(request)]
+        assert list(message.top_count) == list(message.request)
+        assert [token // 1000 for token in message.top_token] == wanted
+        assert list(message.logprob) == [-1.0] * len(message.token)
 
 
 # --- what cannot be taken, and what waits ---
@@ -358,7 +422,7 @@ def test_a_lost_member_returns_what_lay_there_and_nothing_else() -> None:
     group.run(0.005)
     (returned,) = group.said(Returned)
     assert (returned.request, figures(returned.why)["member"]) == (2, 2)
-    assert heard(group, 1, CancelGroupSteps)
+    assert len(heard(group, 1, CancelGroupSteps)) == 1
     assert heard(group, 1, CloseGuest)
     group.run(2.0)
     assert stays.tokens == stays.expected

@@ -19,7 +19,7 @@ class Chaos:
         self.random = random.Random(seed)
         slots = [self.random.randint(25, 60) for _ in range(MEMBERS)]
         policy = self.random.choice(("balanced", "fewest", "widest"))
-        self.group = ScriptedGroup(*slots, groups__policy=policy)
+        self.group = ScriptedGroup(*slots, groups__policy=policy, groups__ring=seed % 2 == 1)
         self.attempts: dict[int, Attempt] = {}
         self.cancelled: set[int] = set()
 

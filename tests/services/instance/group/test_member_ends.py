@@ -1,0 +1,208 @@
+"""What ends a member's part of a group, and the instance's own requests beside it."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Gone, Joined
+from dunlin.messages.engine import (
+    Close,
+    EngineExited,
+    Interrupt,
+    Remap,
+)
+from dunlin.messages.group import (
+    CancelGroupSteps,
+    GroupStepDone,
+    GuestClosed,
+    GuestRefused,
+    GuestsLost,
+    GuestSlots,
+    JoinGroup,
+    MeetMembers,
+    MemberEngine,
+    MemberReady,
+    MembersMet,
+)
+from dunlin.messages.plan import GroupOrderRefused, RemapLayers
+from dunlin.messages.types import i32
+from services.instance.group.guest_steps import MAX_WAITING
+from simulator.engine.model import make_engine_ready
+from tests.services.instance.bench import (
+    ENGINE,
+    MANAGER,
+    ME,
+    Attempt,
+    Bench,
+    D,
+    Silent,
+    make_order,
+    make_place,
+    of,
+    only,
+)
+from tests.services.instance.group.member_bench import (
+    AGENT,
+    GROUP,
+    GUEST,
+    LEADER,
+    OTHER_GUEST,
+    SLOTS,
+    THIRD,
+    answered,
+    close_guest,
+    elastic,
+    group_step,
+    member,
+    open_guest,
+    to_leader,
+    use,
+)
+
+# --- what ends it ---
+
+
+def busy() -> Any:
+    """A member with a running step, one that waits, and guests."""
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, open_guest(40, sequence=OTHER_GUEST))
+    direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 2)]))
+    direct.give(LEADER, group_step(2, [(GUEST, 50, 60)], [(0, 0, 20, 2)]))
+    return direct
+
+
+def test_a_leader_that_is_gone_has_no_guests_once_its_step_has_ended() -> None:
+    direct = busy()
+    sends = direct.give(LEADER, Gone("killed"))
+    assert to_leader(sends) == []
+    assert {each.sequence for each in of(Close, sends)} == {GUEST, OTHER_GUEST}
+    assert only(Interrupt, sends).step == 1
+    assert use(direct)[0] == SLOTS - 100
+    assert direct.give(ENGINE, answered(1, left=(GUEST,))) == []
+    assert use(direct) == (SLOTS, 0, 0)
+    direct.give(LEADER, Joined())
+    (ready,) = to_leader(direct.give(LEADER, JoinGroup(1, 2, GROUP, 1)))
+    assert ready.available_slots == SLOTS
+
+
+@pytest.mark.parametrize(
+    "order", [make_order(plan_version=3), elastic(3, THIRD, ME), elastic(3, group=GROUP + 1)], ids=str
+)
+def test_an_order_of_another_group_drops_all_guests(order: Any) -> None:
+    direct = busy()
+    sends = direct.give(MANAGER, order)
+    (lost,) = to_leader(sends)
+    assert (type(lost), lost.group) == (GuestsLost, GROUP)
+    assert only(Interrupt, sends).step == 1
+    direct.give(ENGINE, answered(1, left=(GUEST,)))
+    assert use(direct) == (SLOTS, 0, 0)
+
+
+def test_an_order_with_other_members_ends_only_what_needs_those_that_went() -> None:
+    direct = busy()
+    assert of(Interrupt, direct.give(MANAGER, elastic(3, LEADER, ME, THIRD, Address("instance", "new", 9)))) == []
+    assert of(Interrupt, direct.give(MANAGER, elastic(4, LEADER, ME, THIRD))) == []
+    sends = direct.give(MANAGER, elastic(5, LEADER, ME))
+    assert only(Interrupt, sends).step == 1
+    assert use(direct)[0] == SLOTS - 100
+    first, second = to_leader(direct.give(ENGINE, answered(1, left=(GUEST,))))
+    assert (first.exchange, second.exchange) == (1, 2)
+
+
+def test_a_lost_engine_takes_the_guests_and_the_next_one_is_ready() -> None:
+    direct = busy()
+    direct.give(ENGINE, EngineExited(1, incarnation=0))
+    (lost,) = to_leader(direct.give(ENGINE, Gone("died")))
+    assert isinstance(lost, GuestsLost)
+    assert (direct.core.steps.outstanding, use(direct)) == (0, (SLOTS, 0, 0))
+    (ready,) = to_leader(direct.give(ENGINE, make_engine_ready(slots=SLOTS, agent=b"next")))
+    assert ready.agent == b"next"
+    direct.give(LEADER, group_step(3, [(GUEST, 0, 5)]))
+    assert use(direct) == (SLOTS, 0, 0)
+
+
+def test_meetings_under_way_are_answered_when_the_engine_is_lost() -> None:
+    direct = member()
+    direct.give(LEADER, MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"other"),)))
+    met, lost = to_leader(direct.give(ENGINE, Gone("died")))
+    assert (type(met), list(met.met), type(lost)) == (MembersMet, [], GuestsLost)
+
+
+def test_a_change_of_layers_drops_the_guests_first() -> None:
+    direct = busy()
+    sends = direct.give(MANAGER, RemapLayers(1, 9, i32([0])))
+    assert isinstance(to_leader(sends)[0], GuestsLost)
+    assert only(Remap, sends)
+    direct.give(ENGINE, answered(1, left=(GUEST,)))
+    assert use(direct) == (SLOTS, 0, 0)
+    assert isinstance(
+        next(send.message for send in direct.give(MANAGER, elastic(6, group=GROUP + 1)) if send.to == MANAGER),
+        GroupOrderRefused,
+    )
+
+
+# --- beside the instance's own requests ---
+
+
+def beside_own_requests() -> tuple[Bench, Silent, list[Attempt]]:
+    """Two own requests run, and a scripted leader has a guest with a step under way."""
+    bench, leader = Bench(engine={"slots": SLOTS, "agent": AGENT}), Silent()
+    bench.world.add(LEADER, leader)
+    bench.world.post(MANAGER, ME, elastic())
+    bench.world.connect(LEADER, ME)
+    own = [bench.place(number, tokens=30, max_tokens=40) for number in (1, 2)]
+    bench.run(0.05)
+    messages: list[Any] = [JoinGroup(1, 2, GROUP, 1), open_guest(90), group_step(1, [(GUEST, 0, 30)])]
+    for at, message in enumerate([*messages, group_step(2, [(GUEST, 30, 90)])]):
+        bench.world.post(LEADER, ME, message, 0.002 * at)
+    return bench, leader, own
+
+
+def heard(leader: Silent, kind: type[Any]) -> list[Any]:
+    return [message for _, message in leader.heard if isinstance(message, kind)]
+
+
+def test_own_requests_and_a_guests_steps_share_the_engine() -> None:
+    bench, leader, own = beside_own_requests()
+    bench.run_until_quiet()
+    assert [attempt.tokens for attempt in own] == [attempt.expected for attempt in own]
+    assert [answer.done.tokens_computed for answer in heard(leader, GroupStepDone)] == [30, 60]
+    bench.world.post(LEADER, ME, close_guest())
+    bench.run(0.05)
+    assert len(heard(leader, GuestClosed)) == 1
+    bench.check_empty()
+
+
+def test_own_requests_go_on_in_the_next_engine_and_guests_do_not() -> None:
+    bench, leader, own = beside_own_requests()
+    bench.run(0.012)
+    assert bench.core.steps.is_group_step(bench.core.steps.last_step) or bench.core.steps.outstanding == 2
+    bench.seat.crash()
+    bench.run_until_quiet()
+    assert [attempt.tokens for attempt in own] == [attempt.expected for attempt in own]
+    assert len(heard(leader, GuestsLost)) == 1
+    assert [type(message) for _, message in leader.heard][-1] is MemberReady
+    bench.check_empty()
+
+
+def test_commands_that_wait_are_bounded() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    for exchange in range(2, MAX_WAITING + 2):
+        assert direct.give(LEADER, group_step(exchange, [(GUEST, 30, 40)])) == []
+    (refused,) = to_leader(direct.give(LEADER, group_step(999, [(GUEST, 30, 40)])))
+    assert f"{MAX_WAITING} commands wait" in refused.refusal
+    assert type(to_leader(direct.give(LEADER, open_guest(5, sequence=OTHER_GUEST)))[0]) is GuestRefused
+    ended = to_leader(direct.give(LEADER, CancelGroupSteps(GROUP, 999)))
+    assert len(ended) == MAX_WAITING
+
+
+def test_a_guest_gets_no_slots_that_running_sequences_need_soon() -> None:
+    direct = member(scheduler__allocate_ahead_tokens=16)
+    direct.give(D, make_place(1, 10))
+    (said,) = of(GuestRefused, direct.give(LEADER, open_guest(SLOTS)))
+    free = direct.core.report().free_slots
+    assert said.available_slots == free - 8
+    assert of(GuestSlots, direct.give(LEADER, open_guest(free - 8)))

@@ -1,0 +1,200 @@
+"""A member's steps of the group: members become peers, positions slots; what waits, what is refused, what ends."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address
+from dunlin.messages.engine import (
+    Interrupt,
+    Interrupted,
+    Step,
+    Unsupported,
+)
+from dunlin.messages.group import (
+    CancelGroupSteps,
+    GroupStepDone,
+)
+from dunlin.messages.types import GroupKind, GroupRole, Verdict, i8, i32, i64
+from tests.services.instance.bench import (
+    ENGINE,
+    D,
+    done,
+    make_place,
+    of,
+    only,
+)
+from tests.services.instance.group.member_bench import (
+    GROUP,
+    GUEST,
+    LEADER,
+    OTHER_GUEST,
+    SLOTS,
+    answered,
+    group_step,
+    member,
+    open_guest,
+    to_leader,
+    use,
+)
+
+# --- steps ---
+
+
+def test_members_become_peers_and_positions_slots() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, open_guest(40, sequence=OTHER_GUEST))
+    direct.give(LEADER, group_step(5, [(OTHER_GUEST, 0, 10), (GUEST, 0, 20)], sample=i8([0, 1])))
+    direct.give(ENGINE, answered(1))
+    spans = [(0, 20, 30, 2), (0, 30, 45, 0)]
+    parts = [(OTHER_GUEST, 40, 50, 2, [(2, 8)]), (GUEST, 60, 70, 2, [(10, 20), (45, 60)])]
+    step = only(Step, direct.give(LEADER, group_step(6, [(GUEST, 45, 60)], spans, parts)))
+    assert (step.step, step.exchange, step.group, step.part) == (2, 6, GroupKind.MASTERS, GroupRole.MEMBER)
+    assert step.peers == (Address("engine", "lead"), Address("engine", "third"))
+    assert (list(step.own_room), list(step.peer_room)) == ([1, 3], [2, 2])
+    assert (list(step.span_holder), list(step.span_start)) == ([1, 0], [20, 30])
+    assert (list(step.extent_start), list(step.extent_length)) == ([20], [15])
+    serve = step.serve
+    assert (list(serve.sequence), list(serve.master)) == ([OTHER_GUEST, GUEST], [1, 1])
+    assert (list(serve.span_part), list(serve.span_start), list(serve.slot)) == ([0, 1, 1], [2, 10, 45], [62, 10, 20])
+
+
+def test_a_guest_that_the_engine_refuses_ends_nothing() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    assert direct.give(ENGINE, Unsupported("Open", "4096 sequences are open")) == []
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    (answer,) = to_leader(direct.give(ENGINE, replace(answered(1), dropped=i64([GUEST]))))
+    assert list(answer.done.dropped) == [GUEST]
+    assert use(direct) == (SLOTS - 60, 60, 0)
+
+
+def test_a_step_of_one_member_alone_has_no_peers() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    step = only(Step, direct.give(LEADER, group_step(5, [(GUEST, 0, 20)])))
+    assert (step.group, step.peers, step.serve) == (GroupKind.LOCAL, (), None)
+
+
+def test_a_ring_has_slots_for_its_stripes_and_for_what_stays() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(50))
+    kept: dict[str, Any] = {"keep_row": i32([0]), "keep_start": i64([10]), "keep_stop": i64([30])}
+    spans = [(0, 0, 60, 0), (0, 2, 60, 2)]
+    asked = group_step(
+        3, [(GUEST, 1, 60)], spans, kind=GroupKind.RING, stride=i64([3]), span_stride=i64([3, 3]), **kept
+    )
+    step = only(Step, direct.give(LEADER, asked))
+    assert (list(step.extent_start), list(step.extent_length)) == ([30], [20])  # the last spare ones
+    assert (list(step.keep.start), list(step.keep.stop), list(step.keep.slot)) == ([10], [30], [0])
+    assert (list(step.keep.layer_start), list(step.stride)) == ([0], [3])
+    assert use(direct) == (SLOTS - 50, 30, 20)
+    direct.give(ENGINE, answered(1, left=(GUEST,)))
+    assert use(direct) == (SLOTS - 50, 50, 0)
+    refused = to_leader(direct.give(LEADER, group_step(
+        4, [(GUEST, 1, 100)], [(0, 0, 100, 0)], kind=GroupKind.RING, stride=i64([2]), span_stride=i64([2]), **kept
+    )))  # fmt: skip
+    assert "70 slots are needed, 50 are set aside" in refused[0].refusal
+
+
+REFUSED = {
+    "not open": group_step(2, [(OTHER_GUEST, 0, 5)]),
+    "nowhere": group_step(2, [(GUEST, 50, 60)], [(0, 0, 30, 0)]),
+    "not known": group_step(2, [(GUEST, 30, 40)], [(0, 0, 10, 5)]),
+    "itself": group_step(2, [(GUEST, 40, 50)], [(0, 30, 40, 1)]),
+    "served nowhere": group_step(2, [], parts=[(GUEST, 50, 60, 0, [(20, 40)])]),
+    "served after the row": group_step(2, [(GUEST, 30, 40)], parts=[(GUEST, 50, 60, 0, [(30, 41)])]),
+    "no guest served": group_step(2, [], parts=[(OTHER_GUEST, 50, 60, 0, [(0, 5)])]),
+    "too few slots": group_step(2, [(GUEST, 30, 61)]),
+    "overlap": group_step(2, [(GUEST, 40, 50)], [(0, 30, 36, 0), (0, 35, 40, 2)]),
+    "nothing": group_step(2, []),
+    "uneven": group_step(2, [(GUEST, 30, 40)], sample=i8()),
+    "twice": group_step(2, [(GUEST, 30, 40), (GUEST, 40, 50)]),
+    "local": group_step(2, [(GUEST, 30, 40)], kind=GroupKind.LOCAL),
+    "empty": group_step(2, [(GUEST, 30, 30)]),
+    "no row": group_step(2, [(GUEST, 30, 40)], [(1, 0, 30, 0)]),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED.values(), ids=REFUSED)
+def test_a_step_that_cannot_be_computed_here_is_refused_and_changes_nothing(asked: Any) -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    direct.give(ENGINE, answered(1))
+    before = use(direct)
+    sends = direct.give(LEADER, asked)
+    (answer,) = to_leader(sends)
+    assert (type(answer), answer.exchange, answer.done) == (GroupStepDone, 2, None)
+    assert answer.refusal
+    assert (of(Step, sends), use(direct)) == ([], before)
+
+
+def test_a_step_waits_for_the_one_before_and_is_refused_if_that_left_what_it_reads() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    assert direct.give(LEADER, group_step(2, [], parts=[(GUEST, 30, 40, 0, [(0, 30)])])) == []
+    first, second = to_leader(direct.give(ENGINE, answered(1, left=(GUEST,))))
+    assert list(first.done.left) == [GUEST]
+    assert "tokens 0 to 30 do not lie here" in second.refusal
+    assert use(direct) == (SLOTS - 60, 60, 0)
+    step = only(Step, direct.give(LEADER, group_step(3, [(GUEST, 0, 30)])))
+    assert (list(step.extent_start), list(step.extent_length)) == ([0], [30])
+
+
+def test_local_steps_and_the_groups_alternate() -> None:
+    direct = member(scheduler__budget_tokens=20)
+    direct.give(LEADER, open_guest(90))
+    for exchange in (1, 2, 3):
+        direct.give(LEADER, group_step(exchange, [(GUEST, 30 * exchange - 30, 30 * exchange)]))
+    direct.give(D, make_place(1, 100))
+    kinds = []
+    for number in range(1, 7):
+        assert direct.core.steps.outstanding == 2
+        is_group = direct.core.steps.is_group_step(number)
+        kinds.append(is_group)
+        direct.give(ENGINE, answered(number) if is_group else done(number))
+    assert kinds == [True, False, True, False, True, False]
+
+
+def test_a_groups_step_goes_before_the_next_local_one() -> None:
+    direct = member(scheduler__budget_tokens=20)
+    direct.give(LEADER, open_guest(90))
+    direct.give(D, make_place(1, 100))
+    assert direct.core.steps.outstanding == 2
+    assert of(Step, direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))) == []
+    (step,) = of(Step, direct.give(ENGINE, done(1)))
+    assert direct.core.steps.is_group_step(step.step)
+
+
+def test_a_step_that_the_engine_refuses_is_the_leaders() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    (answer,) = to_leader(direct.give(ENGINE, Unsupported("Step", "no such room", step=1)))
+    assert answer == GroupStepDone(GROUP, 1, refusal="no such room")
+    assert (use(direct), direct.core.steps.outstanding) == ((SLOTS - 60, 60, 0), 0)
+    direct.give(ENGINE, answered(1))
+    assert direct.core.report().stale_total == 1
+
+
+def test_cancelled_steps_end_and_are_answered() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(90))
+    for exchange in (1, 2, 3):
+        direct.give(LEADER, group_step(exchange, [(GUEST, 30 * exchange - 30, 30 * exchange)]))
+    sends = direct.give(LEADER, CancelGroupSteps(GROUP, 2))
+    (answer,) = to_leader(sends)
+    assert (answer.exchange, list(answer.done.left)) == (2, [GUEST])
+    interrupt = only(Interrupt, sends)
+    assert (interrupt.step, list(interrupt.sequence), interrupt.verdict) == (1, [], Verdict.DISCARD)
+    assert direct.give(LEADER, CancelGroupSteps(GROUP, 2)) == []
+    gone = Interrupted(i64([GUEST]), interrupt.ticket, i64([1]), i32([0]), i32([0]), i8([0]))
+    assert direct.give(ENGINE, gone) == []
+    first, third = to_leader(direct.give(ENGINE, answered(1, left=(GUEST,))))
+    assert (first.exchange, list(first.done.left)) == (1, [GUEST])
+    assert (third.exchange, bool(third.refusal)) == (3, True)  # its tokens before are not here any more
+    assert direct.core.report().outstanding_steps == 0
