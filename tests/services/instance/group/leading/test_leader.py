@@ -259,7 +259,7 @@ def test_a_stop_token_ends_it() -> None:
 
 
 def test_no_step_names_a_member_that_others_cannot_reach_for_now() -> None:
-    group = ScriptedGroup(20, 20)
+    group = ScriptedGroup(40, 40, groups__policy="widest")
     attempt = group.place(tokens=30, max_tokens=8)
     group.run(0.06)
     master = next(index for index, rows in exchanges(group)[-1].items() if rows)
