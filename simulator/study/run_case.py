@@ -11,6 +11,8 @@ from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.host_costs import DISPATCHING
 from dunlin.cost.models import EngineLinks, NodeLinks
 from dunlin.cost.timing_loader import load_timing
+from dunlin.policies.group import GROUPS_OF_SEVERAL
+from dunlin.policies.presets import PRESETS
 from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
 from services.settings import CORES
@@ -128,7 +130,7 @@ def cluster_of(case: Case) -> ClusterSpec:
             nodes=min(nodes, case.instances),
             preset=case.preset,
             tier_bytes=case.tier_bytes,
-            engine=engine_of(timing, case.max_positions),
+            engine=engine_of(timing, case.max_positions, _members(case)),
             node_links=timing.node,
             host=None if Path(case.device).is_file() else DISPATCHING,
             has_profiles=case.has_profiles,
@@ -153,14 +155,21 @@ def _overrides(case: Case) -> dict[str, dict[str, Any]]:
     return found
 
 
-def engine_of(timing: EngineTiming, max_positions: int) -> SimulatedEngineSettings:
-    """An engine with the times and the memory that were found for a device and a model."""
+def _members(case: Case) -> int:
+    """How many instances may hold a request together."""
+    return case.instances if PRESETS[case.preset].group in GROUPS_OF_SEVERAL else 1
+
+
+def engine_of(timing: EngineTiming, max_positions: int, members: int = 1) -> SimulatedEngineSettings:
+    """An engine with the times and the memory that were found for a device and a model. `members`: so many may hold a
+    sequence together, which is as long as all of them hold at most.
+    """
     slots = timing.slots // _QUANTUM * _QUANTUM
     ready = engine_ready_of(
         timing,
         slots=slots,
         quantum=_QUANTUM,
-        max_positions=min(slots, max_positions or slots),
+        max_positions=min(members * slots, max_positions or members * slots),
         vocabulary=_VOCABULARY,
     )
     # The workload begins when the cluster is up: how long that took does not matter.

@@ -71,6 +71,15 @@ class SplitSpans:
 
     spans: tuple[tuple[Address, range], ...]
 
+    def covers(self, start: int, stop: int) -> bool:
+        """Whether the spans without strides name all tokens `[start, stop)`; prompts are long, so none is counted."""
+        at = start
+        for positions in sorted((each for _, each in self.spans if each.step == 1), key=lambda each: each.start):
+            if positions.start > at:
+                break
+            at = max(at, positions.stop)
+        return at >= stop
+
     @property
     def positions(self) -> frozenset[int]:
         return frozenset(position for _, positions in self.spans for position in positions)

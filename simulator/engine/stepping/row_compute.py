@@ -228,7 +228,7 @@ def _kept(step: Step, row: int) -> list[tuple[range, int]]:
 
 def _is_covered(split: SplitSpans | None, start: int, stop: int) -> bool:
     """Whether the spans at peers name all tokens `[start, stop)`."""
-    return split is not None and split.positions.issuperset(range(start, stop))
+    return split is not None and split.covers(start, stop)
 
 
 def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:

@@ -12,6 +12,7 @@ from dunlin.effects import Address
 from dunlin.messages.engine import Interrupt, Step, StepDone
 from dunlin.messages.types import GroupKind, Keep, Serve, Verdict, i32, i64
 from simulator.engine.stepping.group_counts import count_group_work
+from simulator.engine.stepping.group_steps import SplitSpans
 from tests.simulator.engine.engine_bench import step_of
 from tests.simulator.engine.stepping.test_group_steps import ask, group, serving, split_pair
 
@@ -121,3 +122,9 @@ def test_who_waits_for_a_late_member_passes_safepoints_and_can_be_interrupted() 
     pair.run(began_s + 2.01)
     assert [list(done.left) for done in pair.of(StepDone, "a")] == [[1]]
     assert runner.safepoints > passed + 1000
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=6), st.integers(0, 30), st.integers(1, 20))
+def test_spans_cover_what_their_tokens_do(spans: list[tuple[int, int]], start: int, length: int) -> None:
+    split = SplitSpans(tuple((PEERS[at % 2], range(first, first + more)) for at, (first, more) in enumerate(spans)))
+    assert split.covers(start, start + length) == split.positions.issuperset(range(start, start + length))
