@@ -46,8 +46,18 @@ class GroupStepWatcher(InvariantWatcher):
         rings = {ring: None for start in waits if (ring := _ring(start, waits))}
         self._ring_since_s = {ring: self._ring_since_s.get(ring, now_s) for ring in rings}
         for ring, since_s in self._ring_since_s.items():
-            if now_s - since_s > TOLD_S:
+            if now_s - since_s <= TOLD_S:
+                continue
+            # Their leader ends them, if its words arrive.
+            if not self.faults.was_disturbed(*self._concerned(ring)):
                 raise self.fail(f"exchanges {ring} have waited for each other since {since_s}")
+            self.excuse("members of a disturbed group wait for each other")
+
+    def _concerned(self, ring: tuple[int, ...]) -> list[Address]:
+        """The instances that follow the groups of these exchanges."""
+        groups = {exchange >> 32 for exchange in ring}
+        orders = [(core.address, core.group_order) for core in self.cluster.instances.values()]
+        return [address for address, order in orders if order is not None and order.group in groups]
 
     def _waits(self) -> dict[int, set[int]]:
         """By exchange: those that the engines of its other members compute instead."""

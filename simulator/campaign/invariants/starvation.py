@@ -170,6 +170,8 @@ class StarvationWatcher(InvariantWatcher):
 
     def _is_first_in_line(self, instance: Address, opened: Open) -> None:
         """Check that no starved sequence waits, and waited, while a younger interactive one starts."""
+        if opened.sequence >> 32:
+            return  # a guest: the queue of its group's leader is another one
         sequences = self.cluster.core(instance).sequences
         started = sequences.by_number(opened.sequence)
         if started is None or started.is_batch or started.preempted or started.place.handle:
