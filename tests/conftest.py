@@ -1,6 +1,7 @@
 """What every test may use: the tree's root, the optional shared folder, quiet defaults for threads and hypothesis."""
 
 import functools
+import gc
 import os
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def _starts_processes(file: Path) -> bool:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClustersInOne | None:
     """With `--dist loadfile`."""
     return ClustersInOne(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was loaded to collect the tests stays to the end: collections of garbage need not look through it. Each
+    simulation begins with a full one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,7 +14,8 @@ def test_says_where(number):
     where = os.environ.get("PYTEST_XDIST_WORKER", "alone")
     (pathlib.Path(__file__).parent / f"{pathlib.Path(__file__).stem}.{number}").write_text(where)
 """
-MARKED = "import pytest\npytestmark = pytest.mark.cluster\n"
+# In two parts: this file itself starts no cluster.
+MARKED = "import pytest\npytestmark = pytest.mark." + "cluster\n"
 
 
 def test_clusters_share_a_process_and_so_do_the_tests_of_a_file(tmp_path: Path, root: Path) -> None:

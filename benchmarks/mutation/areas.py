@@ -31,7 +31,7 @@ AREAS: dict[str, Area] = {
         ),
         (
             *_under("tests/model", "test_quantization test_checkpoint_tensors"),
-            f"{_ENGINE_TESTS}/quantized",
+            f"{_ENGINE_TESTS}/decoder/quantized",
         ),
     ),
     "ledger": Area(

@@ -1,16 +1,11 @@
 """Bugs to plant in elastic groups: in the manager and the dispatcher, in a group's leader, in its members."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from dunlin.effects import Address, Effect
-from dunlin.messages.plan import GroupOrder
-from dunlin.messages.types import GroupRole
-from dunlin.policies.group_plan import Group
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.long_placement import LongPlacement
-from services.global_manager.plan_term import PlanTerm
 from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
@@ -18,13 +13,6 @@ from services.instance.group.leading.roster import Roster
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.member import GroupMember
 from tests.zoo.plant import Bug, skip, swap
-
-
-def _order_without_the_last(
-    original: Callable[[PlanTerm, Group, GroupRole], GroupOrder], self: PlanTerm, group: Group, role: GroupRole
-) -> GroupOrder:
-    order = original(self, group, role)
-    return replace(order, members=order.members[:-1]) if role is GroupRole.LEADER and order.members[1:] else order
 
 
 def _note_only(original: object, self: LongRequestPlacer, now_s: float, manager: Address, epoch: int) -> list[Effect]:
@@ -62,27 +50,6 @@ BUGS = (
         (swap(ElasticGroups._new_number, lambda original, self: 1000),),
         elastic=True,
         seed=718,
-    ),
-    Bug(
-        "takeover-forgets-numbers",
-        "a new manager does not look at the numbers of the groups that it finds",
-        ("I4",),
-        (
-            swap(
-                ElasticGroups.note_numbers,
-                lambda original, self, numbers: original(self, [] if self._highest is None else numbers),
-            ),
-        ),
-        seed=100,
-        elastic=True,
-    ),
-    Bug(
-        "leader-lacks-a-member",
-        "the order of a group's leader names one member less than those of the members",
-        ("I4",),
-        (swap(PlanTerm._order, _order_without_the_last),),
-        seed=100,
-        elastic=True,
     ),
     Bug(
         "withdrawal-ignored",

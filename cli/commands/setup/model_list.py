@@ -87,11 +87,11 @@ with torch, and in the deterministic mode, whose bits do not change with the ste
 benchmarks.fuzzing.model_configs --minutes 10` draws configurations from transformers' own configuration classes; each
 must come out equal, or be refused; some are stored quantised.
 
-`tests/engine/quantized` packs small models of every family in every layout above: their weights are bit for bit those
-of the dense model, and their logits within 1e-4 of transformers' with it, in one file or in shards. That the layouts
-are read as their writers mean them is checked on modules of random bits against AutoAWQ's, AutoGPTQ's, AutoRound's,
-compressed-tensors' and transformers' own dequantisers, to the last bit; and every `quant_method` that transformers
-knows is either read or in the list of those refused."""
+`tests/engine/decoder/quantized` packs small models of every family in every layout above: their weights are bit for
+bit those of the dense model, and their logits within 1e-4 of transformers' with it, in one file or in shards. That
+the layouts are read as their writers mean them is checked on modules of random bits against AutoAWQ's, AutoGPTQ's,
+AutoRound's, compressed-tensors' and transformers' own dequantisers, to the last bit; and every `quant_method` that
+transformers knows is either read or in the list of those refused."""
 
 
 def add(commands: "Subparsers[argparse.ArgumentParser]") -> None:

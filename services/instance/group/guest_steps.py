@@ -77,6 +77,10 @@ class GuestSteps:
         """The group's step that the engine has not answered."""
         return self._running
 
+    def probe(self) -> Effect:
+        """Have the engine answer something: one that hangs is then found by its watch, whatever else it was asked."""
+        return self._steps.probe()
+
     def add(self, command: Command) -> list[Effect]:
         """Take a command; `advance` carries it out."""
         if len(self._waiting) < MAX_WAITING or isinstance(command, CloseGuest):

@@ -192,6 +192,8 @@ class GroupMember:
         effects: list[Effect] = []
         for engine, agent in self._agents.values():
             effects += self._met_engines.meet(engine, agent)
+        if effects:  # a meeting may take a transfer helper long, an engine answers a probe at once
+            effects.append(self._steps.probe())
         if ready is not None:
             self._steps.on_place(sender, self._place(ready, self._joined), ready)
         return effects

@@ -182,6 +182,12 @@ class StepLedger:
         self._group_steps.remove(step)
         del self._outstanding[step]
 
+    def probe(self) -> Effect:
+        """An interrupt of no sequence: as long as it is not answered, the engine's watch counts it as outstanding."""
+        self._last_ticket += 1
+        self._interrupts[self._last_ticket] = []
+        return Send(self._engine, Interrupt(Verdict.DISCARD, i64([0]), ticket=self._last_ticket))
+
     def interrupt_group_step(self, step: int, why: Why) -> list[Effect]:
         """Have all rows of an outstanding group's step leave it, and let it serve no peer any more."""
         self._last_ticket += 1

@@ -5,7 +5,8 @@ Also which one is given up when none moves any more.
 
 from dataclasses import dataclass
 
-from dunlin.effects import After, Effect
+from dunlin.effects import After, Effect, Send
+from dunlin.messages.dispatch import Continued
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import Roster
@@ -13,6 +14,9 @@ from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceState
+
+MAX_LOSSES = 2
+"""Members with tokens of a sequence that may be lost without a token in between, before it goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +85,33 @@ class SpreadEnds:
         return effects
 
     def on_member_lost(self, member: int, reason: str) -> list[Effect]:
-        """What lay at the member is lost: return the sequences that had tokens there. One that lives, and was given to
-        others, is told to close them, for it may not have heard so yet.
+        """What lay at the member is lost: the sequences that had tokens there go on from what lies before those, or go
+        back where that happens too often. One that lives, and was given to others, is told to close its guests, for it
+        may not have heard so yet.
         """
         self._requests.lose(member)
         effects = self._steps.lose(member)
         for spread in self._spreads:
             effects += self._requests.close(spread, member) if member in spread.guests else []
-            if spread.lose(member) and spread.is_live:
-                figures = (Figure("tokens", len(spread.sequence.tokens)), Figure("member", member))
-                rejected = (RejectedOption("go on", f"member {member} had tokens of it: {reason}"),)
-                effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
+            before = spread.sequence.valid
+            if spread.lose(member):
+                effects += self._go_on(spread, member, before - spread.sequence.valid, reason)
         return effects
+
+    def _go_on(self, spread: SpreadSequence, member: int, lost: int, reason: str) -> list[Effect]:
+        place, sequence = spread.sequence.place, spread.sequence
+        figures = (
+            Figure("tokens", len(sequence.tokens)),
+            Figure("member", member),
+            Figure("recomputed_tokens", lost),
+        )
+        said = f"member {member} had tokens of it: {reason}"
+        if spread.losses > MAX_LOSSES:
+            why = Why("group", "return the request", figures, (RejectedOption("go on", said),))
+            return self._give_back(spread, why)
+        why = Why("group", f"compute again: {said}", figures)
+        continued = Continued(place.request, place.attempt, spread.number, recomputed_tokens=lost, why=why)
+        return [Send(sequence.dispatcher, continued)]
 
     def dissolve(self, reason: str) -> list[Effect]:
         """The instance leads this group no more: every sequence goes back at once, whatever members answer."""

@@ -127,8 +127,9 @@ class GuestRequests:
     def on_closed(self, spread: SpreadSequence | None, member: int, message: GuestClosed) -> None:
         """Nothing of the sequence is left there."""
         self._free[member] = message.available_slots
-        if spread is not None:
-            spread.guests.pop(member, None)
+        guest = spread.guests.get(member) if spread is not None else None
+        if spread is not None and guest is not None and guest.is_closing:  # it may have been opened again since
+            del spread.guests[member]
 
     def _note(self, spread: SpreadSequence, member: int, request: SlotRequest) -> None:
         spread.guests[member].asked += 1

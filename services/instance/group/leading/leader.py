@@ -21,7 +21,7 @@ from services.instance.group.config import GroupsConfig
 from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.led_group import LedGroup
-from services.instance.group.leading.placement import SlotsRetry
+from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry
 from services.instance.group.leading.roster import MemberRetry
 from services.instance.group.leading.stepping import RowRetry
 from services.instance.group.leading.wishes import ReturnDue
@@ -154,7 +154,10 @@ class GroupLeader:
 
     @handles
     def on_timer(
-        self, now_s: float, sender: Address, due: MemberRetry | SlotsRetry | RowRetry | PatienceOver | ReturnDue
+        self,
+        now_s: float,
+        sender: Address,
+        due: MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue,
     ) -> list[Effect]:
         """A timer of the group; those of an older group may look early at this one, which does no harm."""
         return self._led.on_timer(now_s, due) if self._led is not None else []

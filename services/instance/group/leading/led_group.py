@@ -15,7 +15,7 @@ from services.instance.group.config import GroupsConfig
 from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.guest_requests import GuestRequests
-from services.instance.group.leading.placement import SlotsRetry, SpreadPlacement
+from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
 from services.instance.group.leading.roster import MemberRetry, Roster
 from services.instance.group.leading.spread import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
@@ -24,7 +24,7 @@ from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceTable
 
 Said = MemberReady | MembersMet | GuestSlots | GuestRefused | GuestClosed | GroupStepDone | GuestsLost
-Timer = MemberRetry | SlotsRetry | RowRetry | PatienceOver | ReturnDue
+Timer = MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue
 
 
 class LedGroup:
@@ -55,7 +55,7 @@ class LedGroup:
     def follow(self, manager: Address, order: GroupOrder) -> list[Effect]:
         """Follow a newer order of this group."""
         self.wishes.follow(manager)
-        return self.roster.follow(order)
+        return [*self.roster.follow(order), *self.placement.await_members()]
 
     def add(self, now_s: float, sequence: Sequence) -> None:
         """A new sequence waits for slots."""
@@ -113,6 +113,8 @@ class LedGroup:
             return self.wishes.on_due(due)
         if isinstance(due, SlotsRetry):
             self.placement.on_retry(due)
+        elif isinstance(due, JoinWaitOver):
+            self.placement.on_join_wait_over(due)
         elif (spread := self.spreads.by_number(due.number)) is not None:
             spread.is_paused = False
         return []

@@ -35,8 +35,17 @@ class SlotsRetry:
     turn: int
 
 
+@dataclass(frozen=True, slots=True)
+class JoinWaitOver:
+    """Members that have not joined since an order (`turn`) are waited for no longer."""
+
+    turn: int
+
+
 class SpreadPlacement:
-    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some."""
+    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some, nor for a
+    moment after an order of which members have not joined yet.
+    """
 
     def __init__(
         self,
@@ -55,6 +64,18 @@ class SpreadPlacement:
         self._turn = 0
         self._tries = 0
         self._is_armed = False
+        self._orders = 0
+        self._awaits_members = False
+
+    def await_members(self) -> list[Effect]:
+        """A newer order came: a sequence that were opened now would be spread over those that joined before."""
+        self._orders += 1
+        self._awaits_members = not self._roster.is_complete
+        return [After(self._config.retry_s, JoinWaitOver(self._orders))] if self._awaits_members else []
+
+    def on_join_wait_over(self, due: JoinWaitOver) -> None:
+        """They were waited for."""
+        self._awaits_members = self._awaits_members and due.turn != self._orders
 
     def advance(self) -> list[Effect]:
         """Ask for what is lacking, as far as members have it; for the rest after a while."""
@@ -63,8 +84,9 @@ class SpreadPlacement:
             effects += self._provide(spread)
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
-        for spread in self._spreads.waiting():
-            if any(each.missing for each in self._spreads.live()):
+        self._awaits_members = self._awaits_members and not self._roster.is_complete
+        for spread in [] if self._awaits_members else self._spreads.waiting():
+            if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
             effects += self._open(spread)
         return effects + self._retry_later()
@@ -123,7 +145,8 @@ class SpreadPlacement:
         if not self._config.ring:
             return []
         ahead, most = self._ahead(spread), self._config.chunk_tokens
-        demand, rooms = Demand(len(spread.sequence.tokens), ahead, most), self._rooms(spread)
+        rooms = self._requests.rooms(self._spreads.rows())
+        demand = Demand(len(spread.sequence.tokens), ahead, most)
         ring = spread.ring = plan_ring(demand, rooms, most)
         if ring is None:
             return []
@@ -140,7 +163,6 @@ class SpreadPlacement:
         spread.ring = None
         for member in ring.stripes if spread.sequence.valid else ():
             if not spread.guests[member].tokens:
-                spread.left.add(member)
                 effects += self._requests.close(spread, member)
         return effects
 
@@ -161,7 +183,7 @@ class SpreadPlacement:
             return []
         if spread.ring is not None and (effects := self._end_ring(spread)):
             return effects
-        if not spread.sequence.has_sampled:
+        if not spread.decodes:
             # Members refused slots for its prompt, or are lost.
             return self._place(spread, spread.missing) if spread.missing else []
         return self._keep_room(spread)
@@ -199,8 +221,9 @@ class SpreadPlacement:
         return [self._requests.open(spread, chosen, more, _why_move(rooms, chosen, spread))]
 
     def _rooms(self, spread: SpreadSequence) -> list[MemberRoom]:
-        """Where more of it may be placed."""
-        return [each for each in self._requests.rooms(self._spreads.rows()) if each.member not in spread.left]
+        """Where more of it may be placed: not where it is being closed."""
+        closing = [member for member, guest in spread.guests.items() if guest.is_closing]
+        return [each for each in self._requests.rooms(self._spreads.rows()) if each.member not in closing]
 
     def _ask(self, spread: SpreadSequence, member: int, slots: int, why: Why) -> Effect:
         guest = spread.guests.get(member)

@@ -6,6 +6,7 @@ Knows no message. The state of the sequence itself is `sequence/table.py`'s.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom, RingPlan
@@ -41,8 +42,8 @@ class SpreadSequence:
     `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
-    `refusals`: what members said last that had no slots for it. Members that it has `left` lost it without its tokens:
-    their engines know its number as that of an older sequence. `ring`: how its prompt is computed, until it is.
+    `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is.
+    `losses` of members with tokens of it since its last token; `has_lost` one, and goes back to what lies before those.
     """
 
     sequence: InstanceSequence
@@ -53,7 +54,8 @@ class SpreadSequence:
     is_rolling_back: bool = False
     is_paused: bool = False
     failures: int = 0
-    left: set[int] = field(default_factory=set)
+    losses: int = 0
+    has_lost: bool = False
     ring: RingPlan | None = None
     refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
@@ -61,6 +63,16 @@ class SpreadSequence:
     def number(self) -> int:
         """Its name at all members' engines."""
         return self.sequence.number
+
+    @property
+    def turn(self) -> tuple[bool, tuple[bool, int]]:
+        """Those that do not give way come first, of these answers that were cut off, then by arrival."""
+        return self.sequence.gives_way, self.sequence.turn
+
+    @property
+    def decodes(self) -> bool:
+        """Whether only its last token is to be computed, or nothing while that is being sampled."""
+        return self.sequence.has_sampled and self.sequence.remaining <= 1
 
     @property
     def is_live(self) -> bool:
@@ -126,6 +138,11 @@ class SpreadSequence:
         """No step names it any more, and what the last ones computed does not count: it goes on after its valid KV."""
         sequence = self.sequence
         sequence.issued, sequence.pending, self.is_rolling_back = sequence.valid, 0, False
+        if self.has_lost:
+            self.has_lost = False
+            self.redo.clear()
+            for guest in self.guests.values():
+                guest.knows_text = False
         kept = [block for block in self.blocks if block.start < sequence.valid]
         self.blocks = [Block(each.member, each.start, min(each.stop, sequence.valid)) for each in kept]
         for guest in self.guests.values():
@@ -134,13 +151,23 @@ class SpreadSequence:
             self.guests[block.member].tokens += block.stop - block.start
 
     def lose(self, member: int) -> bool:
-        """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to."""
-        if self.guests.pop(member, None) is None:
+        """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to.
+
+        Only what lies before the first of those is valid then: KV is computed in order.
+        """
+        if self.guests.pop(member, None) is None or not self.is_live:
             return False
-        self.left.add(member)
         if self.ring is not None and member in self.ring.stripes:
             self.ring = None
-        return member in self.holders().union(block.member for blocks in self.redo for block in blocks)
+        if member not in self.holders().union(block.member for blocks in self.redo for block in blocks):
+            return False
+        lost = [block.start for block in self.blocks if block.member == member]
+        self.sequence.valid = min([self.sequence.valid, *lost])
+        self.losses += 1
+        self.has_lost = self.is_rolling_back = True
+        if not self.sequence.in_steps:
+            self.roll_back()
+        return True
 
     def forget_text(self, member: int) -> None:
         """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""
@@ -161,7 +188,7 @@ class SpreadSequence:
 
 
 class SpreadTable:
-    """Owns a group's sequences, by number. In order: those that do not give way first, then by arrival."""
+    """Owns a group's sequences, by number. In order: see `SpreadSequence.turn`."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, SpreadSequence] = {}
@@ -192,11 +219,11 @@ class SpreadTable:
 
     def live(self) -> list[SpreadSequence]:
         """Those that have guests or open some, in order."""
-        return sorted((each for each in self._by_number.values() if each.is_live), key=_turn)
+        return sorted((each for each in self._by_number.values() if each.is_live), key=attrgetter("turn"))
 
     def waiting(self) -> list[SpreadSequence]:
         """Those that wait for slots, in order."""
-        return sorted((each for each in self._by_number.values() if each.is_waiting), key=_turn)
+        return sorted((each for each in self._by_number.values() if each.is_waiting), key=attrgetter("turn"))
 
     def ended(self) -> list[SpreadSequence]:
         """Those of which no more tokens are wanted."""
@@ -209,7 +236,3 @@ class SpreadTable:
             if spread.is_live and spread.master >= 0:
                 found[spread.master] = found.get(spread.master, 0) + 1
         return found
-
-
-def _turn(spread: SpreadSequence) -> tuple[bool, tuple[bool, int]]:
-    return spread.sequence.gives_way, spread.sequence.turn

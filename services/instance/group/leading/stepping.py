@@ -120,7 +120,7 @@ class SpreadSteps:
             return spread.redo[0]
         if not sequence.remaining:
             return ()
-        if sequence.has_sampled:
+        if spread.decodes:
             master = spread.guests.get(spread.master)
             start = sequence.issued
             return (Block(spread.master, start, start + 1),) if master is not None and master.room else ()
@@ -218,6 +218,8 @@ class SpreadSteps:
         row.spread.sequence.valid = row.stop
         row.spread.sequence.pending -= row.samples
         row.spread.failures = 0
+        if row.samples:
+            row.spread.losses = 0
 
     def _undo(self, row: ExchangeRow) -> None:
         """It came to nothing: no step is composed for it until those that name it are answered. Its members are told
@@ -235,7 +237,10 @@ class SpreadSteps:
         """Go on after its valid KV, after a while; or return it where that happens too often."""
         if not spread.is_live:
             return []
+        has_lost = spread.has_lost
         spread.roll_back()
+        if has_lost:
+            return []
         spread.failures += 1
         figures = (Figure("tokens", spread.sequence.valid), Figure("failures", spread.failures))
         if spread.failures >= MAX_FAILURES:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dunlin.effects import Address, Send
-from dunlin.messages.engine import Meet, Met, StepDone
+from dunlin.messages.engine import Interrupt, Interrupted, Meet, Met, StepDone
 from dunlin.messages.group import (
     CloseGuest,
     GroupStep,
@@ -41,6 +41,8 @@ def member(**config: Any) -> Direct:
     for send in asked:
         if isinstance(send.message, Meet):
             direct.give(ENGINE, Met(send.message.peer))
+        elif isinstance(send.message, Interrupt):
+            direct.give(ENGINE, Interrupted(ticket=send.message.ticket))
     return direct
 
 

@@ -8,7 +8,7 @@ from dunlin.messages.dispatch import Cancel, Ended, Poisoned, Refused, Returned
 from tests.services.instance.bench import Attempt
 from tests.services.instance.group.group_bench import GroupBench
 
-KINDS = ("place", "place", "own", "crash", "cancel", "reset", "order", "settle")
+KINDS = ("place", "place", "own", "crash", "hang", "cancel", "reset", "order", "nothing")
 
 
 class Chaos:
@@ -34,6 +34,8 @@ class Chaos:
             self.attempts[request] = at, bench.place(request, tokens, at=at, group=0, max_tokens=most)
         elif kind == "crash" and bench.has_engine(at):
             bench.supervisors[at].crash(signal=self.random.choice((9, 9, 11)))
+        elif kind == "hang" and bench.has_engine(at):
+            bench.supervisors[at].engine.is_stuck = True
         elif kind == "cancel" and self.attempts:
             self.cancel(self.random.choice(list(self.attempts)))
         elif kind == "reset":

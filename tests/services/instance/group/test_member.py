@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Gone
 from dunlin.messages.engine import (
     Close,
+    EngineProgress,
+    Interrupt,
     Meet,
     Met,
     Open,
+    StopEngine,
 )
 from dunlin.messages.group import (
     CancelGroupSteps,
@@ -17,11 +20,13 @@ from dunlin.messages.group import (
     GrowGuest,
     GuestClosed,
     GuestRefused,
+    GuestsLost,
     GuestSlots,
     JoinGroup,
     MeetMembers,
     MemberEngine,
     MemberReady,
+    MembersMet,
 )
 from dunlin.messages.plan import GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind, GroupRole, i32
@@ -99,12 +104,26 @@ def test_meetings_are_answered_in_order_once_all_engines_are() -> None:
     lead, third = MemberEngine(0, Address("engine", "lead"), b"a"), MemberEngine(2, Address("engine", "third"), b"b")
     asked = direct.give(LEADER, MeetMembers(GROUP, (lead,))) + direct.give(LEADER, MeetMembers(GROUP, (lead, third)))
     assert [meet.peer for meet in of(Meet, asked)] == [lead.engine, third.engine]
+    assert len(of(Interrupt, asked)) == 2
     assert direct.give(ENGINE, Met(third.engine, "another node")) == []
     first, second = to_leader(direct.give(ENGINE, Met(lead.engine)))
     assert (list(first.met), first.detail) == ([0], "")
     assert (list(second.met), second.detail) == ([0], "members [2] cannot be reached")
     (again,) = to_leader(direct.give(LEADER, MeetMembers(GROUP, (lead,))))
     assert list(again.met) == [0]
+
+
+def test_an_engine_that_hangs_before_it_meets_anything_is_found() -> None:
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT}, engine_watch__stuck_s=3.0)
+    direct.give(MANAGER, elastic())
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    asked = MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"a"),))
+    (probe,) = of(Interrupt, direct.give(LEADER, asked))
+    assert (list(probe.sequence), probe.up_to_step, probe.step) == ([0], 0, 0)
+    ends = [at / 2 for at in range(20) if of(StopEngine, direct.give(ENGINE, EngineProgress(5), at / 2))]
+    assert ends[0] == 3.0
+    met, lost = to_leader(direct.give(ENGINE, Gone("killed"), 4.0))
+    assert (type(met), type(lost)) == (MembersMet, GuestsLost)
 
 
 def test_messages_of_other_groups_and_leaders_are_stale() -> None:

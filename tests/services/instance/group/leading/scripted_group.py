@@ -5,6 +5,7 @@ runs once all its members have it first in their queues; where one of them does 
 """
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
-from dunlin.messages.types import I32, FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
+from dunlin.messages.types import I32, FinishReason, GroupKind, GroupRole, Why, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
 from services.instance.group.leading.roster import Roster
 from services.instance.wiring import InstanceParts
@@ -81,7 +82,6 @@ class ScriptedMember:
         self.unreachable: set[int] = set()
         self.refuses_steps = 0
         self.leaves: set[int] = set()
-        self.closed: set[int] = set()
         self.is_silent = False
         self.last_exchange = 0
         self.heard: list[Message] = []
@@ -125,7 +125,6 @@ class ScriptedMember:
             return
         if guest is None:
             assert message.slots > 0
-            assert message.sequence not in self.closed, "a number that the engine has closed"
             guest = self.guests[message.sequence] = Guest(message, message.slots, [])
         assert not self.steps_with(message.sequence), "opened anew while steps name it"
         guest.slots, guest.opened, guest.text = message.slots, message, list(message.tokens)
@@ -145,7 +144,6 @@ class ScriptedMember:
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
 
     def on_CloseGuest(self, message: CloseGuest) -> None:
-        self.closed.add(message.sequence)
         self.guests.pop(message.sequence, None)
         self.say(GuestClosed(GROUP, message.sequence, self.free))
 
@@ -473,3 +471,25 @@ def _check_parts(found: list[tuple[ScriptedMember, GroupStep]]) -> None:
             assert named == parts, f"{master.index} names {named}, {holder.index} serves {parts}"
         named_holders = {member for _, step in found for member in step.span_member}
         assert named_holders <= {member.index for member, _ in found}
+
+
+def rows_of(step: GroupStep) -> list[tuple[int, int, int]]:
+    """(n of the sequence in its group, start, stop) of each row."""
+    return [(a & 0xFFFF, b, c) for a, b, c in zip(step.sequence, step.start, step.stop, strict=True)]
+
+
+def exchanges(group: ScriptedGroup) -> list[dict[int, list[tuple[int, int, int]]]]:
+    """The rows by member of each exchange."""
+    found: dict[int, dict[int, list[tuple[int, int, int]]]] = {}
+    for _, to, step in group.steps:
+        found.setdefault(step.exchange, {})[group.members[to].index] = rows_of(step)
+    return list(found.values())
+
+
+def heard(group: ScriptedGroup, index: int, kind: type[Any]) -> list[Any]:
+    return [message for message in group.at(index).heard if isinstance(message, kind)]
+
+
+def figures(why: Why | None) -> Mapping[str, float]:
+    assert why is not None
+    return {figure.name: figure.value for figure in why.figures}

@@ -2,7 +2,7 @@
 
 In an environment of its own: python -m venv V && V/bin/pip install torch transformers numpy safetensors, then with
 --no-deps autoawq==0.2.9 auto-gptq==0.7.1 auto-round==0.16.1 compressed-tensors==0.20.0, and what these import; then
-PYTHONPATH=. V/bin/python tests/engine/quantized/make_references.py
+PYTHONPATH=. V/bin/python tests/engine/decoder/quantized/make_references.py
 """
 
 import importlib.util

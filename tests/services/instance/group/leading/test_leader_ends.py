@@ -1,0 +1,264 @@
+"""What a leader does when slots are short, and when requests, members or the group itself end."""
+
+import pytest
+
+from dunlin.kv import prefix_hash
+from dunlin.messages.dispatch import (
+    Adopt,
+    Adopted,
+    AdoptedElsewhere,
+    Continued,
+    Ended,
+    Refusal,
+    Returned,
+    Tokens,
+)
+from dunlin.messages.group import (
+    CancelGroupSteps,
+)
+from dunlin.messages.plan import AskMembers, Drain, ReturnMembers
+from dunlin.messages.types import GroupKind, GroupRole
+from services.instance.adoption import SequenceAdoption
+from services.instance.migration.evacuation import Evacuations
+from tests.services.instance.bench import MANAGER, ME, OTHER
+from tests.services.instance.group.leading.scripted_group import (
+    GROUP,
+    ScriptedGroup,
+    exchanges,
+    figures,
+    heard,
+    member_address,
+)
+
+# --- what cannot be taken, and what waits ---
+
+
+def test_attempts_that_cannot_run_are_refused() -> None:
+    group = ScriptedGroup(20, 20, groups__max_waiting=1)
+    assert group.refusal(1, tokens=10, max_tokens=4, group=GROUP + 1) is Refusal.NOT_IN_PLAN
+    assert group.refusal(2, tokens=41, max_tokens=4) is Refusal.TOO_LONG
+    assert group.refusal(3, tokens=10, max_tokens=4000) is Refusal.TOO_LONG
+    group.at(0).taken = group.at(1).taken = 20
+    group.at(0).say_ready()
+    group.at(1).say_ready()
+    group.run(0.01)
+    assert group.refusal(4, tokens=30, max_tokens=4) is None
+    assert group.refusal(5, tokens=10, max_tokens=4) is Refusal.FULL
+
+
+def test_what_does_not_fit_waits_and_members_are_asked_for() -> None:
+    group = ScriptedGroup(20, 20)
+    first = group.place(1, 30, max_tokens=8)
+    second = group.place(2, 24, max_tokens=8)
+    group.run(0.02)
+    assert group.leader.report_fields() == {"spread_waiting": 1, "spread_running": 1}
+    (asked,) = group.wished(AskMembers)
+    assert (asked.group, asked.plan_version, asked.slots) == (GROUP, 1, 22)
+    assert figures(asked.why) == {"slots": 22, "members": 2, "waiting": 1}
+    other = member_address(2)
+    group.members[other] = type(group.at(1))(group, other, 40)
+    group.order(*group.members)
+    group.run(0.02)
+    assert group.leader.report_fields() == {"spread_waiting": 0, "spread_running": 2}
+    group.run(2.0)
+    assert first.tokens == first.expected
+    assert second.tokens == second.expected
+    assert [each.slots for each in group.wished(AskMembers)] == [22, 0]
+
+
+def test_what_waits_starts_when_another_ends_and_the_wish_is_taken_back() -> None:
+    group = ScriptedGroup(20, 20)
+    attempts = [group.place(request, 30, max_tokens=4) for request in (1, 2)]
+    group.run(2.0)
+    assert all(attempt.tokens == attempt.expected for attempt in attempts)
+    assert [each.slots > 0 for each in group.wished(AskMembers)] == [True, False]
+
+
+def test_members_slots_that_became_free_without_a_word_are_found() -> None:
+    group = ScriptedGroup(40)
+    group.at(0).taken = 35
+    group.at(0).say_ready()
+    group.run(0.01)
+    attempt = group.place(tokens=20, max_tokens=4)
+    group.run(1.0)
+    assert attempt.tokens == []
+    group.at(0).taken = 0
+    group.run(1.5)
+    assert attempt.tokens == attempt.expected
+
+
+def test_what_never_gets_room_goes_back() -> None:
+    group = ScriptedGroup(40)
+    group.at(0).taken = 35
+    group.at(0).say_ready()
+    group.run(0.01)
+    group.place(tokens=20, max_tokens=4)
+    group.run(20.0)
+    (returned,) = group.said(Returned)
+    assert group.dispatcher.times(Returned)[0] == pytest.approx(5.06, abs=1.3)
+    assert figures(returned.why)["limit_s"] == 5.0
+    assert group.is_quiet
+
+
+def test_when_no_sequence_gets_a_slot_the_youngest_makes_room() -> None:
+    group = ScriptedGroup(24, groups__ahead_tokens=2)
+    first, second = group.place(1, 9, max_tokens=12), group.place(2, 9, max_tokens=12)
+    group.run(20.0)
+    assert [(each.request, each.attempt) for each in group.said(Returned)] == [(2, 1)]
+    assert first.tokens == first.expected
+    assert 0 < len(second.tokens) < 12
+    assert group.is_quiet
+
+
+def test_members_without_tokens_are_given_back() -> None:
+    group = ScriptedGroup(200, 20, 20)
+    group.place(tokens=6, max_tokens=190)
+    group.run(1.1)
+    (returned,) = group.wished(ReturnMembers)
+    assert returned.members == (member_address(1), member_address(2))
+    assert figures(returned.why)["members"] == 3
+    group.order(*group.members)
+    group.run(0.9)
+    assert len(group.wished(ReturnMembers)) == 1
+    group.run(0.2)
+    assert len(group.wished(ReturnMembers)) == 2
+
+
+def test_a_member_that_was_given_back_is_not_used_until_an_order_names_it_again() -> None:
+    group = ScriptedGroup(20, 20)
+    group.run(1.1)
+    assert group.wished(ReturnMembers)[0].members == (member_address(1),)
+    attempt = group.place(tokens=30, max_tokens=4)
+    group.run(0.1)
+    assert attempt.tokens == []
+    assert group.wished(AskMembers)[-1].slots == 13
+    group.order(*group.members)
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+
+
+# --- ends ---
+
+
+def test_what_lay_at_a_lost_member_is_computed_again_and_nothing_else() -> None:
+    group = ScriptedGroup(60, 60, 30, groups__policy="fewest")
+    stays = group.place(1, 30, max_tokens=20)
+    group.run(0.005)
+    goes = group.place(2, 80, max_tokens=20)
+    group.run(0.1)
+    had = list(goes.tokens)
+    group.lose(2)
+    group.run(0.005)
+    (continued,) = group.said(Continued)
+    assert (continued.request, figures(continued.why)["member"]) == (2, 2)
+    assert 0 < continued.recomputed_tokens < len(had) + 80
+    assert len(heard(group, 1, CancelGroupSteps)) == 1
+    group.run(2.0)
+    assert stays.tokens == stays.expected
+    assert goes.tokens == goes.expected
+    assert had
+    assert not group.said(Returned)
+    assert group.is_quiet
+
+
+def test_a_sequence_that_loses_members_again_and_again_goes_back() -> None:
+    group = ScriptedGroup(40, 40)
+    group.place(tokens=60, max_tokens=8)
+    for _ in range(3):
+        group.run(0.03)
+        assert not group.said(Returned)
+        group.at(1).lose_engine()
+    group.run(0.01)
+    assert len(group.said(Continued)) == 2
+    assert len(group.said(Returned)) == 1
+    group.run(1.0)
+    assert group.is_quiet
+
+
+def test_a_cancelled_prompt_is_ended_everywhere_before_its_dispatcher_hears() -> None:
+    group = ScriptedGroup(60, 60)
+    group.place(tokens=100, max_tokens=4)
+    group.run(0.02)
+    group.cancel()
+    assert not group.said(Ended)
+    group.run(0.01)
+    assert heard(group, 1, CancelGroupSteps)
+    assert len(group.said(Ended)) == 1
+    assert group.dispatcher.times(Ended)[0] == pytest.approx(0.07 + 2 * 0.001)
+    assert group.is_quiet
+
+
+@pytest.mark.parametrize("part", ["other group", "local"])
+def test_another_order_returns_all_at_once(part: str) -> None:
+    group = ScriptedGroup(20, 20)
+    group.place(1, 30, max_tokens=4)
+    group.place(2, 30, max_tokens=4)
+    group.run(0.02)
+    local = {"kind": GroupKind.LOCAL, "part": GroupRole.LOCAL}
+    group.order(ME, **({"group": GROUP + 1} if part == "other group" else local))
+    assert [each.request for each in group.said(Returned)] == [1, 2]
+    assert len(group.parts.sequences) == 0
+    group.run(1.0)
+    assert group.is_quiet
+    assert group.leader.group == (GROUP + 1 if part == "other group" else 0)
+
+
+def test_refused_steps_are_sent_again_a_few_times() -> None:
+    group = ScriptedGroup(20, 20)
+    group.at(1).refuses_steps = 3
+    attempt = group.place(tokens=30, max_tokens=4)
+    group.run(3.0)
+    assert attempt.tokens == attempt.expected
+    again = [each for each in exchanges(group) if (1, 0, 8) in each.get(0, []) + each.get(1, [])]
+    assert len(again) == 3
+    assert again[0] == again[1] == again[2]
+
+
+def test_a_sequence_whose_steps_are_always_refused_goes_back() -> None:
+    group = ScriptedGroup(20, 20)
+    group.at(1).refuses_steps = 100
+    group.place(tokens=30, max_tokens=4)
+    group.run(5.0)
+    (returned,) = group.said(Returned)
+    assert returned.why is not None
+    assert returned.why.rejected[0].reason == "not today"
+    assert group.is_quiet
+
+
+def test_a_leader_that_is_emptied_returns_what_has_not_begun() -> None:
+    group = ScriptedGroup(20, 20)
+    first = group.place(1, 30, max_tokens=4)
+    group.place(2, 30, max_tokens=4)
+    group.run(0.02)
+    evacuations = next(part for part in group.parts.with_handlers if isinstance(part, Evacuations))
+    evacuations.drain(group.now_s, MANAGER, Drain(1, 1))
+    group.run(2.0)
+    assert [each.request for each in group.said(Returned)] == [2]
+    assert first.tokens == first.expected
+
+
+def test_another_dispatcher_goes_on_with_a_spread_sequence() -> None:
+    group = ScriptedGroup(20, 20)
+    attempt = group.place(tokens=28, max_tokens=12, key="name")
+    group.run(0.08)
+    had = [*attempt.place.tokens, *attempt.tokens[:1]]
+    chain = prefix_hash.chain_of(prefix_hash.chain_root("", ""), had, len(had))
+    adoption = next(part for part in group.parts.with_handlers if isinstance(part, SequenceAdoption))
+    adopt = Adopt(5, 3, "name", "", len(had), 1, chain)
+    group.do(adoption.adopt(group.now_s, OTHER, adopt))
+    group.run(2.0)
+    assert len(group.said(AdoptedElsewhere)) == 1
+    adopted, *later = group.others[OTHER]
+    assert isinstance(adopted, Adopted)
+    assert adopted.sequence == (GROUP << 32) + 1
+    said = [token for message in later if isinstance(message, Tokens) for token in message.token]
+    assert [*attempt.tokens[:1], *adopted.tokens, *said] == attempt.expected
+    assert group.is_quiet
+
+
+def test_a_word_of_an_older_group_is_stale() -> None:
+    group = ScriptedGroup(20, 20)
+    group.order(ME, member_address(1), group=GROUP + 1)
+    group.at(1).say_ready()
+    group.run(0.01)
+    assert group.leader.stale_total >= 1
