@@ -21,6 +21,9 @@ SHORTEST, LONGEST = 512, 524_288
 """Lengths of prompts that equation 7 is fitted to: each is twice the one before."""
 SAMPLED_BATCHES = (1, 4, 16)
 _MOST_TOKENS = 1 << 20
+_MOVED_PER_S = 1e6
+PlannerTimes = GroupTimes
+"""What `planning_times` makes, for those who only hand it on."""
 
 
 def prefill_work(degree: int, lengths: Sequence[int]) -> GroupWork:
@@ -111,6 +114,12 @@ def planning_times(
         move_tokens_per_s=(timing.links.nvlink or 1e12) / timing.kv_bytes_per_token,
         rows_per_master=tokens,
     )
+
+
+def steady_times(fixed_s: float, token_s: float) -> GroupTimes:
+    """The planner's times where a step takes `fixed_s` and a prompt's token `token_s`, shared by all members."""
+    measured = {degree: PrefillPrices(fixed_s, token_s / degree, 0.0) for degree in DEGREES}
+    return GroupTimes(measured, 2.0 * fixed_s, START_DECODE_S, _MOVED_PER_S, rows_per_master=256)
 
 
 def tipping_tokens(timing: EngineTiming) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
-from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.long_requests import LONG_POLICIES
@@ -53,6 +53,11 @@ class Preset:
         for point, table in tables.items():
             if getattr(self, point) not in table:
                 raise ValueError(f"no {point} policy {getattr(self, point)!r}: choose one of {', '.join(table)}")
+
+    @property
+    def forms_groups(self) -> bool:
+        """Whether several instances may serve one request together."""
+        return self.group in GROUPS_OF_SEVERAL
 
 
 PRESETS: dict[str, Preset] = {

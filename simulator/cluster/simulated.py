@@ -8,12 +8,12 @@ socket or clock is imported here.
 from collections.abc import Callable
 from typing import Any
 
+from dunlin.cost.group_times import PlannerTimes
 from dunlin.cost.step_fit import LearntSteps
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.engine import MapHost
 from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.types import GroupRole
-from dunlin.policies.loongserve.inputs import GroupTimes
 from services.dispatcher.core import DispatcherCore
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore
@@ -101,7 +101,7 @@ class SimulatedCluster:
         )
         self._kvstores: dict[int, Address] = {}
         self._starts = 0
-        self._times: GroupTimes | None = None
+        self._times: PlannerTimes | None = None
         for role, name, count in (
             ("monitor", "monitor", 1),
             ("global_manager", "manager", spec.managers),
@@ -237,7 +237,7 @@ class SimulatedCluster:
         known = profile_of(self.engine.timing) if spec.has_profiles else self.profiles.learnt.get(address.name)
         return InstanceCore(address, spec.instance_config(node), known)
 
-    def _planner_times(self, config: GlobalManagerConfig) -> GroupTimes | None:
+    def _planner_times(self, config: GlobalManagerConfig) -> PlannerTimes | None:
         """Made once: it takes a third of a second, and managers come and go."""
         if config.groups.policy == "loongserve" and self._times is None:
             self._times = planner_times(self.spec.engine.timing)

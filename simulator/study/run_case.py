@@ -11,7 +11,6 @@ from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.host_costs import DISPATCHING
 from dunlin.cost.models import EngineLinks, NodeLinks
 from dunlin.cost.timing_loader import load_timing
-from dunlin.policies.group import GROUPS_OF_SEVERAL
 from dunlin.policies.presets import PRESETS
 from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
@@ -157,7 +156,7 @@ def _overrides(case: Case) -> dict[str, dict[str, Any]]:
 
 def _members(case: Case) -> int:
     """How many instances may hold a request together."""
-    return case.instances if PRESETS[case.preset].group in GROUPS_OF_SEVERAL else 1
+    return case.instances if PRESETS[case.preset].forms_groups else 1
 
 
 def engine_of(timing: EngineTiming, max_positions: int, members: int = 1) -> SimulatedEngineSettings:
