@@ -183,9 +183,14 @@ class ScriptedLeader:
         count, stop = len(self.members), blocks[-1][1]
         spans = [(0, index - 1, stop, index) for index in range(1, count + 1) if index != me]
         ((first, last),) = [(a, b) for a, b, at in blocks if at == me]
-        kept: dict[str, Any] = {"keep_row": i32([0]), "keep_start": i64([first]), "keep_stop": i64([last])}
-        strides: dict[str, Any] = {"stride": i64([count]), "span_stride": i64([count] * len(spans))}
-        return group_step(self._exchanges, [(GUEST, me - 1, stop)], spans, kind=GroupKind.RING, **strides, **kept)
+        columns: dict[str, Any] = {
+            "keep_row": i32([0]),
+            "keep_start": i64([first]),
+            "keep_stop": i64([last]),
+            "stride": i64([count]),
+            "span_stride": i64([count] * len(spans)),
+        }
+        return group_step(self._exchanges, [(GUEST, me - 1, stop)], spans, kind=GroupKind.RING, **columns)
 
     def _on_done(self, member: int, message: GroupStepDone) -> list[Effect]:
         self._unanswered[message.exchange].remove(member)

@@ -206,3 +206,14 @@ def test_a_guest_gets_no_slots_that_running_sequences_need_soon() -> None:
     free = direct.core.report().free_slots
     assert said.available_slots == free - 8
     assert of(GuestSlots, direct.give(LEADER, open_guest(free - 8)))
+
+
+def test_an_engine_that_dies_in_a_groups_step_blames_no_own_sequence() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    direct.give(D, make_place(1, 10))
+    assert direct.core.steps.outstanding == 2
+    assert direct.core.steps.executing_rows() == []
+    direct.give(ENGINE, answered(1))
+    assert [stop for _, stop in direct.core.steps.executing_rows()] == [10]
