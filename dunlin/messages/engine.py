@@ -142,7 +142,8 @@ class StepDone:
     nothing, for their logits are not finite: the engine has ended them; `left` those whose rows left
     before their end (at an `Interrupt`, or because a peer is gone), which computed nothing that counts. `top_count[i]`
     of the entries of `top_token` and `top_logprob` belong to row i. `compute_s` is the engine's time in the step,
-    `idle_s` its wait before it.
+    `idle_s` its wait before it. `cut_short`: a step with peers ended before its last layer, and could perhaps not tell
+    them: they may wait for it.
     """
 
     step: int = number(1)
@@ -161,6 +162,7 @@ class StepDone:
     idle_s: float = number(14, default=0.0)
     failed: I64 = number(15, default_factory=i64)
     left: I64 = number(16, default_factory=i64)
+    cut_short: bool = number(17, default=False)
 
 
 @message(command=5, about=Subject.SEQUENCES, reserved=(1,))

@@ -9,7 +9,7 @@ def comparable(event: Any) -> tuple[Any, ...]:
     """The event without what may differ."""
     if isinstance(event, StepDone):
         rows = (event.sequence, event.finish, event.dropped, event.failed, event.left)
-        counts = (event.prefill_rows, event.decode_rows, event.tokens_computed)
+        counts = (event.prefill_rows, event.decode_rows, event.tokens_computed, event.cut_short)
         return ("StepDone", event.step, *map(tuple, rows), *counts)
     if isinstance(event, Interrupted):
         return ("Interrupted", event.ticket, tuple(event.sequence), tuple(event.step), tuple(event.parked))

@@ -45,6 +45,7 @@ class RunningStep:
         self._dropped = dropped
         self._left = list(left)
         self._exchange = exchange
+        self._is_cut_short = False
         self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
 
     def __repr__(self) -> str:
@@ -116,6 +117,7 @@ class RunningStep:
     def give_up(self) -> None:
         """It ends before its last layer: no peer need wait for it."""
         if self._exchange is not None:
+            self._is_cut_short = True
             self._exchange.give_up()
 
     def abandon(self) -> SampledRows:
@@ -178,6 +180,7 @@ class RunningStep:
             idle_s=self.idle_s,
             failed=i64(samples.failed),
             left=i64(self._left),
+            cut_short=self._is_cut_short,
         )
 
 

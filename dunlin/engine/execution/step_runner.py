@@ -5,6 +5,7 @@ Every step and every resume gets one answer, every interrupt one. Knows no trans
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -194,7 +195,9 @@ class StepRunner:
             self._running = None
         for queued in self._queue.pop_empty():
             self._never_begins(queued)
-            events.append(RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows()))
+            empty = RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows())
+            has_peers = queued.step is not None and len(queued.step.peers) > 0
+            events.append(replace(empty, cut_short=True) if has_peers else empty)
         return events
 
     def _never_begins(self, queued: QueuedStep) -> None:

@@ -12,7 +12,7 @@ class IterationResult:
 
     The lists have an entry per row that sampled, except `dropped` (sequences whose rows did not run), `failed`
     (sequences without a next token, because their logits are not finite) and `left` (sequences whose rows left at an
-    `Interrupt`). `computed` counts tokens.
+    `Interrupt`). `computed` counts tokens. `cut_short`: as in `StepDone`.
     """
 
     step: int
@@ -26,6 +26,7 @@ class IterationResult:
     prefill_rows: int = 0
     decode_rows: int = 0
     computed: int = 0
+    cut_short: bool = False
 
 
 def step_done(tally: IterationResult, vocabulary: int, compute_s: float, idle_s: float) -> StepDone:
@@ -51,4 +52,5 @@ def step_done(tally: IterationResult, vocabulary: int, compute_s: float, idle_s:
         idle_s,
         i64(tally.failed),
         i64(tally.left),
+        tally.cut_short,
     )

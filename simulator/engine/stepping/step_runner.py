@@ -359,7 +359,8 @@ class SimulatedStepRunner:
 
 def _nothing(queued: QueuedSimStep) -> IterationResult:
     """The result of a step whose rows all left."""
-    return IterationResult(queued.step.step, queued.left, queued.dropped)
+    has_peers = isinstance(queued.step, Step) and len(queued.step.peers) > 0
+    return IterationResult(queued.step.step, queued.left, queued.dropped, cut_short=has_peers)
 
 
 def _check_named(message: Resume) -> None:

@@ -71,7 +71,7 @@ class Exchange:
     @property
     def is_spoilt(self) -> bool:
         """Whether a member did not do its part: the others may wait for it in vain."""
-        return any(done is None or len(done.left) > 0 for done in self.answers.values())
+        return any(done is None or done.cut_short or len(done.left) > 0 for done in self.answers.values())
 
     def is_computed(self, row: ExchangeRow) -> bool:
         """Whether every part of the row was."""
