@@ -145,7 +145,7 @@ BUGS = (
             skip(RequestCompletion.requeue_lost, list, called_by=DispatcherCore._on_gone),
             swap(AttemptEvents.on_tokens, _without_gaps),
         ),
-        seed=100182,
+        seed=40478,
     ),
     Bug(
         "lost-journal-entry",
@@ -166,7 +166,7 @@ BUGS = (
         "what an instance says of an old attempt counts",
         ("I2", "I1", "core"),
         (swap(Journal.current_attempt, _any_attempt),),
-        seed=100182,
+        seed=40282,
     ),
     Bug(
         "loss-unnoticed",

@@ -182,7 +182,7 @@ BUGS = (
         "a sequence that ends gives its slots back while outstanding steps still write them",
         ("I6", "I8", "core"),
         (swap(SequenceLifecycle.stop, _stop_in_use),),
-        seed=24,
+        seed=40024,
     ),
     Bug(
         "preempted-while-in-use",
@@ -215,7 +215,7 @@ BUGS = (
                 lambda original, self, sequence, tokens: original(self, sequence, len(sequence.tokens)),
             ),
         ),
-        seed=100129,
+        seed=40106,
     ),
     Bug(
         "checksum-skipped",
@@ -237,7 +237,7 @@ BUGS = (
             ),
             skip(HostCacheClient.cancel_copies, list, called_by=SequenceLifecycle._release_or_spill),
         ),
-        seed=251,
+        seed=40209,
     ),
     Bug(
         "outlived-kvstore-obeyed",
@@ -265,7 +265,7 @@ BUGS = (
         "the cancellation of an old attempt ends the new one",
         ("I12", "I1"),
         (swap(AttemptAdmission.cancel, _cancel_the_newest),),
-        seed=20312,
+        seed=40658,
     ),
     Bug(
         "wild-slab-trusted",
@@ -279,7 +279,7 @@ BUGS = (
         "after an engine's end a sequence goes on behind rows that were never answered",
         ("I6", "I1", "I12", "core"),
         (swap(EngineRecovery._roll_back, _hold_unanswered),),
-        seed=100099,
+        seed=40111,
     ),
     Bug(
         "poison-runs-for-ever",
@@ -293,7 +293,7 @@ BUGS = (
         "an instance that slept holds its engine responsible for the time",
         ("I9",),
         (swap(EngineWatchdog.check, _look_unforgiving),),
-        seed=20834,
+        seed=60514,
     ),
     Bug(
         "adopted-one-token-short",

@@ -111,8 +111,10 @@ class StarvationWatcher(InvariantWatcher):
             waited = [one for one in core.sequences if one.state is SequenceState.WAITING]
             self._waited = {_key(one) for one in waited}
             self._had_slots = {_key(one) for one in core.sequences} - {_key(one) for one in waited if not one.preempted}
+            self._note_share(event.to, core.sequences)
         elif isinstance(core, DispatcherCore):
             self._dispatched = len(core.journal) - core.journal.queued
+            self._note_share(event.to, core.journal)
 
     def after(self, event: Delivery) -> None:
         bound, core = self._bounds[event.to.role], self.cluster.core(event.to)
@@ -131,6 +133,11 @@ class StarvationWatcher(InvariantWatcher):
             account.look(items, now_s, bound.look_s)
             if now_s - account.full_s > bound.look_s:
                 self._check_stalls(event.to, account, bound, now_s)
+
+    def _note_share(self, address: Address, items: Iterable[Sequence] | Iterable[Request]) -> None:
+        """Until this event at the least the share was used up, if any has risen: the event may end that one."""
+        if address in self._accounts and _risen(items):
+            self._accounts[address].full_s = self.cluster.world.clock_s(address)
 
     def _check_stalls(self, address: Address, account: ProcessAccount, bound: Bound, now_s: float) -> None:
         for key, stall in account.stalls.items():

@@ -56,5 +56,6 @@ def test_exchanges_are_taken_in_their_order_and_an_answer_counts_once() -> None:
     assert steps.answer(0, said(1, done()))
     assert not steps.answer(0, said(1, done()))
     first, second = steps.take_answered(), steps.take_answered()
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first.number < second.number
