@@ -1,7 +1,5 @@
 """Bugs to plant in elastic groups: in the manager and the dispatcher, in a group's leader, in its members."""
 
-from collections.abc import Callable
-
 from dunlin.effects import Address, Effect
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.global_manager.elastic_groups import ElasticGroups
@@ -9,7 +7,6 @@ from services.global_manager.long_placement import LongPlacement
 from services.global_manager.plan_term import PlanTerm
 from services.instance.group.guests import GuestTable
 from services.instance.group.leading.guest_requests import GuestRequests
-from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.group.member import GroupMember
 from tests.zoo.plant import Bug, skip, swap
@@ -21,11 +18,6 @@ def _note_only(original: object, self: LongRequestPlacer, now_s: float, manager:
     else:
         self._terms.pop(manager, None)
     return []
-
-
-def _keep_all(original: Callable[[SpreadSequence, int], bool], self: SpreadSequence, member: int) -> bool:
-    original(self, member)
-    return False
 
 
 BUGS = (
@@ -51,14 +43,6 @@ BUGS = (
         ("I12",),
         (swap(LongRequestPlacer._note_term, _note_only),),
         seed=324,
-        elastic=True,
-    ),
-    Bug(
-        "lost-member-forgotten",
-        "a leader goes on with sequences whose tokens were lost with a member",
-        ("I8", "I12", "core"),
-        (swap(SpreadSequence.lose, _keep_all),),
-        seed=357,
         elastic=True,
     ),
     Bug(

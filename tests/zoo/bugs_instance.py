@@ -321,7 +321,7 @@ BUGS = (
         "a region that was not copied counts as filled",
         ("I6", "I7", "core"),
         (swap(MigrateIn.on_move_done, _landed_anyhow),),
-        seed=100249,
+        seed=60433,
     ),
     Bug(
         "orphans-kept",

@@ -182,7 +182,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.clear, _keep_parked),),
         restless=True,
-        seed=559,
+        seed=60514,
     ),
     Bug(
         "parked-row-without-slots",
@@ -190,7 +190,7 @@ BUGS = (
         ANY,
         (skip(StepLedger.discard, list, called_by=SequenceLifecycle.preempt),),
         restless=True,
-        seed=503,
+        seed=60504,
     ),
     Bug(
         "parked-row-of-the-dead",
@@ -198,7 +198,7 @@ BUGS = (
         ANY,
         (skip(StepLedger.forget, lambda: None, called_by=SequenceLifecycle.end),),
         restless=True,
-        seed=562,
+        seed=60517,
     ),
     Bug(
         "parked-row-moves-out",
