@@ -243,7 +243,7 @@ def test_groups_that_agree_break_nothing() -> None:
     ("orders", "kind", "words"),
     [
         ({0: order(OTHER)}, "I4", "is no member of its own"),
-        ({0: order(ONE), 1: order(OTHER)}, "I4", r"group \(5, 1\) is "),
+        ({0: order(ONE), 1: order(OTHER)}, "I4", r"group \(5, 0, 1\) is "),
         ({0: order(ONE, OTHER), 1: order(ONE, OTHER, kind=GroupKind.RING)}, "I4", "and its fellow"),
         ({0: order(ONE, layers=i32([0]))}, "I5", r"layers \[0\] of 2 are all that instance/"),
         (dict.fromkeys((0, 1), order(ONE, OTHER, kind=GroupKind.RING, layers=i32([1]))), "I5", r"layers \[1\] of 2"),

@@ -9,6 +9,7 @@ import pytest
 from dunlin.effects import Address, Gone, Message
 from dunlin.messages.door import Abort, Quota, Submit
 from dunlin.messages.types import FinishReason, RequestClass, i32
+from services.dispatcher.requests.deferred import DeferredRequests
 from simulator.campaign.clients import CampaignClient
 from simulator.campaign.invariants.progress import LATE_S, ORPHAN_S, STUCK_S, ProgressWatcher, QuotaWatcher
 from simulator.campaign.violation import Violation
@@ -26,6 +27,10 @@ class FakeJournal(list[Any]):
     """Requests, of which `queued` wait."""
 
     queued = 0
+
+    def __init__(self, *requests: Any) -> None:
+        super().__init__(*requests)
+        self.deferred = DeferredRequests()
 
     def queued_of(self, request_class: RequestClass) -> int:
         return self.queued if request_class is RequestClass.INTERACTIVE else 0
