@@ -108,9 +108,11 @@ class SpreadWatcher(InvariantWatcher):
             return
         for block in spread.blocks:
             stop = min(block.stop, spread.sequence.valid)
+            if block.start >= stop:
+                continue  # it may be of a member that has left, until the steps that name it are answered
             address = led.roster.address(block.member)
             member = self.cluster.core(address)
-            if member is None or block.start >= stop or self.cluster.world.is_paused(address):
+            if member is None or self.cluster.world.is_paused(address):
                 continue
             guests = member.group_member.steps.guests
             guest = guests.get(spread.number)
