@@ -82,10 +82,6 @@ def even_shares(tokens: int, rooms: Sequence[int]) -> list[int]:
     for rank, index in enumerate(by_room):
         shares[index] = min(max(rooms[index], 0), left // (len(rooms) - rank))
         left -= shares[index]
-    for index in reversed(by_room):  # what a member without room left over
-        more = min(left, max(rooms[index], 0) - shares[index])
-        shares[index] += more
-        left -= more
     return shares
 
 

@@ -70,18 +70,14 @@ class LongPlacement:
 
     # --- leaders ---
 
-    def on_ask_members(self, term: PlanTerm, sender: Address, message: AskMembers) -> bool:
-        """A leader lacks slots; False: it does not lead that group by its newest order."""
+    def on_wish(self, term: PlanTerm, sender: Address, message: AskMembers | ReturnMembers) -> bool:
+        """A leader lacks slots, or gives members back; False: it does not lead that group by its newest order."""
         if not _follows(term, sender, message):
             return False
-        self.groups.on_ask(message)
-        return True
-
-    def on_return_members(self, term: PlanTerm, sender: Address, message: ReturnMembers) -> bool:
-        """A leader gives members back; False: it does not lead that group by its newest order."""
-        if not _follows(term, sender, message):
-            return False
-        self.groups.on_return(message)
+        if isinstance(message, AskMembers):
+            self.groups.on_ask(message)
+        else:
+            self.groups.on_return(message)
         return True
 
     # --- plans ---

@@ -73,27 +73,10 @@ class LongRequestRoutes:
         return self._planner.replan_soon(now_s)
 
     @handles
-    def on_ask_members(self, now_s: float, sender: Address, message: AskMembers) -> list[Effect]:
-        """A leader lacks slots."""
+    def on_wish(self, now_s: float, sender: Address, message: AskMembers | ReturnMembers) -> list[Effect]:
+        """A leader lacks slots, or gives members back."""
         planner = self._planner
-        if (
-            planner.term is None
-            or planner.long is None
-            or not planner.long.on_ask_members(planner.term, sender, message)
-        ):
-            self._totals.stale += 1
-            return []
-        return planner.replan_soon(now_s)
-
-    @handles
-    def on_return_members(self, now_s: float, sender: Address, message: ReturnMembers) -> list[Effect]:
-        """A leader gives members back."""
-        planner = self._planner
-        if (
-            planner.term is None
-            or planner.long is None
-            or not planner.long.on_return_members(planner.term, sender, message)
-        ):
+        if planner.term is None or planner.long is None or not planner.long.on_wish(planner.term, sender, message):
             self._totals.stale += 1
             return []
         return planner.replan_soon(now_s)

@@ -8,7 +8,7 @@ from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
-from services.instance.group.config import GroupsConfig
+from services.instance.group.config import InstanceGroupsConfig
 
 PEER, DISK = "peer", "disk"
 """Where weights are read first (RemapConfig.load_from)."""
@@ -456,6 +456,6 @@ class InstanceConfig:
     engine_watch: EngineWatchConfig = section(EngineWatchConfig)
     recovery: RecoveryConfig = section(RecoveryConfig)
     remap: RemapConfig = section(RemapConfig)
-    groups: GroupsConfig = section(GroupsConfig)
+    groups: InstanceGroupsConfig = section(InstanceGroupsConfig)
     retention: RetentionConfig = section(RetentionConfig)
     reports: InstanceReportsConfig = section(InstanceReportsConfig)

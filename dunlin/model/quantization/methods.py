@@ -15,7 +15,7 @@ KEYS = ("quantization_config", "compression_config")
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class QuantizationMethod:
     """`read` reads its `quantization_config`; `reads` and `refuses` say which of its layouts are read and not."""
 
     read: Callable[[ConfigReader], Quantization]
@@ -23,27 +23,27 @@ class Method:
     refuses: str
 
 
-METHODS: Mapping[str, Method] = {
-    "awq": Method(
+METHODS: Mapping[str, QuantizationMethod] = {
+    "awq": QuantizationMethod(
         read_awq, "4 bits with zero-points, any group, layout `gemm`", "`gemv`, `gemv_fast`, `marlin`, llm-awq's own"
     ),
-    "gptq": Method(
+    "gptq": QuantizationMethod(
         read_gptq,
         "2, 4 and 8 bits, any group, symmetric or not, `desc_act` or not, zero-points of `gptq` and `gptq_v2`",
         "3 bits, `marlin`, `dynamic` bits by module",
     ),
-    "compressed-tensors": Method(
+    "compressed-tensors": QuantizationMethod(
         read_compressed_tensors,
         "`pack-quantized` of 4 and 8 bits (by group or row, `actorder`, zero-points); `int-quantized` and"
         " `float-quantized` of 8 bits (by tensor, row, group or block); several of these by module",
         "`nvfp4` and `mxfp` formats, `marlin-24`, sparse formats, other bits, transforms",
     ),
-    "fp8": Method(
+    "fp8": QuantizationMethod(
         read_fp8, "e4m3 by block (`weight_block_size`) or by tensor, as DeepSeek, Qwen3, AutoFP8 have it", "e5m2"
     ),
-    "fbgemm_fp8": Method(read_fbgemm_fp8, "e4m3 by row", "–"),
-    "modelopt": Method(read_modelopt, "`FP8` (by tensor) and `FP8_PER_CHANNEL_PER_TOKEN`", "NVFP4, MXFP8 and others"),
-    "auto-round": Method(
+    "fbgemm_fp8": QuantizationMethod(read_fbgemm_fp8, "e4m3 by row", "–"),
+    "modelopt": QuantizationMethod(read_modelopt, "`FP8` (by tensor) and `FP8_PER_CHANNEL_PER_TOKEN`", "NVFP4, MXFP8 and others"),
+    "auto-round": QuantizationMethod(
         read_autoround,
         "`packing_format` `auto_round:auto_gptq` and `auto_round:auto_awq`",
         "other formats, bits by module, rotations",

@@ -7,7 +7,7 @@ from dunlin.policies.elastic import PLACEMENT_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsConfig:
+class InstanceGroupsConfig:
     """How long requests are spread over the members of a group that this instance leads."""
 
     policy: str = setting(

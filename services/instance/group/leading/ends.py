@@ -9,7 +9,7 @@ from dunlin.effects import After, Effect, Send
 from dunlin.messages.dispatch import Continued
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.group.leading.guest_requests import GuestRequests
-from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -34,7 +34,7 @@ class SpreadEnds:
         patience_s: float,
         lifecycle: SequenceLifecycle,
         spreads: SpreadTable,
-        roster: Roster,
+        roster: GroupRoster,
         requests: GuestRequests,
         steps: SpreadSteps,
     ) -> None:

@@ -10,8 +10,8 @@ from dunlin.effects import Effect, Send
 from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
 from dunlin.messages.types import RejectedOption, Why, i32
 from dunlin.policies.elastic import MemberRoom
-from services.instance.group.leading.roster import Roster
-from services.instance.group.leading.spread import Guest, SpreadSequence
+from services.instance.group.leading.roster import GroupRoster
+from services.instance.group.leading.spread import GuestState, SpreadSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SlotRequest:
 class GuestRequests:
     """Owns what is asked of members: `_asked` are the requests without an answer by member, in their order."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: GroupRoster) -> None:
         self._roster = roster
         self._free: dict[int, int] = {}
         self._asked: dict[int, deque[SlotRequest]] = {}
@@ -60,7 +60,7 @@ class GuestRequests:
 
     def open(self, spread: SpreadSequence, member: int, more: int, why: Why | None = None) -> Effect:
         """Open the sequence there with `more` slots than it has, or tell its engine the text anew (0 more)."""
-        guest = spread.guests.setdefault(member, Guest())
+        guest = spread.guests.setdefault(member, GuestState())
         guest.knows_text = True
         sequence, place = spread.sequence, spread.sequence.place
         opened = OpenGuest(

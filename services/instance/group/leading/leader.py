@@ -17,7 +17,7 @@ from dunlin.messages.group import (
 )
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import Figure, GroupKind, GroupRole, Why
-from services.instance.group.config import GroupsConfig
+from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.led_group import LedGroup
@@ -39,7 +39,7 @@ class GroupLeader:
     def __init__(
         self,
         own: Address,
-        config: GroupsConfig,
+        config: InstanceGroupsConfig,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,

@@ -11,12 +11,12 @@ from dunlin.messages.group import (
     MembersMet,
 )
 from dunlin.messages.plan import GroupOrder
-from services.instance.group.config import GroupsConfig
+from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
-from services.instance.group.leading.roster import MemberRetry, Roster
+from services.instance.group.leading.roster import MemberRetry, GroupRoster
 from services.instance.group.leading.spread import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
 from services.instance.group.leading.wishes import MemberWishes, ReturnDue
@@ -33,14 +33,14 @@ class LedGroup:
     def __init__(
         self,
         own: Address,
-        config: GroupsConfig,
+        config: InstanceGroupsConfig,
         streams: set[Address],
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
     ) -> None:
         self.spreads = spreads = SpreadTable()
-        self.roster = roster = Roster(own, streams, config.retry_s, self._on_member_lost)
+        self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
         self.placement = SpreadPlacement(config, sequences, spreads, roster, requests)
         self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens)

@@ -18,9 +18,9 @@ from dunlin.policies.elastic import (
     missing_slots,
     plan_ring,
 )
-from services.instance.group.config import GroupsConfig
+from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
-from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.sequence.table import SequenceState, SequenceTable
 
@@ -49,10 +49,10 @@ class SpreadPlacement:
 
     def __init__(
         self,
-        config: GroupsConfig,
+        config: InstanceGroupsConfig,
         sequences: SequenceTable,
         spreads: SpreadTable,
-        roster: Roster,
+        roster: GroupRoster,
         requests: GuestRequests,
     ) -> None:
         self._config = config

@@ -25,7 +25,7 @@ class MemberRetry:
     turn: int
 
 
-class Roster:
+class GroupRoster:
     """Owns the members of one group. `on_lost(member, reason)`: nothing of a sequence lies there any more.
 
     `taking_part`: those that may be named in steps. `streams`: the instances that a stream joins this one with.

@@ -15,7 +15,7 @@ from services.instance.sequence.table import SequenceState
 
 
 @dataclass(slots=True)
-class Guest:
+class GuestState:
     """What a member has of a sequence: `slots` set aside, for `tokens` that lie there or are being computed there.
 
     `asked`: requests for slots without an answer. `is_open`: the first of them was granted. `is_closing`: it is told
@@ -47,7 +47,7 @@ class SpreadSequence:
     """
 
     sequence: InstanceSequence
-    guests: dict[int, Guest] = field(default_factory=dict)
+    guests: dict[int, GuestState] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     redo: deque[tuple[Block, ...]] = field(default_factory=deque)
     master: int = -1

@@ -12,11 +12,11 @@ from dunlin.messages.group import CancelGroupSteps, GroupStepDone
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.elastic import Block, RingPlan, cut_chunk
-from services.instance.group.config import GroupsConfig
+from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
 from services.instance.group.leading.guest_requests import GuestRequests
-from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.step_columns import group_steps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -38,10 +38,10 @@ class SpreadSteps:
 
     def __init__(
         self,
-        config: GroupsConfig,
+        config: InstanceGroupsConfig,
         lifecycle: SequenceLifecycle,
         spreads: SpreadTable,
-        roster: Roster,
+        roster: GroupRoster,
         requests: GuestRequests,
         tokens: ExchangeTokens,
     ) -> None:

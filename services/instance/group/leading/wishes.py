@@ -8,7 +8,7 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.group.leading.placement import SpreadPlacement
-from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadTable
 
 
@@ -22,7 +22,7 @@ class ReturnDue:
 class MemberWishes:
     """Owns what was said to the manager: it is said once for each order and state of the group."""
 
-    def __init__(self, return_after_s: float, spreads: SpreadTable, roster: Roster, placement: SpreadPlacement) -> None:
+    def __init__(self, return_after_s: float, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement) -> None:
         self._manager: Address | None = None
         self._return_after_s = return_after_s
         self._spreads = spreads

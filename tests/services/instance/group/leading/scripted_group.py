@@ -32,7 +32,7 @@ from dunlin.messages.group import (
 from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
 from dunlin.messages.types import I32, FinishReason, GroupKind, GroupRole, Why, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
-from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.roster import GroupRoster
 from services.instance.wiring import InstanceParts
 from simulator.engine.token_model import digest_of, token_after
 from tests.services.instance.bench import MANAGER, ME, Attempt, D, Dispatcher, make_place
@@ -330,7 +330,7 @@ class ScriptedGroup:
         return i32(tokens)
 
     @property
-    def roster(self) -> Roster:
+    def roster(self) -> GroupRoster:
         led = self.leader._led
         assert led is not None
         return led.roster

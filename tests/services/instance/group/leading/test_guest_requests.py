@@ -2,14 +2,14 @@
 
 from dunlin.messages.group import GuestRefused, GuestSlots, MemberReady, OpenGuest
 from services.instance.group.leading.guest_requests import GuestRequests
-from services.instance.group.leading.roster import Roster
+from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import ME, D, make_order, make_place
 
 
 def make_requests() -> tuple[GuestRequests, SpreadSequence]:
-    roster = Roster(ME, set(), 1.0, lambda member, reason: [])
+    roster = GroupRoster(ME, set(), 1.0, lambda member, reason: [])
     roster.follow(make_order(group=7))
     roster.on_ready(ME, MemberReady(7, ME, b"a", 0, 100, 60, 1000, "w", "fp32"))
     requests = GuestRequests(roster)
