@@ -32,6 +32,18 @@ from dunlin.messages.types import (
 
 PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
 
+_GROUP_SHIFT = 32
+
+
+def number_in_group(group: int, count: int) -> int:
+    """The number of a group's guest or exchange, which no other group gives. `count` starts at 1."""
+    return (group << _GROUP_SHIFT) + count
+
+
+def group_of(number: int) -> int:
+    """The group that gave a number by `number_in_group`; 0: an instance gave it, to a sequence of its own."""
+    return number >> _GROUP_SHIFT
+
 
 @message(command=2, event=6, about=Subject.DISPATCHERS_REQUEST)
 class Reserve:

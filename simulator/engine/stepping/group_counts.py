@@ -87,15 +87,10 @@ def _count_stripe(
     own: BatchCounts, peers: list[PeerWork], positions: range, split: dict[int, list[Span]], elsewhere: int
 ) -> None:
     """A stripe attends to all keys before each of its tokens, whoever computed them, but those that lie `elsewhere`."""
-    queries = len(positions)
     for peer, spans in split.items():
         peers[peer].keys_in += _tokens(spans)
-        peers[peer].keys_out += queries
-    before = sum(positions) - queries * elsewhere  # keys before each query
-    own.prefill_rows += 1
-    own.prefill_tokens += queries
-    own.self_products += queries * queries
-    own.prefix_products += before - queries * (queries - 1) // 2
+        peers[peer].keys_out += len(positions)
+    own.add_stripe(range(positions.start - elsewhere, positions.stop - elsewhere, positions.step))
 
 
 def _count_served(step: Step, peers: list[PeerWork]) -> None:

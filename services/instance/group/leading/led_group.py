@@ -16,7 +16,7 @@ from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
-from services.instance.group.leading.roster import MemberRetry, GroupRoster
+from services.instance.group.leading.roster import GroupRoster, MemberRetry
 from services.instance.group.leading.spread import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
 from services.instance.group.leading.wishes import MemberWishes, ReturnDue

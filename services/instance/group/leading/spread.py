@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from dunlin.messages.group import number_in_group
 from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom, RingPlan
 from services.instance.sequence.table import Sequence as InstanceSequence
@@ -203,7 +204,7 @@ class SpreadTable:
     def next_number(self, group: int) -> int:
         """A number that no other sequence of a group has, or had."""
         self._numbers += 1
-        return (group << 32) + self._numbers
+        return number_in_group(group, self._numbers)
 
     def add(self, sequence: InstanceSequence) -> None:
         """A new one, which waits for slots."""
