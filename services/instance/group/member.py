@@ -112,6 +112,7 @@ class GroupMember:
         before, self._order, lease = self._order, order, _lease(order)
         if lease is not None and lease == self._lease:
             assert before is not None
+            self._place_steps()
             removed = {each.name for each in set(before.members) - set(order.members)}
             return self._steps.end_with(removed) if removed else []
         effects = self._lose("it follows another order")
@@ -184,7 +185,6 @@ class GroupMember:
         """Meet the engines of the others that are not met as they are now."""
         if not self._is_current(sender, asked.group):
             return []
-        ready = self._ready()
         assert self._joined is not None
         self._agents = {each.member: (each.engine, each.agent) for each in asked.engines}
         self._agents.pop(self._joined.member, None)
@@ -194,12 +194,19 @@ class GroupMember:
             effects += self._met_engines.meet(engine, agent)
         if effects:  # a meeting may take a transfer helper long, an engine answers a probe at once
             effects.append(self._steps.probe())
-        if ready is not None:
-            self._steps.on_place(sender, self._place(ready, self._joined), ready)
+        self._place_steps()
         return effects
 
+    def _place_steps(self) -> None:
+        """What is known of the other members has changed."""
+        ready = self._ready()
+        if ready is not None and self._said is not None and self._lease is not None and self._joined is not None:
+            self._steps.on_place(self._lease[1], self._place(ready, self._joined), ready)
+
     def _place(self, ready: EngineReady, joined: JoinGroup) -> MemberPlace:
-        engines = {member: engine for member, (engine, _) in self._agents.items()}
+        """Steps that name members whom the order does not, for their leader has not heard of it yet, are refused."""
+        names = {each.name for each in self._order.members} if self._order is not None else set[str]()
+        engines = {member: engine for member, (engine, _) in self._agents.items() if engine.name in names}
         return MemberPlace(joined.member, engines, len(all_layers(ready)), ready.layout)
 
     def _answer_meetings(self) -> list[Effect]:

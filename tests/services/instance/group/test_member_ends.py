@@ -10,6 +10,7 @@ from dunlin.messages.engine import (
     EngineExited,
     Interrupt,
     Remap,
+    Step,
 )
 from dunlin.messages.group import (
     CancelGroupSteps,
@@ -108,6 +109,17 @@ def test_an_order_with_other_members_ends_only_what_needs_those_that_went() -> N
     assert use(direct)[0] == SLOTS - 100
     first, second = to_leader(direct.give(ENGINE, answered(1, left=(GUEST,))))
     assert (first.exchange, second.exchange) == (1, 2)
+
+
+def test_a_step_with_a_member_that_the_order_took_away_is_refused() -> None:
+    """Its leader has not heard of the order yet. The one that comes back later is computed with again."""
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(MANAGER, elastic(3, LEADER, ME))
+    (refused,) = to_leader(direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 2)])))
+    assert "member 2 is not one of [0]" in refused.refusal
+    direct.give(MANAGER, elastic(4, LEADER, ME, THIRD))
+    assert len(only(Step, direct.give(LEADER, group_step(2, [(GUEST, 20, 50)], [(0, 0, 20, 2)]))).peers) == 1
 
 
 def test_a_lost_engine_takes_the_guests_and_the_next_one_is_ready() -> None:
