@@ -23,7 +23,7 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import GroupOrder
-from dunlin.messages.types import GroupKind, RejectedOption, Why, i32
+from dunlin.messages.types import I64, GroupKind, RejectedOption, Why, i32, i64
 from services.instance.engine.met_engines import MetEngines, PeerState
 from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.member_step import MemberPlace
@@ -132,19 +132,20 @@ class GroupMember:
         self._joined = self._said = None
         return self._drop()
 
-    def on_engine_lost(self) -> list[Effect]:
-        """The engine is lost, and all guests with it."""
+    def on_engine_lost(self, may_blame: bool) -> list[Effect]:
+        """The engine is lost, and all guests with it; `may_blame`: a request of its step may have crashed it."""
+        exchange, suspects = self._steps.suspects() if may_blame else (0, i64())
         self._steps.on_engine_lost()
-        return self._lose("its engine is gone")
+        return self._lose("its engine is gone", exchange, suspects)
 
-    def _lose(self, reason: str) -> list[Effect]:
+    def _lose(self, reason: str, exchange: int = 0, suspects: I64 | None = None) -> list[Effect]:
         """Nothing of the guests is here any more; the leader is told if it relies on this member."""
         if self._lease is None or self._said is None:
             return []
         (group, leader), self._said = self._lease, None
         unmet = [Send(leader, MembersMet(group, detail=reason)) for _ in self._meetings]
         why = Why("group", "lose the guests", (), (RejectedOption("keep them", reason),))
-        return [*self._drop(), *unmet, Send(leader, GuestsLost(group, why))]
+        return [*self._drop(), *unmet, Send(leader, GuestsLost(group, why, exchange, suspects or i64()))]
 
     def _drop(self) -> list[Effect]:
         self._meetings.clear()

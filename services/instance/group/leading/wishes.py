@@ -22,7 +22,9 @@ class ReturnDue:
 class MemberWishes:
     """Owns what was said to the manager: it is said once for each order and state of the group."""
 
-    def __init__(self, return_after_s: float, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement) -> None:
+    def __init__(
+        self, return_after_s: float, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement
+    ) -> None:
         self._manager: Address | None = None
         self._return_after_s = return_after_s
         self._spreads = spreads

@@ -134,6 +134,29 @@ def test_a_lost_engine_takes_the_guests_and_the_next_one_is_ready() -> None:
     assert use(direct) == (SLOTS, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("exited", "suspects"),
+    [({"signal": 11}, [GUEST]), ({"code": 1}, [GUEST]), ({"signal": 9}, []), ({"code": 1, "ended_by_us": True}, [])],
+    ids=str,
+)
+def test_the_guests_of_the_step_that_ran_are_suspects_of_a_crash(exited: dict[str, Any], suspects: list[int]) -> None:
+    direct = busy()
+    direct.give(ENGINE, EngineExited(**{"code": 0, "incarnation": 0, **exited}))
+    (lost,) = to_leader(direct.give(ENGINE, Gone("died")))
+    assert (lost.exchange, list(lost.suspects)) == (1 if suspects else 0, suspects)
+
+
+def test_guests_are_no_suspects_while_a_step_of_the_instance_itself_runs() -> None:
+    direct = member()
+    direct.give(D, make_place(1, 10))
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    assert direct.core.steps.outstanding == 2
+    direct.give(ENGINE, EngineExited(1, incarnation=0))
+    (lost,) = to_leader(direct.give(ENGINE, Gone("died")))
+    assert (lost.exchange, list(lost.suspects)) == (0, [])
+
+
 def test_meetings_under_way_are_answered_when_the_engine_is_lost() -> None:
     direct = member()
     direct.give(LEADER, MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"other"),)))
