@@ -280,7 +280,15 @@ class StepRunner:
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
         running = RunningStep(
-            queued.number, found.rows, layers, work, found.dropped, queued.left, exchange, step.preemptible
+            queued.number,
+            found.rows,
+            layers,
+            work,
+            found.dropped,
+            queued.left,
+            exchange,
+            step.preemptible,
+            self._decoder if samples else None,
         )
         if running.done:  # no row runs: peers that wait for this step would wait in vain
             running.give_up()
@@ -313,7 +321,8 @@ class StepRunner:
         if not parked:
             return RunningStep(queued.number, (), range(0), None, gone, queued.left)
         iteration = self._iterate(rows, parked[0].layers, resumed=[each.progress for each in parked])
-        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left)
+        scorer = self._decoder if parked[0].layers.stop == self._shape.layers else None
+        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
 
     def _iterate(
         self,
