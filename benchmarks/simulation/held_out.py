@@ -260,7 +260,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder: Path = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        _profile(folder, options.passes)
+        _profile(folder, options.quick)
         timing = _timing(folder)
         rate = capacity(timing)
         print(f"two instances of {SLOTS} slots can bear {rate:.1f} requests/s", flush=True)
@@ -298,16 +298,19 @@ def _line(row: Figure) -> str:
     return f"  {name:18}{told}{row.found.relative:>+9.1%}{row.error:>8.1%}{unsure}"
 
 
-def _profile(folder: Path, passes: int) -> None:
+def _profile(folder: Path, quick: bool) -> None:
     """Write the model and this machine's profile of it into the folder, unless they are there."""
     from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
-    model = folder / "model"
+    model, store, unfinished = folder / "model", folder / "profile.db", folder / "unfinished.db"
     if not model.exists():
         write_random_checkpoint(model, "llama", CheckpointShape(**SHAPE))
-    if not (folder / "profile.db").exists():
-        flags = ("--model", str(model), "--cpu", "1", "--host", "--passes", str(passes))
-        run_command(dunlin_command("profile", *flags, "--out", str(folder / "profile.db")), check=True)
+    if not store.exists():
+        unfinished.unlink(missing_ok=True)
+        more = ("--quick",) if quick else ("--passes", "2")
+        flags = ("--model", str(model), "--cpu", "1", "--kv-mib", "64", "--host", "--out", str(unfinished), *more)
+        run_command(dunlin_command("profile", *flags), check=True)
+        unfinished.rename(store)
 
 
 def _timing(folder: Path) -> EngineTiming:
@@ -319,7 +322,7 @@ def _timing(folder: Path) -> EngineTiming:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0, help="that parts and references take")
-    parser.add_argument("--passes", type=int, default=2, help="of the profile")
+    parser.add_argument("--quick", action="store_true", help="a coarse profile: a try, not a result")
     parser.add_argument("--keep", type=Path, help="a folder for model, profile and records; what is there is used")
     parser.add_argument("--again", type=Path, help="simulate what was kept there, with no live run")
     parser.add_argument("--limit", type=float, default=0.10)
