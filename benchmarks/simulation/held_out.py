@@ -7,9 +7,11 @@ sequences were preempted, tokens found cached, sequences moved, and tokens compu
 
 **The rule for speed, frozen before any such run was looked at.** The machine is profiled with this model first
 (`dunlin profile --cpu 1 --host`). The load comes in parts; before and after each part runs a reference load, of other
-lengths, arrivals and prompts, light enough that nothing is preempted. One factor on the time of every step and one
-latency of a hop make the twin's reference have the live one's medians of TPOT and TTFT; with these two numbers of the
-two references beside it a part is simulated. Nothing else is fitted, and nothing of a part is.
+lengths, arrivals and prompts: short requests, about as many rows and tokens a second as the part has, because short
+steps lose more to other processes than long ones, and none of the rest (no bursts, no shared prefixes, slots for all).
+One factor on the time of every step and one latency of a hop make the twin's reference have the live one's medians of
+TPOT and TTFT; with these two numbers of the two references beside it a part is simulated. Nothing else is fitted, and
+nothing of a part is.
 
 Beside each difference stands its standard deviation when parts are drawn anew (bootstrap). Exit code 1 if a figure
 differs by more than `--limit`. A figure whose deviation is above 5 % is marked: the run was too short to tell it.
@@ -53,15 +55,15 @@ from simulator.study.run_counts import COUNTERS, recorded_counts
 SLOTS = 2048
 FLAGS = ("--instances", "2", "--slots", str(SLOTS), "--preset", "llumnix", "--threads", "1")
 SHAPE: Mapping[str, Any] = {"layers": 6, "hidden": 192, "heads": 6, "kv_heads": 2, "head_dim": 32, "intermediate": 512}
-PREFIXES, PREFIX, PROMPT, ANSWER = 4, 128, 96, 96
+PREFIXES, PREFIX, PROMPT, ANSWER = 4, 128, 96, 160
 PART = (
     "gamma:rate={rate:.2f},cv=1.5,duration={seconds:g},"
     f"prefix=shared(count={PREFIXES},tokens={PREFIX}),lengths=lognormal({PREFIX + PROMPT},{ANSWER},sigma=0.6)"
 )
-REFERENCE = "poisson:rate={rate:.2f},duration={seconds:g},lengths=uniform(32..160,24..72)"
+REFERENCE = "poisson:rate={rate:.2f},duration={seconds:g},lengths=uniform(16..48,24..72)"
 PART_S, REFERENCE_S = 20.0, 8.0
-PART_SHARE, REFERENCE_SHARE = 0.75, 0.3
-"""Of `capacity`."""
+PART_SHARE, REFERENCE_SHARE = 0.9, 3.6
+"""Rates, of `capacity`: a reference's answers have 48 tokens, a part's 192 (a lognormal's mean is 1.2 medians)."""
 HOPS = 5
 """Between processes, from a client's first word to its first token."""
 ROUNDS = 3
