@@ -119,7 +119,7 @@ class GroupFaultCampaign:
         say(f"{self.found.done:4} {name}: longest silence {max(silences, default=0.0):.2f} s")
 
     async def _until_heard(self, records: list[RequestRecord], after_s: float) -> None:
-        """Wait until each stream has said something after that time, or ended: what was under way before may come yet."""
+        """Wait until each stream has said something after that time, or ended."""
         until_s = self._load.now_s() + PATIENCE_S
         while self._load.now_s() < until_s and not self._load.failures:
             if not any(record.token_s[-1] < after_s and self._load.is_open(record) for record in records):

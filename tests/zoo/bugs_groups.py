@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect
+from dunlin.messages.group import number_in_group
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupRole
 from dunlin.policies.elastic import Block
@@ -278,7 +279,7 @@ BUGS = (
             "I4",
             "core",
         ),
-        (swap(ExchangeLedger.next_number, lambda original, self, group: (group << 32) + 1),),
+        (swap(ExchangeLedger.next_number, lambda original, self, group: number_in_group(group, 1)),),
         elastic=True,
     ),
 )

@@ -196,13 +196,12 @@ class StepRunner:
         for queued in self._queue.pop_empty():
             self._never_begins(queued)
             empty = RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows())
-            has_peers = queued.step is not None and len(queued.step.peers) > 0
-            events.append(replace(empty, cut_short=True) if has_peers else empty)
+            events.append(replace(empty, cut_short=True) if queued.has_peers else empty)
         return events
 
     def _never_begins(self, queued: QueuedStep) -> None:
         """Its peers would wait for ever for what they share with it."""
-        if queued.step is not None and queued.step.peers:
+        if queued.step is not None and queued.has_peers:
             self._give_up_exchange(queued.step)
 
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
@@ -281,7 +280,15 @@ class StepRunner:
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
         running = RunningStep(
-            queued.number, found.rows, layers, work, found.dropped, queued.left, exchange, step.preemptible
+            queued.number,
+            found.rows,
+            layers,
+            work,
+            found.dropped,
+            queued.left,
+            exchange,
+            step.preemptible,
+            self._decoder if samples else None,
         )
         if running.done:  # no row runs: peers that wait for this step would wait in vain
             running.give_up()
@@ -314,7 +321,8 @@ class StepRunner:
         if not parked:
             return RunningStep(queued.number, (), range(0), None, gone, queued.left)
         iteration = self._iterate(rows, parked[0].layers, resumed=[each.progress for each in parked])
-        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left)
+        scorer = self._decoder if parked[0].layers.stop == self._shape.layers else None
+        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
 
     def _iterate(
         self,

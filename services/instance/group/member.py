@@ -70,11 +70,6 @@ class GroupMember:
         return f"[lease: {self._lease} | said: {self._said is not None} | {self._steps!r}]"
 
     @property
-    def relied_on_by(self) -> Address | None:
-        """The leader that was told that this member is ready, and not that it lost its guests; None: there is none."""
-        return self._lease[1] if self._lease is not None and self._said is not None else None
-
-    @property
     def steps(self) -> GuestSteps:
         """The guests here and the group's steps."""
         return self._steps

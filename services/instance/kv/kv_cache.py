@@ -77,10 +77,10 @@ class KvCache:
         return merge_adjacent(found) if len(found) > 1 else found
 
     def reusable_tokens(self, sequence: Sequence) -> int:
-        """How many of its first tokens are here already; never all of them, for the last one must be computed."""
+        """How many of its first tokens are here already; never all of them, for some must be computed."""
         if self._weights_digest is None:
             return 0
-        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        most = sequence.reusable_most // BLOCK_TOKENS
         return _up_to_kept_region(
             self.prefix_cache.cached_blocks(self._chain_of(sequence), most) * BLOCK_TOKENS, sequence
         )

@@ -19,6 +19,7 @@ from dunlin.messages.group import (
     MemberReady,
     MembersMet,
     OpenGuest,
+    group_of,
 )
 from dunlin.messages.types import GroupKind
 from services.instance.core import InstanceCore
@@ -180,7 +181,7 @@ class GuestWatcher(InvariantWatcher):
         order = core.group_order
         group = order.group if order is not None and order.kind is GroupKind.ELASTIC else 0
         for guest in core.group_member.steps.guests:
-            if guest.number >> 32 != group:
+            if group_of(guest.number) != group:
                 raise self.fail(f"{core.address} follows {order} and has guest {guest.number}", "I4")
 
     def _is_mapped(self, core: InstanceCore, spread: SpreadSequence) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from dunlin.messages.group import number_in_group
 from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom, RingPlan
 from services.instance.sequence.table import Sequence as InstanceSequence
@@ -44,7 +45,7 @@ class SpreadSequence:
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
     `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is.
     `losses` of members with tokens of it since its last token, those before it was in a step again (`has_issued`) as
-    one; `has_lost` one, and goes back to what lies before those.
+    one; `has_lost` one, and goes back to what lies before those. `dop` members computed its last row.
     """
 
     sequence: InstanceSequence
@@ -58,6 +59,7 @@ class SpreadSequence:
     losses: int = 0
     has_issued: bool = False
     has_lost: bool = False
+    dop: int = 0
     ring: RingPlan | None = None
     refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
@@ -207,7 +209,7 @@ class SpreadTable:
     def next_number(self, group: int) -> int:
         """A number that no other sequence of a group has, or had."""
         self._numbers += 1
-        return (group << 32) + self._numbers
+        return number_in_group(group, self._numbers)
 
     def add(self, sequence: InstanceSequence) -> None:
         """A new one, which waits for slots."""

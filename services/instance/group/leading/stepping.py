@@ -4,7 +4,7 @@ Chunks of prompts ride along with decode rows. What came to nothing is computed 
 back to its dispatcher.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect, Send
@@ -169,14 +169,11 @@ class SpreadSteps:
     def lose(self, member: int) -> list[Effect]:
         """The member answers no step any more. One that only comes to it now would hold up those that follow."""
         newest = self.ledger.lose(member)
-        cancelled = CancelGroupSteps(self._roster.group, newest)
-        return [Send(self._roster.address(member), cancelled)] if newest else []
+        return self._cancel({member: newest}) if newest else []
 
     def settle(self, now_s: float) -> list[Effect]:
         """Take in the exchanges that are answered, in their order; cancel what others wait for in vain."""
-        effects: list[Effect] = []
-        for member, number in self.ledger.spoilt().items():
-            effects.append(Send(self._roster.address(member), CancelGroupSteps(self._roster.group, number)))
+        effects = self._cancel(self.ledger.spoilt())
         while (exchange := self.ledger.take_answered()) is not None:
             effects += self._settle(now_s, exchange)
         return effects
@@ -187,8 +184,7 @@ class SpreadSteps:
         for exchange in self.ledger.outstanding:
             found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
         self.ledger.outstanding.clear()
-        group = self._roster.group
-        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+        return self._cancel(found)
 
     def cancel_useless(self) -> list[Effect]:
         """Cancel the first exchanges if they compute nothing but prompts of sequences that are over."""
@@ -199,8 +195,12 @@ class SpreadSteps:
             if not exchange.is_cancelled:
                 found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
             exchange.is_cancelled = True
+        return self._cancel(found)
+
+    def _cancel(self, newest: Mapping[int, int]) -> list[Effect]:
+        """Tell members, each with an exchange's number, to end that one and all before it."""
         group = self._roster.group
-        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+        return [Send(self._roster.address(member), CancelGroupSteps(group, newest[member])) for member in newest]
 
     def _settle(self, now_s: float, exchange: Exchange) -> list[Effect]:
         exchange.timing.ended_s = now_s
