@@ -70,7 +70,8 @@ class GroupLeader:
         led = self._led
         waiting = len(led.spreads.waiting()) if led is not None else 0
         running = len(led.spreads.live()) if led is not None else 0
-        return {"spread_waiting": waiting, "spread_running": running}
+        changes = self._tokens.dop_changes_total
+        return {"spread_waiting": waiting, "spread_running": running, "dop_changes_total": changes}
 
     def on_order(self, manager: Address, order: GroupOrder) -> list[Effect]:
         """The instance follows this order now."""

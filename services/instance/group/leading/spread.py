@@ -45,7 +45,7 @@ class SpreadSequence:
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
     `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is.
     `losses` of members with tokens of it since its last token, those before it was in a step again (`has_issued`) as
-    one; `has_lost` one, and goes back to what lies before those.
+    one; `has_lost` one, and goes back to what lies before those. `dop` members computed its last row.
     """
 
     sequence: InstanceSequence
@@ -59,6 +59,7 @@ class SpreadSequence:
     losses: int = 0
     has_issued: bool = False
     has_lost: bool = False
+    dop: int = 0
     ring: RingPlan | None = None
     refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
