@@ -1,7 +1,7 @@
 """Which prompts the next step of a group computes, and how much of them: functions over what waits.
 
-LoongServe computes a prompt whole, in order of arrival (§5.1). Here a prompt is computed in chunks, so the choice is made
-anew for every step. Knows no member, no slot and no message.
+LoongServe computes a prompt whole, in order of arrival (§5.1). Here a prompt is computed in chunks, so the choice is
+made anew for every step. Knows no member, no slot and no message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ LEAST_CHUNK_TOKENS = 64
 """A member's part of a chunk, however long that takes: with fewer the weights are read for next to nothing."""
 
 LEAST_BLOCK_TOKENS = 512
-"""Where every member's block of a chunk would be shorter, one member computes all of it: nearly all of its time is attention
-to the prefix, which all members that hold some of it share, and its tokens lie in few spans."""
+"""Where every member's block of a chunk would be shorter, one member computes all of it: nearly all of its time is
+attention to the prefix, which all members that hold some of it share, and its tokens lie in few spans."""
 RUN_DIVISOR, LEAST_RUN_TOKENS = 32, 8192
-"""A member computes one chunk after the other until it holds so much more than the emptiest: this share of all, or so many.
-"""
+"""A member computes one chunk after the other until it holds so much more than the emptiest: this share of all tokens,
+or so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def _ratio(prompt: PromptTurn) -> float:
 def chunk_within(times: StepTimes | None, prefix: int, seconds: float, most: int) -> int:
     """The tokens of a prompt that one member computes in a step of about `seconds`, `most` at most.
 
-    `prefix` tokens come before them, wherever they lie: what others attend to for this member, it does for them. Without
-    `times` nothing is predicted: `most`.
+    `prefix` tokens come before them, wherever they lie: what others attend to for this member, it does for them.
+    Without `times` nothing is predicted: `most`.
     """
     least = min(LEAST_CHUNK_TOKENS, most)
     if times is None:

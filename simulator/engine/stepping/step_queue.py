@@ -126,9 +126,10 @@ def is_unsupported(step: Step) -> bool:
     if not has_peers:
         asks = bool(step.span_row) or step.serve is not None or step.keep is not None
         return asks or any(one != 1 for one in step.stride)
-    is_ring, split = step.group is GroupKind.RING, set(step.span_row)
-    striped = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())
-    return (is_ring and step.serve is not None) or not striped <= (split if is_ring else set())
+    asked = step.span_asked or [int(step.group is GroupKind.MASTERS)] * len(step.span_row)
+    striped = {row for row, is_asked in zip(step.span_row, asked, strict=True) if not is_asked}
+    named = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())
+    return not named <= striped
 
 
 def row_slots(step: RowColumns) -> list[list[int]]:

@@ -27,7 +27,9 @@ from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.step_columns import group_steps
+from services.instance.group.leading.suspects import on_trial
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence import crash_suspects
 from services.instance.sequence.wait_clock import StepTiming
 
 MAX_FAILURES = 4
@@ -77,26 +79,33 @@ class SpreadSteps:
 
     def _choose_rows(self, now_s: float, effects: list[Effect]) -> list[ExchangeRow]:
         """The rows of the next exchange, decode rows first; what they need is added to `effects`."""
+        live = self._spreads.live()
+        for spread in on_trial(live):
+            if blocks := self._next_blocks(spread, dict.fromkeys(self._roster.placeable(), 1.0)):
+                return [self._issue(spread, blocks, None, effects)]
         rows: list[ExchangeRow] = []
-        ordered = self._ordered(now_s)
-        for spread in ordered:
+        runnable = self._in_turn(now_s, [spread for spread in live if not spread.sequence.trial_stop])
+        for spread in runnable:
             if (ring := self._next_ring(spread)) is not None:
                 return [self._issue(spread, ring.kept, ring, effects)]
         left = dict.fromkeys(self._roster.placeable(), 1.0)
-        for spread in ordered:
-            blocks = self._blocks(spread, left) if self._may_run(spread) else ()
-            if blocks and self._may_master(spread, [block.member for block in blocks]):
+        for spread in runnable:
+            if blocks := self._next_blocks(spread, left):
                 rows.append(self._issue(spread, blocks, None, effects))
         return rows
 
-    def _ordered(self, now_s: float) -> list[SpreadSequence]:
-        """The sequences with slots: those that decode, then prompts in the order of their turns."""
-        live = self._spreads.live()
-        prompts = [spread for spread in live if not spread.decodes]
+    def _in_turn(self, now_s: float, spreads: Sequence[SpreadSequence]) -> list[SpreadSequence]:
+        """Those that decode, then prompts in the order of their turns."""
+        prompts = [spread for spread in spreads if not spread.decodes]
         turns = [
             PromptTurn(each.sequence.remaining, now_s - each.sequence.arrived_s, each.importance) for each in prompts
         ]
-        return [*(each for each in live if each.decodes), *(prompts[index] for index in response_order(turns))]
+        return [*(each for each in spreads if each.decodes), *(prompts[index] for index in response_order(turns))]
+
+    def _next_blocks(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
+        """The blocks of its next row, if their members may compute them now; see `_blocks`."""
+        blocks = self._blocks(spread, left) if self._may_run(spread) else ()
+        return blocks if blocks and self._may_master(spread, [block.member for block in blocks]) else ()
 
     def _issue(
         self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingPlan | None, effects: list[Effect]
@@ -155,6 +164,8 @@ class SpreadSteps:
         if whole < min(LEAST_BLOCK_TOKENS, most):
             return self._run_on(spread, left)
         rooms = spread.rooms(self._spreads.rows(), {member: int(share * whole) for member, share in left.items()})
+        if sequence.trial_stop:
+            rooms = sorted(rooms, key=lambda room: (-room.slots, room.member))[:1]
         blocks = cut_chunk(sequence.issued, sequence.length, rooms)
         for block in blocks:
             left[block.member] -= (block.stop - block.start) / whole
@@ -256,6 +267,7 @@ class SpreadSteps:
         row.spread.failures = 0
         if row.samples:
             row.spread.losses = 0
+        crash_suspects.clear_if_past_crash(row.spread.sequence)
 
     def _undo(self, row: ExchangeRow) -> None:
         """It came to nothing: no step is composed for it until those that name it are answered. Its members are told
