@@ -91,8 +91,10 @@ class Step:
     Span j says that tokens `span_start[j]:span_stop[j]:span_stride[j]` of row `span_row[j]`'s sequence lie at
     `peers[span_holder[j]]`; the tokens of no span lie here. MASTERS: in every layer the row's queries go to the holder,
     which answers for the span by its own step's `serve`. RING: the spans are the other stripes of what the members'
-    steps compute together, whose K/V come here while the row's own go there; a row with a stride writes its extents
-    for this step alone, and what stays of the stripes is what `keep` names. Either goes through transit rooms: this
+    steps compute together, whose K/V come here while the row's own go there; but tokens before the stripes, where
+    `span_asked[j]` = 1, lie at their holder, which is asked for them as by MASTERS. A row with stripes elsewhere writes
+    its extents for this step alone, and what stays of the stripes is what `keep` names; one without is as by MASTERS.
+    Either goes through transit rooms: this
     engine writes for `peers[i]` into that one's room `peer_room[i]` and reads `own_room[i]`. `exchange` is the number
     that the members' steps of one iteration share. Rows of such a step leave it as by DISCARD; an Interrupt of all rows
     also ends what it serves; and where a member's step ends early, those that need it end, too.
@@ -134,6 +136,8 @@ class Step:
     serve: Serve | None = number(33, default=None)
     preemptible: bool = number(34, default=False)
     """Rows may leave it at a safepoint even if it has decode rows alone; such a step has no safepoint otherwise."""
+    span_asked: I8 = number(35, default_factory=i8)
+    """Empty: no span of a ring, every span of masters."""
 
 
 @message(event=2, hot=True)

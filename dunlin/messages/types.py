@@ -170,6 +170,10 @@ class Figure:
     value: float = number(2)
 
 
+MAX_ALTERNATIVES = 3
+"""Options that were not taken and that a policy's reason names."""
+
+
 @message()
 class RejectedOption:
     """One alternative that a decision did not take, and why."""

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from dunlin.effects import Address
-from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, GroupKind, GroupRole, RejectedOption, Why
 from dunlin.policies.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints
-
-MAX_ALTERNATIVES = 3
-"""Instances or groups that were not chosen and that a reason names."""
 
 
 @dataclass(frozen=True, slots=True)

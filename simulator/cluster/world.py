@@ -252,8 +252,7 @@ class World:
     def _deliver(self, event: PendingDelivery) -> None:
         at_s, _, process, sender, message, stream = event
         if type(message) is Burst:
-            for each in message.events:
-                self._deliver(each)
+            self._deliver_burst(at_s, message)
             return
         if stream is not None and not stream.is_open:
             return
@@ -277,6 +276,24 @@ class World:
             self._carry_out(done_s, process, effects)
         if self.on_delivered is not None:
             self.on_delivered(Delivery(at_s, event[1], process.address, sender, message))
+
+    def _deliver_burst(self, now_s: float, burst: Burst) -> None:
+        """Deliver messages of one time: as `_deliver`, but without what cannot matter on a stream that is known."""
+        if self.before is not None or self.on_delivered is not None:
+            for event in burst.events:
+                self._deliver(event)
+            return
+        for event in burst.events:
+            _, _, process, sender, message, stream = event
+            is_plain = stream is not None and stream.is_open and stream.is_known and process.is_up
+            if not is_plain or process.waiting is not None or process.processor is not None:
+                self._deliver(event)
+                continue
+            self.now_s = now_s
+            self.delivered += 1
+            effects = process.core.receive(now_s * process.rate + process.offset_s, sender, message)
+            if effects:
+                self._carry_out(now_s, process, effects)
 
     def _carry_out(self, now_s: float, process: SimulatedProcess, effects: Sequence[Effect]) -> None:
         heap, streams, number = self._heap, process.streams, self._numbers

@@ -25,6 +25,11 @@ class QueuedStep:
     left: list[int] = field(default_factory=list)
     is_serving: bool = False
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether other engines compute a part of the step."""
+        return self.step is not None and len(self.step.peers) > 0
+
     def forget(self, named: AbstractSet[int] | None) -> list[int]:
         """Take the rows of the `named` sequences out (None: of all, and serve no peer); returns their sequences."""
         self.is_serving = self.is_serving and named is not None

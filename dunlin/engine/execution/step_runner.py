@@ -198,13 +198,12 @@ class StepRunner:
         for queued in self._queue.pop_empty():
             self._never_begins(queued)
             empty = RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows())
-            has_peers = queued.step is not None and len(queued.step.peers) > 0
-            events.append(replace(empty, cut_short=True) if has_peers else empty)
+            events.append(replace(empty, cut_short=True) if queued.has_peers else empty)
         return events
 
     def _never_begins(self, queued: QueuedStep) -> None:
         """Its peers would wait for ever for what they share with it."""
-        if queued.step is not None and queued.step.peers:
+        if queued.step is not None and queued.has_peers:
             self._give_up_exchange(queued.step)
 
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:

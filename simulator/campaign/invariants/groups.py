@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import Step
+from dunlin.messages.group import group_of
 from dunlin.messages.types import GroupKind
 from services.instance.core import InstanceCore
 from services.instance.group.leading.led_group import LedGroup
@@ -35,8 +36,8 @@ class GroupStepWatcher(InvariantWatcher):
         if not isinstance(message, Step) or not message.exchange:
             return
         order = self.cluster.core(sender).group_order
-        if order is None or order.kind is not GroupKind.ELASTIC or message.exchange >> 32 != order.group:
-            raise self.fail(f"{sender} follows {order} and computes exchange {message.exchange >> 32}")
+        if order is None or order.kind is not GroupKind.ELASTIC or group_of(message.exchange) != order.group:
+            raise self.fail(f"{sender} follows {order} and computes exchange {group_of(message.exchange)}")
         names = {member.name for member in order.members}
         if not names.issuperset(peer.name for peer in message.peers):
             raise self.fail(f"{sender} computes with {message.peers}, and {order} has other members")
@@ -55,7 +56,7 @@ class GroupStepWatcher(InvariantWatcher):
 
     def _concerned(self, ring: tuple[int, ...]) -> list[Address]:
         """The instances that follow the groups of these exchanges."""
-        groups = {exchange >> 32 for exchange in ring}
+        groups = {group_of(exchange) for exchange in ring}
         orders = [(core.address, core.group_order) for core in self.cluster.instances.values()]
         return [address for address, order in orders if order is not None and order.group in groups]
 

@@ -12,6 +12,7 @@ from dunlin.messages.dispatch import Accepted, Cancel, Place, Tokens
 from dunlin.messages.door import Submit
 from dunlin.messages.engine import Open, StepDone
 from dunlin.messages.fleet import FleetView
+from dunlin.messages.group import group_of
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass
 from services.dispatcher.core import DispatcherCore
@@ -177,7 +178,7 @@ class StarvationWatcher(InvariantWatcher):
 
     def _is_first_in_line(self, instance: Address, opened: Open) -> None:
         """Check that no starved sequence waits, and waited, while a younger interactive one starts."""
-        if opened.sequence >> 32:
+        if group_of(opened.sequence):
             return  # a guest: the queue of its group's leader is another one
         sequences = self.cluster.core(instance).sequences
         started = sequences.by_number(opened.sequence)

@@ -142,7 +142,7 @@ class SpreadPlacement:
 
     def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for the slots of a ring that computes the prompt in one step, if members have them."""
-        if not self._config.ring:
+        if not self._config.ring or spread.sequence.trial_stop:
             return []
         ahead, most = self._ahead(spread), self._config.chunk_tokens
         rooms = self._requests.rooms(self._spreads.rows())

@@ -4,7 +4,7 @@ Chunks of prompts ride along with decode rows. What came to nothing is computed 
 back to its dispatcher.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect, Send
@@ -19,7 +19,9 @@ from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.step_columns import group_steps
+from services.instance.group.leading.suspects import on_trial
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence import crash_suspects
 from services.instance.sequence.wait_clock import StepTiming
 
 MAX_FAILURES = 4
@@ -67,16 +69,27 @@ class SpreadSteps:
 
     def _choose_rows(self, effects: list[Effect]) -> list[ExchangeRow]:
         """The rows of the next exchange, in the order of their sequences; what they need is added to `effects`."""
+        for spread in on_trial(self._spreads.live()):
+            if blocks := self._next_blocks(spread, dict.fromkeys(self._roster.placeable(), self._config.chunk_tokens)):
+                return [self._issue(spread, blocks, None, effects)]
         rows: list[ExchangeRow] = []
-        for spread in self._spreads.live():
+        for spread in self._runnable():
             if (ring := self._next_ring(spread)) is not None:
                 return [self._issue(spread, ring.kept, ring, effects)]
         left = dict.fromkeys(self._roster.placeable(), self._config.chunk_tokens)
-        for spread in self._spreads.live():
-            blocks = self._blocks(spread, left) if self._may_run(spread) else ()
-            if blocks and self._may_master(spread, [block.member for block in blocks]):
+        for spread in self._runnable():
+            if blocks := self._next_blocks(spread, left):
                 rows.append(self._issue(spread, blocks, None, effects))
         return rows
+
+    def _runnable(self) -> list[SpreadSequence]:
+        """Those that may share an exchange, in order."""
+        return [spread for spread in self._spreads.live() if not spread.sequence.trial_stop]
+
+    def _next_blocks(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
+        """The blocks of its next row, if their members may compute them now; see `_blocks`."""
+        blocks = self._blocks(spread, left) if self._may_run(spread) else ()
+        return blocks if blocks and self._may_master(spread, [block.member for block in blocks]) else ()
 
     def _issue(
         self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingPlan | None, effects: list[Effect]
@@ -132,6 +145,8 @@ class SpreadSteps:
             return ()
         sequence = spread.sequence
         rooms = spread.rooms(self._spreads.rows(), left)
+        if sequence.trial_stop:
+            rooms = sorted(rooms, key=lambda room: (-room.slots, room.member))[:1]
         blocks = cut_chunk(sequence.issued, sequence.length, rooms)
         for block in blocks:
             left[block.member] -= block.stop - block.start
@@ -154,14 +169,11 @@ class SpreadSteps:
     def lose(self, member: int) -> list[Effect]:
         """The member answers no step any more. One that only comes to it now would hold up those that follow."""
         newest = self.ledger.lose(member)
-        cancelled = CancelGroupSteps(self._roster.group, newest)
-        return [Send(self._roster.address(member), cancelled)] if newest else []
+        return self._cancel({member: newest}) if newest else []
 
     def settle(self, now_s: float) -> list[Effect]:
         """Take in the exchanges that are answered, in their order; cancel what others wait for in vain."""
-        effects: list[Effect] = []
-        for member, number in self.ledger.spoilt().items():
-            effects.append(Send(self._roster.address(member), CancelGroupSteps(self._roster.group, number)))
+        effects = self._cancel(self.ledger.spoilt())
         while (exchange := self.ledger.take_answered()) is not None:
             effects += self._settle(now_s, exchange)
         return effects
@@ -172,8 +184,7 @@ class SpreadSteps:
         for exchange in self.ledger.outstanding:
             found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
         self.ledger.outstanding.clear()
-        group = self._roster.group
-        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+        return self._cancel(found)
 
     def cancel_useless(self) -> list[Effect]:
         """Cancel the first exchanges if they compute nothing but prompts of sequences that are over."""
@@ -184,8 +195,12 @@ class SpreadSteps:
             if not exchange.is_cancelled:
                 found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
             exchange.is_cancelled = True
+        return self._cancel(found)
+
+    def _cancel(self, newest: Mapping[int, int]) -> list[Effect]:
+        """Tell members, each with an exchange's number, to end that one and all before it."""
         group = self._roster.group
-        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+        return [Send(self._roster.address(member), CancelGroupSteps(group, newest[member])) for member in newest]
 
     def _settle(self, now_s: float, exchange: Exchange) -> list[Effect]:
         exchange.timing.ended_s = now_s
@@ -220,6 +235,7 @@ class SpreadSteps:
         row.spread.failures = 0
         if row.samples:
             row.spread.losses = 0
+        crash_suspects.clear_if_past_crash(row.spread.sequence)
 
     def _undo(self, row: ExchangeRow) -> None:
         """It came to nothing: no step is composed for it until those that name it are answered. Its members are told
