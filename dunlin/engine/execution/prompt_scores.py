@@ -15,6 +15,8 @@ from dunlin.messages.types import PromptScores
 
 MOST_LOGITS = 1 << 22
 """Logits that are there at once, in fp32: 16 MiB. Those of one position at least."""
+FIRST_POSITIONS = 8
+"""Positions that are scored at once before it is known how long that takes."""
 
 ComputeLogits = Callable[[Tensor], Tensor]
 """From hidden states `[positions, hidden]` to logits `[positions, vocab]` fp32."""
@@ -31,14 +33,38 @@ class PromptPart:
     at: int
 
 
+class PromptScorer:
+    """Owns how many positions are scored between two safepoints: as many as take about `response_s` by `clock`, and
+    have no more than MOST_LOGITS.
+    """
+
+    def __init__(self, logits: ComputeLogits, vocabulary: int, clock: Callable[[], float], response_s: float) -> None:
+        self.vocabulary = vocabulary
+        self.clock = clock
+        self._logits = logits
+        self._response_s = response_s
+        self._most = max(1, MOST_LOGITS // vocabulary)
+        self.positions = min(FIRST_POSITIONS, self._most)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of these positions' hidden states."""
+        return self._logits(hidden)
+
+    def learn(self, positions: int, seconds: float) -> None:
+        """So many positions took so long."""
+        if seconds > self._response_s:
+            self.positions = max(1, positions // 2)
+        elif positions == self.positions and seconds < self._response_s / 3:
+            self.positions = min(self._most, positions * 2)
+
+
 class PromptScoring:
     """Owns the scores of one step's rows. `hidden`: `[tokens, hidden]`, packed. `advance` until it is `done`."""
 
-    def __init__(self, logits: ComputeLogits, hidden: Tensor, parts: Sequence[PromptPart], vocabulary: int) -> None:
-        self._logits = logits
+    def __init__(self, scorer: PromptScorer, hidden: Tensor, parts: Sequence[PromptPart]) -> None:
+        self._scorer = scorer
         self._hidden = hidden
-        self._at_once = max(1, MOST_LOGITS // vocabulary)
-        self._vocabulary = vocabulary
+        self._vocabulary = scorer.vocabulary
         self._parts = {part.row: part for part in parts}
         self._found = {part.row: PromptScores() for part in parts}
         self._todo = [part.row for part in reversed(parts)]
@@ -52,13 +78,15 @@ class PromptScoring:
         return not self._todo
 
     def advance(self) -> None:
-        """Score the next positions of a row, as many as may be at once."""
+        """Score the next positions of a row."""
+        began_s = self._scorer.clock()
         part, found = self._parts[self._todo[-1]], self._found[self._todo[-1]]
         first = part.positions.start + len(found.logprob)
-        stop = min(part.positions.stop, first + self._at_once)
+        stop = min(part.positions.stop, first + self._scorer.positions)
         at = part.at + first - part.positions.start
         targets = torch.tensor(part.state.tokens[first + 1 : stop + 1], dtype=torch.int64)
-        self._score(self._logits(self._hidden[at : at + stop - first]), targets, part, found)
+        self._score(self._scorer.logits(self._hidden[at : at + stop - first]), targets, part, found)
+        self._scorer.learn(stop - first, self._scorer.clock() - began_s)
         if stop == part.positions.stop:
             self._todo.pop()
 

@@ -13,7 +13,7 @@ from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
 from dunlin.engine.decoder.sampling import sample_tokens
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
-from dunlin.engine.execution.prompt_scores import PromptPart, PromptScoring
+from dunlin.engine.execution.prompt_scores import PromptPart, PromptScorer, PromptScoring
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import StepDone
@@ -24,7 +24,7 @@ _NO_ROWS: frozenset[int] = frozenset()
 
 class RunningStep:
     """Owns an iteration over `layers`; `rows` are numbered as it numbers them. Without rows there is no iteration.
-    `scorer`: the decoder that computes log-probabilities of prompt tokens; None: the last layer is not among `layers`.
+    `scorer` computes log-probabilities of prompt tokens; None: the last layer is not among `layers`.
 
     `compute_s`: seconds that the engine was in the step; `idle_s`: that it was idle before it.
     """
@@ -39,7 +39,7 @@ class RunningStep:
         left: Sequence[int] = (),
         exchange: StepExchange | None = None,
         preemptible: bool = False,
-        scorer: Decoder | None = None,
+        scorer: PromptScorer | None = None,
     ) -> None:
         self.number = number
         self.layers = layers
@@ -192,7 +192,7 @@ class RunningStep:
             if positions:
                 parts.append(PromptPart(number, row.sequence, row.state, positions, end + positions.start - row.start))
             self._stops[number] = end = end + row.tokens
-        return PromptScoring(self._scorer.logits, self._iteration.hidden, parts, self._scorer.config.vocab)
+        return PromptScoring(self._scorer, self._iteration.hidden, parts)
 
     def _leave_scoring(self, number: int) -> RowProgress:
         """All layers of the row are computed; resumed, it is scored from its first position again."""

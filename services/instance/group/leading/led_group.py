@@ -1,5 +1,8 @@
 """One elastic group that this instance leads: builds its parts, and gives each event to those that it concerns."""
 
+from collections.abc import Callable
+
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, Effect
 from dunlin.messages.group import (
     GroupStepDone,
@@ -39,12 +42,13 @@ class LedGroup:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
+        times: Callable[[], StepTimes | None],
     ) -> None:
         self.spreads = spreads = SpreadTable()
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
         self.placement = SpreadPlacement(config, sequences, spreads, roster, requests)
-        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens)
+        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times)
         self.suspects = SpreadSuspects(lifecycle, spreads, self.steps.ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)

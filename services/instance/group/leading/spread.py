@@ -74,6 +74,12 @@ class SpreadSequence:
         return self.sequence.gives_way, self.sequence.turn
 
     @property
+    def importance(self) -> tuple[bool, bool]:
+        """What comes before its wait: those that do not give way, then answers that were cut off."""
+        gives_way, (is_new, _) = self.turn
+        return gives_way, is_new
+
+    @property
     def decodes(self) -> bool:
         """Whether only its last token is to be computed, or nothing while that is being sampled."""
         return self.sequence.has_sampled and self.sequence.remaining <= 1

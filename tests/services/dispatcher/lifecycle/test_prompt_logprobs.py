@@ -79,9 +79,8 @@ def test_columns_that_do_not_fit_and_those_that_nobody_wants_are_dropped() -> No
 
 def test_who_joins_gets_all_of_them_and_who_resumes_those_that_it_lacks() -> None:
     bench = Bench().fleet(member(A))
-    name = {"idempotency": "n/0", "digest": b"d"}
-    bench.give(client("c"), submit(**WANTED, **name))
-    (query,) = [effect.message for effect in bench.last if isinstance(getattr(effect, "message", None), Adopt)]
+    name: dict[str, Any] = {"idempotency": "n/0", "digest": b"d"}
+    query = only(bench.give(client("c"), submit(**WANTED, **name)), Adopt)
     place = only(bench.give(A, NotHeld(query.request, query.attempt)), Place)
     bench.give(A, Accepted(place.request, place.attempt, 1))
     bench.give(A, scored(1, 4, place.attempt))
