@@ -152,6 +152,7 @@ BUGS = (
         ),
         (swap(SpreadSequence.roll_back, _roll_back_counts),),
         elastic=True,
+        seed=60686,
     ),
     Bug(
         "left-rows-count",
@@ -174,6 +175,7 @@ BUGS = (
         ),
         (swap(SpreadSequence.lose, _keep_tokens_of_the_lost),),
         elastic=True,
+        seed=60701,
     ),
     Bug(
         "parts-awaited-in-vain",
@@ -181,6 +183,7 @@ BUGS = (
         ("I12",),
         (skip(ExchangeLedger.spoilt, dict),),
         elastic=True,
+        seed=60707,
     ),
     Bug(
         "members-without-a-meeting",
@@ -191,6 +194,7 @@ BUGS = (
         ),
         (swap(GroupRoster._admit, _let_all_take_part),),
         elastic=True,
+        seed=60714,
     ),
     Bug(
         "any-leader-commands",
@@ -213,6 +217,7 @@ BUGS = (
         ),
         (skip(GroupMember._lose, list, called_by=GroupMember.on_order),),
         elastic=True,
+        seed=60729,
     ),
     Bug(
         "guests-outlive-the-leader",
@@ -224,6 +229,7 @@ BUGS = (
         ),
         (skip(GroupMember.on_gone, list),),
         elastic=True,
+        seed=60802,
     ),
     Bug(
         "left-rows-stay-bound",
@@ -247,6 +253,7 @@ BUGS = (
         ),
         (swap(GuestSteps._ends_use, lambda original, self, command: False),),
         elastic=True,
+        seed=60757,
     ),
     Bug(
         "cancel-unheard",
@@ -271,6 +278,7 @@ BUGS = (
         ("I12",),
         (skip(SpreadSuspects.on_crash, list),),
         elastic=True,
+        seed=61000,
     ),
     Bug(
         "exchanges-numbered-anew",
@@ -281,5 +289,6 @@ BUGS = (
         ),
         (swap(ExchangeLedger.next_number, lambda original, self, group: number_in_group(group, 1)),),
         elastic=True,
+        seed=60777,
     ),
 )
