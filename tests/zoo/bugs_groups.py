@@ -104,7 +104,7 @@ BUGS = (
     Bug(
         "guests-outlive-the-group",
         "a member that is in another group keeps the guests of the last",
-        ("I8", "I12", "core"),
+        ("I8", "I4", "I12", "core"),
         (skip(GuestTable.take_all, list),),
         elastic=True,
         seed=559,
