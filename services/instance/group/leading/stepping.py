@@ -11,7 +11,8 @@ from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
-from dunlin.policies.elastic import Block, RingPlan, cut_chunk
+from dunlin.policies.elastic import Block, cut_chunk
+from dunlin.policies.elastic_rings import RingChunk
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
@@ -67,19 +68,25 @@ class SpreadSteps:
 
     def _choose_rows(self, effects: list[Effect]) -> list[ExchangeRow]:
         """The rows of the next exchange, in the order of their sequences; what they need is added to `effects`."""
-        rows: list[ExchangeRow] = []
-        for spread in self._spreads.live():
-            if (ring := self._next_ring(spread)) is not None:
-                return [self._issue(spread, ring.kept, ring, effects)]
         left = dict.fromkeys(self._roster.placeable(), self._config.chunk_tokens)
-        for spread in self._spreads.live():
+        rows = self._choose_ring(left, effects)
+        for spread in [each for each in self._spreads.live() if not rows or each is not rows[0].spread]:
             blocks = self._blocks(spread, left) if self._may_run(spread) else ()
             if blocks and self._may_master(spread, [block.member for block in blocks]):
                 rows.append(self._issue(spread, blocks, None, effects))
         return rows
 
+    def _choose_ring(self, left: dict[int, int], effects: list[Effect]) -> list[ExchangeRow]:
+        """The row of the first prompt that goes round, if any does."""
+        for spread in self._spreads.live():
+            if (chunk := self._next_ring(spread)) is not None:
+                for member in chunk.stripes:
+                    left[member] -= len(chunk.stripe(member))
+                return [self._issue(spread, chunk.kept, chunk, effects)]
+        return []
+
     def _issue(
-        self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingPlan | None, effects: list[Effect]
+        self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingChunk | None, effects: list[Effect]
     ) -> ExchangeRow:
         samples = blocks[-1].stop == spread.sequence.length
         row = ExchangeRow(spread, blocks, samples, ring)
@@ -88,15 +95,15 @@ class SpreadSteps:
                 effects.append(self._requests.open(spread, member, 0))
         if spread.redo:
             spread.redo.popleft()
-        spread.issue(blocks, samples)
+        spread.issue(blocks, samples, ring)
         return row
 
-    def _next_ring(self, spread: SpreadSequence) -> RingPlan | None:
-        """The ring that computes its prompt now, in an exchange of its own."""
-        ring = spread.ring
-        if ring is None or spread.sequence.issued or spread.is_opening or not self._may_run(spread):
+    def _next_ring(self, spread: SpreadSequence) -> RingChunk | None:
+        """The next chunk of its prompt that goes round, if it can now."""
+        ring, start = spread.ring, spread.sequence.issued
+        if ring is None or start >= ring.stop or spread.is_opening or not self._may_run(spread):
             return None
-        return ring if spread.has_ring_slots and self._may_master(spread, ring.stripes) else None
+        return ring.chunk(start) if spread.has_ring_slots and self._may_master(spread, ring.members) else None
 
     def _may_run(self, spread: SpreadSequence) -> bool:
         """Whether all members with tokens of it can be named in a step."""
@@ -128,7 +135,7 @@ class SpreadSteps:
 
     def _chunk(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
         """The next chunk of a prompt, once all of it has slots."""
-        if spread.missing or spread.is_opening or spread.ring is not None:
+        if spread.missing or spread.is_opening or spread.ring is not None or spread.seeks_ring:
             return ()
         sequence = spread.sequence
         rooms = spread.rooms(self._spreads.rows(), left)
