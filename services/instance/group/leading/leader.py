@@ -22,6 +22,7 @@ from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.led_group import LedGroup
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import MemberRetry
 from services.instance.group.leading.stepping import RowRetry
 from services.instance.group.leading.wishes import ReturnDue
@@ -54,6 +55,7 @@ class GroupLeader:
         self._tokens = tokens
         self._streams: set[Address] = set()
         self._led: LedGroup | None = None
+        self._rings = RingTotals()
 
     @property
     def led(self) -> LedGroup | None:
@@ -70,7 +72,7 @@ class GroupLeader:
         led = self._led
         waiting = len(led.spreads.waiting()) if led is not None else 0
         running = len(led.spreads.live()) if led is not None else 0
-        return {"spread_waiting": waiting, "spread_running": running}
+        return {"spread_waiting": waiting, "spread_running": running, **self._rings.report_fields()}
 
     def on_order(self, manager: Address, order: GroupOrder) -> list[Effect]:
         """The instance follows this order now."""
@@ -82,7 +84,9 @@ class GroupLeader:
         if not leads:
             return effects
         if self._led is None:
-            self._led = LedGroup(self._own, self._config, self._streams, self._sequences, self._lifecycle, self._tokens)
+            self._led = LedGroup(
+                self._own, self._config, self._streams, self._sequences, self._lifecycle, self._tokens, self._rings
+            )
         return effects + self._led.follow(manager, order)
 
     def on_joined(self, address: Address) -> list[Effect]:

@@ -16,6 +16,7 @@ from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster, MemberRetry
 from services.instance.group.leading.spread import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
@@ -38,12 +39,13 @@ class LedGroup:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
+        rings: RingTotals,
     ) -> None:
         self.spreads = spreads = SpreadTable()
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
-        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests)
-        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens)
+        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings)
+        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, rings)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)
 

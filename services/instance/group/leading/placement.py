@@ -20,6 +20,7 @@ from dunlin.policies.elastic import (
 from dunlin.policies.elastic_rings import RingPlan, plan_ring
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.sequence.table import SequenceState, SequenceTable
@@ -54,6 +55,7 @@ class SpreadPlacement:
         spreads: SpreadTable,
         roster: GroupRoster,
         requests: GuestRequests,
+        rings: RingTotals,
     ) -> None:
         self._config = config
         self._policy = PLACEMENT_POLICIES[config.policy]
@@ -61,6 +63,7 @@ class SpreadPlacement:
         self._spreads = spreads
         self._roster = roster
         self._requests = requests
+        self._rings = rings
         self._turn = 0
         self._tries = 0
         self._is_armed = False
@@ -160,13 +163,15 @@ class SpreadPlacement:
         return room if guest is None else MemberRoom(room.member, room.slots + guest.room, room.rows)
 
     def _end_ring(self, spread: SpreadSequence) -> list[Effect]:
-        """Its ring is computed: members where nothing stays are free for others. Or it cannot be: go on without. What has
-        only copies of one that is over is closed.
+        """Its ring is computed: members where nothing stays are free for others. Or it cannot be: go on without. What
+        has only copies of one that is over is closed.
         """
         ring, sequence = spread.ring, spread.sequence
         if ring is not None and sequence.valid >= ring.stop:
             spread.end_ring()
-            spread.stale |= {member for member in ring.members if not spread.guests[member].tokens}
+            released = {member for member in ring.members if not spread.guests[member].tokens}
+            self._rings.released += len(released)
+            spread.stale |= released
         elif ring is not None and not sequence.in_steps and not spread.has_ring_slots:
             spread.end_ring()
         effects: list[Effect] = []

@@ -17,6 +17,7 @@ from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.step_columns import group_steps
@@ -45,6 +46,7 @@ class SpreadSteps:
         roster: GroupRoster,
         requests: GuestRequests,
         tokens: ExchangeTokens,
+        rings: RingTotals,
     ) -> None:
         self.ledger = ExchangeLedger()
         self._config = config
@@ -53,6 +55,7 @@ class SpreadSteps:
         self._roster = roster
         self._requests = requests
         self._tokens = tokens
+        self._rings = rings
 
     # --- composing ---
 
@@ -225,6 +228,7 @@ class SpreadSteps:
         row.spread.sequence.valid = row.stop
         row.spread.sequence.pending -= row.samples
         row.spread.failures = 0
+        self._rings.tokens += row.stop - row.start if row.ring is not None else 0
         if row.samples:
             row.spread.losses = 0
 

@@ -51,7 +51,7 @@ def test_what_does_not_fit_waits_and_members_are_asked_for() -> None:
     first = group.place(1, 30, max_tokens=8)
     second = group.place(2, 24, max_tokens=8)
     group.run(0.02)
-    assert group.leader.report_fields() == {"spread_waiting": 1, "spread_running": 1}
+    assert group.leader.report_fields().items() >= {"spread_waiting": 1, "spread_running": 1}.items()
     (asked,) = group.wished(AskMembers)
     assert (asked.group, asked.plan_version, asked.slots) == (GROUP, 1, 22)
     assert figures(asked.why) == {"slots": 22, "members": 2, "waiting": 1}
@@ -59,7 +59,7 @@ def test_what_does_not_fit_waits_and_members_are_asked_for() -> None:
     group.members[other] = type(group.at(1))(group, other, 40)
     group.order(*group.members)
     group.run(0.02)
-    assert group.leader.report_fields() == {"spread_waiting": 0, "spread_running": 2}
+    assert group.leader.report_fields().items() >= {"spread_waiting": 0, "spread_running": 2}.items()
     group.run(2.0)
     assert first.tokens == first.expected
     assert second.tokens == second.expected
@@ -94,7 +94,7 @@ def test_a_later_request_takes_no_slots_that_an_earlier_one_lacks() -> None:
     group.run(0.01)
     second = group.place(2, 3, max_tokens=4)
     group.run(0.2)
-    assert group.leader.report_fields() == {"spread_waiting": 1, "spread_running": 1}
+    assert group.leader.report_fields().items() >= {"spread_waiting": 1, "spread_running": 1}.items()
     group.at(1).taken = 0
     group.run(2.0)
     assert first.tokens == first.expected
