@@ -1,11 +1,14 @@
-"""What steps of a group compute and wait for, layer by layer: `python -m benchmarks.engine.group_overlap [--members 2]`.
+"""What steps of a group compute and wait for, layer by layer:
+`python -m benchmarks.engine.group_overlap [--members 2] [--virtual]`.
 
 Engine processes that map each other's memory, one thread each, compute a prompt in chunks: as a ring (stripes' K/V go
-round, and all members answer for the chunks before), by queries (blocks), and then tokens by masters. A round is one
-layer: the linear layers before attention, attention (own keys, and what is served to others), waiting for peers, and
-the rest. An exchange lasts from the first byte queued to the last one taken in; its hidden share is what of that was not
-waited for. Where processes share cores a wait is also the time that others compute; `--virtual` gives each member a core
-of its own by CPU time (`overlap_virtual.py`).
+round, and all members answer for the chunks before), by queries (blocks), and then tokens by masters. Then the cost of
+a step with which a second member joins, with empty slots (LoongServe, figure 14).
+
+A round is one layer: the linear layers, attention (own keys, and what is served to others), and waiting for peers. An
+exchange lasts from the first byte queued to the last one taken in; its hidden share is what of that was not waited for.
+Where processes share cores a wait is also the time that others compute; `--virtual` gives each member a core of its own
+by CPU time (`overlap_virtual.py`).
 """
 
 import json
@@ -16,16 +19,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
-from benchmarks.engine.overlap_plan import OverlapPlan, part_of_step
+from benchmarks.engine.overlap_plan import JOIN, TOKENS, OverlapPlan, part_of_step
 from benchmarks.engine.overlap_probe import LayerTimes, RoundClock, timed_iterations
-from benchmarks.engine.overlap_virtual import VirtualCore, run_plan
+from benchmarks.engine.overlap_virtual import StampedPipes, VirtualCore, run_plan
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.effects import Address
@@ -38,7 +41,7 @@ from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Close, Meet, Open, StepDone
-from dunlin.messages.types import SamplingParams, i32
+from dunlin.messages.types import SamplingParams, i32, i64
 
 SHAPE = CheckpointShape(8, 512, 8, 4, 64, 1408, 8192, 65536, dtype="bfloat16")
 """32 million parameters: 8 KiB of KV per token."""
@@ -46,7 +49,7 @@ SLOT_BYTES = 2 * SHAPE.kv_heads * SHAPE.head_dim * 2
 SLOTS = 16384
 ROOM_BYTES = 1 << 23
 PAUSE_S = 50e-6
-WAYS = ("ring", "queries", "tokens")
+WAYS = ("ring", "queries", "tokens", "join")
 
 
 class MemberProcess:
@@ -83,8 +86,11 @@ class MemberProcess:
 
     def open(self, plan: OverlapPlan) -> None:
         """Tell the engine of the prompt."""
-        tokens = i32([(7 * i + i * i) % SHAPE.vocab for i in range(plan.prompt)])
-        self.runner.receive(Open(plan.number, tokens, plan.prompt, 64, SamplingParams(temperature=0.0)))
+        joins = plan.way == "join" and self.me > 0
+        tokens = i32([(7 * i + i * i) % SHAPE.vocab for i in range(plan.prompt + joins * (JOIN + 1))])
+        opened = Open(plan.number, tokens, plan.prompt, 64, SamplingParams(temperature=0.0))
+        elsewhere = {"extent_start": i64([-1]), "extent_length": i64([plan.prompt + JOIN])}
+        self.runner.receive(replace(opened, **elsewhere) if joins else opened)
 
     def close(self, plan: OverlapPlan) -> None:
         """It is computed."""
@@ -202,6 +208,7 @@ def contestants(members: int, is_virtual: bool, folder: Path) -> Iterator[Run]:
             yield lambda plan: in_processes(plan, processes)
             return
         stack.enter_context(timed_iterations(RoundClock(time.thread_time)))
+        stack.enter_context(StampedPipes.installed())
         made = [MemberProcess(me, folder) for me in range(members)]
         for each in made:
             each.meet([one.access.agent.hex() for one in made])
@@ -243,6 +250,12 @@ def main(argv: list[str] | None = None) -> int:
         with contestants(given.members, given.virtual, Path(folder)) as run:
             found = measure(given.members, given.chunk, given.chunks, given.rounds, run)
     outcome.figures["cores, load average"] = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    joined = found.pop("join").step_s
+    before, after = joined[:: TOKENS - 2], [joined[at :: TOKENS - 2] for at in (JOIN - 2, JOIN - 1)]
+    outcome.figures["a token before a member joins, s"] = median(before)
+    outcome.figures["the one with which it joins; the next, over that"] = [
+        median(a) / median(before) - 1 for a in after
+    ]
     for way, each in found.items():
         for layer in range(SHAPE.layers):
             outcome.figures[f"{way}, layer {layer}"] = each.line(layer)

@@ -9,13 +9,17 @@ from dunlin.messages.types import GroupKind, Keep, Serve, i8, i32, i64
 
 TOKENS = 8
 """Tokens that are generated after the prompt; the first few are not counted."""
+JOIN = 4
+"""The token, of those, with which a second member begins to generate."""
 Block = tuple[int, int, int]
 """(first token, last, member)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapPlan:
-    """A prompt of `chunks` chunks, `chunk` tokens of each at every member; `way`: ring, queries, or tokens after it."""
+    """A prompt of `chunks` chunks, `chunk` tokens of each at every member; `way`: ring, queries, or tokens after it. Or
+    join: the first member alone computes it and the first tokens, the second, with empty slots, the others.
+    """
 
     number: int
     way: str
@@ -31,27 +35,32 @@ class OverlapPlan:
     @property
     def steps(self) -> int:
         """Chunks, and tokens one by one."""
-        return self.chunks + (TOKENS if self.way == "tokens" else 0)
+        return self.chunks + (TOKENS if self.way in ("tokens", "join") else 0)
 
     @property
     def first_counted(self) -> int:
         """The last chunk, or the tokens but for the first two."""
-        return self.chunks - 1 if self.way != "tokens" else self.chunks + 2
+        return self.chunks - 1 if self.way in ("ring", "queries") else self.chunks + 2
 
-    @property
-    def master(self) -> int:
-        """The member that computes the last token, and goes on."""
+    def master(self, token: int) -> int:
+        """The member that generates that token: the one that computed the last of the prompt."""
+        if self.way == "join":
+            return int(token >= JOIN)
         return self.members - 1
 
     def blocks(self, chunk: int) -> list[Block]:
         """Where the tokens of a chunk lie: one block each."""
         start = chunk * self.chunk * self.members
+        if self.way == "join":
+            return [(start, start + self.chunk * self.members, 0)]
         return [(start + at * self.chunk, start + (at + 1) * self.chunk, at) for at in range(self.members)]
 
     def before(self, token: int) -> list[Block]:
         """Where the tokens before one lie, blocks that it is not a part of."""
         known = [block for chunk in range(self.chunks) for block in self.blocks(chunk)]
-        return [block for block in known if block[1] <= token]
+        if self.way == "join":
+            known = [(0, min(token, self.prompt + JOIN), 0), (self.prompt + JOIN, token, 1)]
+        return [block for block in known if block[0] < block[1] <= token]
 
 
 @dataclass(slots=True)
@@ -70,7 +79,7 @@ def part_of_step(plan: OverlapPlan, index: int, me: int, layers: int) -> Step | 
     """The member's step; None: it has no part."""
     if index >= plan.chunks:
         at = plan.prompt + index - plan.chunks
-        rows = {plan.master: range(at, at + 1)}
+        rows = {plan.master(index - plan.chunks): range(at, at + 1)}
         return _masters_step(plan, index, me, rows, at)
     if plan.way == "ring":
         return _ring_step(plan, index, me, layers)

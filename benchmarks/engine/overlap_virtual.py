@@ -1,19 +1,25 @@
 """Members of a group on cores of their own, on a machine that has too few: each has a clock of the CPU time it used.
 
-All engines live in this process and take turns, a piece each: the one whose clock is least. A piece adds its CPU time to
-its member's clock. A member that waits is set forward to the next other's clock, and the time until then is a wait. What
-is not modelled is that cores share memory bandwidth.
+All engines live in this process and take turns, a piece each: the one whose clock is least. A piece adds its CPU time
+to its member's clock, and what it sends can be read from its end on. A member that waits is set forward to the next
+other's clock, and the time until then is a wait. What is not modelled is that cores share memory bandwidth.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from benchmarks.engine.overlap_plan import OverlapPlan, part_of_step
 from benchmarks.engine.overlap_probe import LayerTimes, RoundClock, TimedIteration
+from dunlin.engine.transfer.host_tier import Bytes
+from dunlin.engine.transfer.room_pipe import PipeReader, PipeWriter
 from dunlin.messages.engine import StepDone
+
+_SENT_S = 48
+"""A word of a room's header that pipes do not use: when its writer wrote last."""
 
 
 class VirtualCore:
@@ -32,10 +38,40 @@ class VirtualCore:
     def advance(self) -> list[Any]:
         """Compute one piece."""
         TimedIteration.clock = self.clock
+        StampedPipes.now = self.read
         self._began_s = time.thread_time()
         events: list[Any] = self.member.runner.work(lambda: True)
         self.now_s, self._began_s = self.read(), 0.0
         return events
+
+
+class StampedPipes:
+    """Pipes between members of this process: `now()` is the time of the one that computes."""
+
+    now: Callable[[], float]
+
+    @staticmethod
+    @contextmanager
+    def installed() -> Iterator[None]:
+        """Have all pipes of this process say when they were written, and hide what was written later than now."""
+        write, read = PipeWriter.write, PipeReader.read_into
+
+        def stamped(pipe: PipeWriter, content: Bytes) -> int:
+            count = write(pipe, content)
+            if count:
+                pipe._words.view("float64")[_SENT_S] = StampedPipes.now()
+            return count
+
+        def visible(pipe: PipeReader, wanted: Bytes) -> int:
+            is_sent = float(pipe._words.view("float64")[_SENT_S]) <= StampedPipes.now()
+            return read(pipe, wanted) if is_sent else 0
+
+        classes: Any = (PipeWriter, PipeReader)
+        classes[0].write, classes[1].read_into = stamped, visible
+        try:
+            yield
+        finally:
+            classes[0].write, classes[1].read_into = write, read
 
 
 @torch.inference_mode()

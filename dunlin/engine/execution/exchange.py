@@ -96,6 +96,11 @@ class StepExchange:
         """Whether a peer has not sent all that belongs to the layer."""
         return bool(self._expected)
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether it has pieces to compute for others."""
+        return bool(self._serving)
+
     def begin(
         self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
     ) -> None:
