@@ -357,11 +357,14 @@ class CancelGroupSteps:
 @message(command=23, event=23, about=Subject.NOTHING)
 class GuestsLost:
     """The member has nothing of the group's guests any more: its engine is gone, or it follows another order. Steps
-    that had no answer get none.
+    that had no answer get none. `suspects`: guests with a part in the step of `exchange` that its engine computed when
+    it crashed, one of which may have crashed it; empty where none is to blame.
     """
 
     group: int = number(1)
     why: Why | None = number(2, default=None)
+    exchange: int = number(3, default=0)
+    suspects: I64 = number(4, default_factory=i64)
 
 
 DIALING = Address("dialing", "")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dunlin.policies.elastic import Block, Demand, MemberRoom, even_shares, place_runs
+from dunlin.policies.group_turns import LEAST_CHUNK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class RingChunk:
 class RingPlan:
     """How tokens `[start, stop)` of a prompt go round `members`, at most `most` of them at each in one step.
 
-    `kept`: where they stay. `slots`: what each member needs for that, copies and its stripe included.
+    `kept`: where they stay. `slots`: what each member needs for that, copies and its stripe included, in chunks of any
+    size.
     """
 
     members: tuple[int, ...]
@@ -65,12 +67,20 @@ class RingPlan:
         """The position after the last."""
         return self.kept[-1].stop
 
-    def chunk(self, start: int) -> RingChunk | None:
-        """The next chunk, from `start` on; they are as even as can be. None: what is left is too little to go round."""
+    @property
+    def least(self) -> int:
+        """The tokens that each member computes of a chunk at least."""
+        return min(self.most, LEAST_CHUNK_TOKENS)
+
+    def chunk(self, start: int, most: int | None = None) -> RingChunk | None:
+        """The next chunk, from `start` on, with `most` tokens at each member at most, but no fewer than `least`; they
+        are as even as can be. None: what is left is too little to go round.
+        """
         left = self.stop - start
         if left < len(self.members):
             return None
-        steps = -(-left // (self.most * len(self.members)))
+        most = self.most if most is None else max(self.least, min(most, self.most))
+        steps = -(-left // (most * len(self.members)))
         stop = start + -(-left // steps)
         kept = tuple(
             Block(each.member, max(each.start, start), min(each.stop, stop))
@@ -81,13 +91,6 @@ class RingPlan:
         order.insert((stop - start - 1) % len(self.members), kept[-1].member)
         copies = self._pieces(kept) if stop < self.stop else ()
         return RingChunk(tuple(order), kept, copies)
-
-    def chunks(self) -> Iterator[RingChunk]:
-        """All chunks, in order."""
-        at = self.start
-        while at < self.stop and (chunk := self.chunk(at)) is not None:
-            yield chunk
-            at = chunk.stop
 
     def _pieces(self, kept: Sequence[Block]) -> tuple[Block, ...]:
         """Each block divided among its keeper and the members that keep nothing: who answers for what."""
@@ -139,11 +142,17 @@ def _plan_over(start: int, demand: Demand, chosen: Sequence[MemberRoom], most: i
 
 
 def _slots(plan: RingPlan, stripe: int) -> dict[int, int]:
+    """Every member has a stripe, and keeps its blocks; the others a copy of their share, rounded up in every chunk."""
     slots = dict.fromkeys(plan.members, stripe)
-    for chunk in plan.chunks():
-        for member in plan.members:
-            for block in chunk.held(member):
-                slots[member] += block.stop - block.start
+    for block in plan.kept:
+        slots[block.member] += block.stop - block.start
+    tokens, keepers = plan.stop - plan.start, {block.member for block in plan.kept}
+    chunks = -(-tokens // (plan.least * len(plan.members)))
+    others = [member for member in plan.members if member not in keepers]
+    for member in others if chunks > 1 else ():
+        slots[member] += chunks + len(plan.kept)
+        for block in plan.kept:
+            slots[member] += -(-(block.stop - block.start) // (1 + len(others)))
     return slots
 
 

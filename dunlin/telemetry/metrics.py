@@ -101,6 +101,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "spread_running": "long requests that have slots there",
         "ring_tokens_total": "tokens of prompts that went round the members of groups that it led",
         "ring_releases_total": "times that a member was free once such a prompt was computed: it is kept at others",
+        "dop_changes_total": "times that another number of members computed a long request than before",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",

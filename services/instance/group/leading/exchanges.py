@@ -34,6 +34,11 @@ class ExchangeRow:
         return self.ring.stripes if self.ring is not None else tuple(block.member for block in self.blocks)
 
     @property
+    def computed_by(self) -> set[int]:
+        """Those members, and the ones that answer for the keys before: the degree of parallelism is their number."""
+        return {*self.members, *(block.member for block in self.spread.blocks if block.start < self.stop)}
+
+    @property
     def start(self) -> int:
         """The first position."""
         return self.blocks[0].start

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dunlin.cores.handlers import handles
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Accepted, Place, Refusal
 from dunlin.messages.group import (
@@ -34,7 +35,8 @@ from services.instance.sequence.table import SequenceTable
 class GroupLeader:
     """Owns the group that is led; None while there is none. `stale_total` counts words of members of older groups.
 
-    `is_draining`: the instance is being emptied; what waits goes elsewhere.
+    `times`: what predicts the steps of its own engine, if anything does. `is_draining`: the instance is being emptied;
+    what waits goes elsewhere.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class GroupLeader:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
+        times: Callable[[], StepTimes | None],
         is_draining: Callable[[], bool],
     ) -> None:
         self.stale_total = 0
@@ -53,6 +56,7 @@ class GroupLeader:
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._tokens = tokens
+        self._times = times
         self._streams: set[Address] = set()
         self._led: LedGroup | None = None
         self._rings = RingTotals()
@@ -72,7 +76,8 @@ class GroupLeader:
         led = self._led
         waiting = len(led.spreads.waiting()) if led is not None else 0
         running = len(led.spreads.live()) if led is not None else 0
-        return {"spread_waiting": waiting, "spread_running": running, **self._rings.report_fields()}
+        counts = {"dop_changes_total": self._tokens.dop_changes_total, **self._rings.report_fields()}
+        return {"spread_waiting": waiting, "spread_running": running, **counts}
 
     def on_order(self, manager: Address, order: GroupOrder) -> list[Effect]:
         """The instance follows this order now."""
@@ -84,9 +89,8 @@ class GroupLeader:
         if not leads:
             return effects
         if self._led is None:
-            self._led = LedGroup(
-                self._own, self._config, self._streams, self._sequences, self._lifecycle, self._tokens, self._rings
-            )
+            parts = (self._sequences, self._lifecycle, self._tokens, self._times, self._rings)
+            self._led = LedGroup(self._own, self._config, self._streams, *parts)
         return effects + self._led.follow(manager, order)
 
     def on_joined(self, address: Address) -> list[Effect]:

@@ -73,7 +73,7 @@ class SpreadPlacement:
     def await_members(self) -> list[Effect]:
         """A newer order came: a sequence that were opened now would be spread over those that joined before."""
         self._orders += 1
-        self._awaits_members = not self._roster.is_complete
+        self._awaits_members = self._roster.awaits_members
         return [After(self._config.retry_s, JoinWaitOver(self._orders))] if self._awaits_members else []
 
     def on_join_wait_over(self, due: JoinWaitOver) -> None:
@@ -87,7 +87,7 @@ class SpreadPlacement:
             effects += self._provide(spread)
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
-        self._awaits_members = self._awaits_members and not self._roster.is_complete
+        self._awaits_members = self._awaits_members and self._roster.awaits_members
         for spread in [] if self._awaits_members else self._spreads.waiting():
             if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
@@ -146,7 +146,7 @@ class SpreadPlacement:
     def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for the slots of a ring that computes what is missing of the prompt, if members have them."""
         sequence, most = spread.sequence, self._config.chunk_tokens
-        if not self._config.ring or sequence.in_steps:
+        if not self._config.ring or sequence.in_steps or sequence.trial_stop:
             return []
         rooms = [self._with_own(spread, each) for each in self._rooms(spread)]
         demand = Demand(len(sequence.tokens) - sequence.issued, self._ahead(spread), most)

@@ -48,7 +48,8 @@ class SpreadSequence:
     members have slots for it when guests have `ring_slots`. While it runs its members answer for `copies`, pieces of
     what it has computed, and not for `blocks`; guests with copies of a ring that is over are `stale`. One that lost a
     member of its ring `seeks_ring`: the rest may go round those that are left.
-    `losses` of members with tokens of it since its last token; `has_lost` one, and goes back to what lies before those.
+    `losses` of members with tokens of it since its last token, those before it was in a step again (`has_issued`) as
+    one; `has_lost` one, and goes back to what lies before those. `dop` members computed its last row.
     """
 
     sequence: InstanceSequence
@@ -60,7 +61,9 @@ class SpreadSequence:
     is_paused: bool = False
     failures: int = 0
     losses: int = 0
+    has_issued: bool = False
     has_lost: bool = False
+    dop: int = 0
     ring: RingPlan | None = None
     ring_slots: dict[int, int] = field(default_factory=dict)
     copies: list[Block] = field(default_factory=list)
@@ -77,6 +80,12 @@ class SpreadSequence:
     def turn(self) -> tuple[bool, tuple[bool, int]]:
         """Those that do not give way come first, of these answers that were cut off, then by arrival."""
         return self.sequence.gives_way, self.sequence.turn
+
+    @property
+    def importance(self) -> tuple[bool, bool]:
+        """What comes before its wait: those that do not give way, then answers that were cut off."""
+        gives_way, (is_new, _) = self.turn
+        return gives_way, is_new
 
     @property
     def decodes(self) -> bool:
@@ -153,6 +162,7 @@ class SpreadSequence:
         held = [each for member in ring.stripes for each in ring.held(member)] if ring is not None else blocks
         for block in held:
             self.guests[block.member].tokens += block.stop - block.start
+        self.has_issued = True
         self.sequence.issued = blocks[-1].stop
         self.sequence.pending += samples
         self.sequence.in_steps += 1
@@ -194,7 +204,8 @@ class SpreadSequence:
             return False
         lost = [block.start for block in self.blocks if block.member == member]
         self.sequence.valid = min([self.sequence.valid, *lost])
-        self.losses += 1
+        self.losses += self.has_issued
+        self.has_issued = False
         self.has_lost = self.is_rolling_back = True
         if not self.sequence.in_steps:
             self.roll_back()

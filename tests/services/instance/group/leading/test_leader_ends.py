@@ -175,6 +175,42 @@ def test_what_lay_at_a_lost_member_is_computed_again_and_nothing_else() -> None:
     assert group.is_quiet
 
 
+def test_a_leader_that_lost_a_member_asks_for_another_before_an_order_takes_that_away() -> None:
+    group = ScriptedGroup(30, 30)
+    attempt = group.place(tokens=50, max_tokens=4)
+    group.run(0.03)
+    group.lose(1)
+    group.run(0.01)
+    (asked,) = group.wished(AskMembers)
+    assert asked.slots == 23, "all that the leader itself has not"
+    other = member_address(2)
+    group.members[other] = type(group.at(0))(group, other, 30)
+    group.order(*group.members)
+    group.run(0.5)
+    assert attempt.tokens == attempt.expected
+
+
+def test_members_that_have_not_joined_yet_are_awaited_before_others_are_asked_for() -> None:
+    group = ScriptedGroup(30, 30, start=False)
+    group.members[member_address(1)].is_silent = True
+    group.order(*group.members)
+    group.run(0.01)
+    group.place(tokens=50, max_tokens=4)
+    group.run(0.5)
+    assert not group.wished(AskMembers)
+
+
+def test_changes_of_how_many_members_compute_a_sequence_are_counted() -> None:
+    """Two compute it, then one, once its only other member is lost, and two again where the order has another."""
+    group = ScriptedGroup(60, 60, groups__policy="widest")
+    group.place(tokens=40, max_tokens=40)
+    group.run(0.08)
+    assert group.leader.report_fields()["dop_changes_total"] == 0
+    group.order(ME)
+    group.run(0.1)
+    assert group.leader.report_fields()["dop_changes_total"] == 1
+
+
 def test_a_member_that_an_order_takes_away_is_lost() -> None:
     group = ScriptedGroup(60, 60, groups__policy="widest")
     attempt = group.place(tokens=40, max_tokens=8)

@@ -23,7 +23,7 @@ def make_group(*slots: int) -> ScriptedGroup:
 
 
 def test_chunks_go_round_all_members_and_stay_at_one() -> None:
-    group = make_group(80, 30, 30)
+    group = make_group(80, 50, 50)
     attempt = group.place(tokens=60, max_tokens=6)
     group.run(2.0)
     assert attempt.tokens == attempt.expected
@@ -39,7 +39,7 @@ def test_chunks_go_round_all_members_and_stay_at_one() -> None:
 
 def test_every_member_answers_for_a_piece_of_the_chunks_before() -> None:
     """The one that keeps all of it attends to a third."""
-    group = make_group(80, 30, 30)
+    group = make_group(80, 50, 50)
     group.place(tokens=60, max_tokens=6)
     group.run(2.0)
     second = {group.members[to].index: step for _, to, step in group.steps[3:6]}
@@ -52,7 +52,7 @@ def test_every_member_answers_for_a_piece_of_the_chunks_before() -> None:
 
 
 def test_copies_are_closed_when_the_prompt_is_computed() -> None:
-    group = make_group(80, 30, 30)
+    group = make_group(80, 50, 50)
     group.place(tokens=60, max_tokens=30)
     group.run(0.004 + 3.5 * STEP_S)
     assert all(heard(group, index, CloseGuest) for index in (1, 2))
@@ -64,7 +64,7 @@ def test_copies_are_closed_when_the_prompt_is_computed() -> None:
 
 def test_a_member_that_keeps_nothing_takes_nothing_with_it() -> None:
     """It is lost between two chunks: the rest goes round the others."""
-    group = make_group(90, 40, 40)
+    group = make_group(90, 60, 60)
     attempt = group.place(tokens=60, max_tokens=6)
     group.run(0.004 + 1.5 * STEP_S)
     group.lose(1)
@@ -78,7 +78,7 @@ def test_a_member_that_keeps_nothing_takes_nothing_with_it() -> None:
 
 
 def test_a_member_that_keeps_it_takes_all_with_it() -> None:
-    group = make_group(90, 90, 40)
+    group = make_group(90, 90, 60)
     attempt = group.place(tokens=60, max_tokens=6)
     group.run(0.004 + 1.5 * STEP_S)
     group.lose(1 if 60 in kept_bounds(group, 1) else 0)
@@ -92,7 +92,7 @@ def kept_bounds(group: ScriptedGroup, index: int) -> set[int]:
 
 
 def test_a_chunk_of_which_a_row_leaves_goes_round_again() -> None:
-    group = make_group(80, 30, 30)
+    group = make_group(80, 50, 50)
     attempt = group.place(tokens=60, max_tokens=6)
     group.run(0.004 + 1.5 * STEP_S)
     group.at(2).leaves = set(group.at(2).guests)
@@ -103,7 +103,7 @@ def test_a_chunk_of_which_a_row_leaves_goes_round_again() -> None:
 
 
 def test_tokens_of_others_ride_along() -> None:
-    group = make_group(120, 40, 40)
+    group = make_group(120, 60, 60)
     decoding = group.place(1, tokens=10, max_tokens=30)
     group.run(0.1)
     before = len(decoding.tokens)
