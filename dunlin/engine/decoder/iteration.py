@@ -216,7 +216,8 @@ class Iteration:
     def _attend_with_peers(self, exchange: LayerExchange) -> None:
         attention = self._attention
         worked = exchange.advance()
-        is_ready = attention.advance()
+        # Others' queries first: their answers are on their way while the own keys are attended to.
+        is_ready = exchange.is_computing or attention.advance()
         self.is_waiting = not worked and not is_ready
         if attention.done and exchange.done:
             self.is_waiting = False
