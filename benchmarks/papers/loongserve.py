@@ -6,8 +6,9 @@ mixes of lengths by Zipf. Fig. 14 and 15 are the cost model's (`python -m benchm
 system that fails both objectives of Fig. 10 is not run at higher rates. Everything is virtual time: the result is the
 same on any machine.
 
-    python -m benchmarks.papers.loongserve [--lengths FOLDER] [--figure 10,11,12] [--only ShareGPT,Mixed] [--seeds 0,1]
-                                           [--shorter 1] [--overhead dunlin|papers] [--results FILE] [--plot DIR]
+    python -m benchmarks.papers.loongserve [--lengths FOLDER] [--figure 10,11,12] [--only ShareGPT,Mixed]
+                                           [--systems vllm] [--seeds 0,1] [--shorter 1] [--overhead dunlin|papers]
+                                           [--results FILE] [--plot DIR]
 
 With --results a run that is in the file is not made again: what was cut short goes on, and --plot draws what is there.
 """
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the figures that were asked for."""
     options = _options(argv)
     wanted, titles = options.figure.split(","), options.only.split(",") if options.only else []
+    systems = options.systems.split(",") if options.systems else []
     runs = LoongRuns(options.results, options.cached)
     chosen = [
         scene
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for scene in chosen:
         panel = Panel(scene)
         for seed in map(int, options.seeds.split(",")):
-            for system in scene.systems:
+            for system in [each for each in scene.systems if not systems or each.name in systems]:
                 panel.add(system, runs.by_rate(Plan(seed, options.overhead), scene, system))
         panels.append(panel)
         show(panel)
@@ -72,6 +74,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add_argument("--lengths", type=Path, metavar="FOLDER", help="lists of lengths (otherwise drawn)")
     flags.add_argument("--figure", default=",".join(FIGURES), help="which, by comma")
     flags.add_argument("--only", default="", help="panels, by comma")
+    flags.add_argument("--systems", default="", help="by comma; otherwise all")
     flags.add_argument("--seeds", default="0", help="by comma; tables and pictures show their means")
     flags.add_argument("--shorter", type=float, default=1.0, metavar="TIMES", help="loads last so many times less")
     flags.add_argument("--overhead", default="dunlin", help="of the engine's host, for all alike; or: papers")
