@@ -81,6 +81,11 @@ class LayerExchange(Protocol):
         """Whether nothing of the layer is awaited, to be computed for others, or to be sent."""
         ...
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether it has pieces to compute for others."""
+        ...
+
     def begin(
         self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
     ) -> None:

@@ -34,6 +34,15 @@ class InstanceGroupsConfig:
         why="requests of the members' own wait for it between any two of their tokens; beyond a long prefix a chunk of "
         "few tokens is as efficient as one of many",
     )
+    own_share: float = setting(
+        0.5,
+        "Where an instance has requests of its own, their steps get so much of the time that its group's last step "
+        "took, before the next one begins.",
+        unit="share of the group's step",
+        least=0,
+        why="a group's step is long, one of decode rows is short: every token would wait for one; the group is slower "
+        "by a third at most",
+    )
     ring: bool = setting(
         True,
         "Whether prompts of more than one chunk go round as rings where fewer members hold one than compute it: it is "

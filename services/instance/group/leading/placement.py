@@ -91,7 +91,10 @@ class SpreadPlacement:
         for spread in [] if self._awaits_members else self._spreads.waiting():
             if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
-            effects += self._open(spread)
+            opened = self._open(spread)
+            effects += opened
+            if not opened and spread.sequence.is_risen:
+                break  # it starved: what is smaller and came later passes it no more
         return effects + self._retry_later()
 
     def on_retry(self, due: SlotsRetry) -> None:
