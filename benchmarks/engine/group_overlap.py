@@ -89,7 +89,7 @@ class MemberProcess:
         joins = plan.way == "join" and self.me > 0
         tokens = i32([(7 * i + i * i) % SHAPE.vocab for i in range(plan.prompt + joins * (JOIN + 1))])
         opened = Open(plan.number, tokens, plan.prompt, 64, SamplingParams(temperature=0.0))
-        elsewhere = {"extent_start": i64([-1]), "extent_length": i64([plan.prompt + JOIN])}
+        elsewhere: dict[str, Any] = {"extent_start": i64([-1]), "extent_length": i64([plan.prompt + JOIN])}
         self.runner.receive(replace(opened, **elsewhere) if joins else opened)
 
     def close(self, plan: OverlapPlan) -> None:

@@ -94,8 +94,8 @@ class RingPlan:
 
     def _pieces(self, kept: Sequence[Block]) -> tuple[Block, ...]:
         """Each block divided among its keeper and the members that keep nothing: who answers for what."""
-        keepers = {block.member for block in self.kept}
-        others = [member for member in self.members if member not in keepers]
+        keeping = {block.member for block in self.kept}
+        others = [member for member in self.members if member not in keeping]
         pieces: list[Block] = []
         for block in kept:
             members, tokens = [block.member, *others], block.stop - block.start
@@ -146,9 +146,9 @@ def _slots(plan: RingPlan, stripe: int) -> dict[int, int]:
     slots = dict.fromkeys(plan.members, stripe)
     for block in plan.kept:
         slots[block.member] += block.stop - block.start
-    tokens, keepers = plan.stop - plan.start, {block.member for block in plan.kept}
+    tokens, keeping = plan.stop - plan.start, {block.member for block in plan.kept}
     chunks = -(-tokens // (plan.least * len(plan.members)))
-    others = [member for member in plan.members if member not in keepers]
+    others = [member for member in plan.members if member not in keeping]
     for member in others if chunks > 1 else ():
         slots[member] += chunks + len(plan.kept)
         for block in plan.kept:

@@ -14,7 +14,7 @@ from dunlin.cost.composer import StepComposer
 from dunlin.cost.device import find_device
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.group_steps import ExchangeBytes, GroupWork, PeerWork, group_step_s
-from dunlin.cost.group_times import prefill_work
+from dunlin.cost.group_times import chunk_by_queries_s, chunk_by_ring_s, prefill_work
 from dunlin.cost.models import ZERO, AttentionCounts, BatchCounts, EngineLinks, PiecewiseCurve, StepModel
 from dunlin.cost.shapes import SHAPES
 from dunlin.cost.timing_loader import load_timing
@@ -179,6 +179,19 @@ def test_more_instances_are_faster_where_links_are_and_never_more_than_as_many_t
 
 
 # --- what was measured ---
+
+
+def test_a_chunk_that_goes_round_is_as_fast_as_its_answers_are_spread() -> None:
+    """The first one costs a whole prompt's ring. After a long prefix all must answer: half of them take longer, one
+    alone many times as long; and all together are no slower than by queries.
+    """
+    timing = load_timing("a100", "lwm-text-1m-7b")
+    first_s = timing.group_s(prefill_work(4, [8192]))
+    assert chunk_by_ring_s(timing, 4, 8192, 0, 4) == pytest.approx(first_s, rel=0.02)
+    after_s = [chunk_by_ring_s(timing, 4, 8192, 100_000, answering) for answering in (4, 2, 1)]
+    assert after_s == sorted(after_s)
+    assert after_s[2] > 2.0 * after_s[0]
+    assert after_s[0] <= chunk_by_queries_s(timing, 4, 8192, 100_000)
 
 
 def test_scaling_costs_what_loongserve_found() -> None:

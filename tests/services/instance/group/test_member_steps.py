@@ -99,6 +99,30 @@ def test_a_ring_has_slots_for_its_stripes_and_for_what_stays() -> None:
     assert "70 slots are needed, 50 are set aside" in refused[0].refusal
 
 
+def test_a_later_chunk_goes_round_beside_what_lies_elsewhere_and_what_is_served() -> None:
+    """Tokens 0 to 20 lie here, 20 to 30 at the third member, which is asked; the leader asks for those here."""
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(2, [(GUEST, 0, 20)]))
+    direct.give(ENGINE, answered(1))
+    kept: dict[str, Any] = {"keep_row": i32([0]), "keep_start": i64([40]), "keep_stop": i64([50])}
+    asked = group_step(
+        3, [(GUEST, 31, 60)], [(0, 20, 30, 2), (0, 30, 60, 0)], [(GUEST, 30, 60, 0, [(0, 20)])], kind=GroupKind.RING,
+        stride=i64([2]), span_stride=i64([1, 2]), span_asked=i8([1, 0]), serve_stride=i64([2]), **kept,
+    )  # fmt: skip
+    step = only(Step, direct.give(LEADER, asked))
+    assert (list(step.span_asked), list(step.span_holder)) == ([1, 0], [1, 0])
+    assert (list(step.serve.stride), list(step.serve.slot)) == ([2], [0])
+    assert (list(step.keep.start), list(step.keep.stop), list(step.keep.slot)) == ([40], [50], [20])
+    assert use(direct) == (SLOTS - 60, 30, 30)
+    direct.give(ENGINE, answered(2))
+    beyond = replace(asked, exchange=4, span_stop=i64([35, 60]))
+    assert "reach beyond token 30" in to_leader(direct.give(LEADER, beyond))[0].refusal
+    kept_whole = replace(group_step(5, [(GUEST, 40, 45)], [(0, 20, 40, 2)]), kind=GroupKind.RING, **kept)
+    kept_whole = replace(kept_whole, span_asked=i8([1]))
+    assert "does not go round" in to_leader(direct.give(LEADER, kept_whole))[0].refusal
+
+
 REFUSED = {
     "not open": group_step(2, [(OTHER_GUEST, 0, 5)]),
     "nowhere": group_step(2, [(GUEST, 50, 60)], [(0, 0, 30, 0)]),

@@ -10,7 +10,7 @@ from dunlin.cost.group_steps import PeerWork
 from dunlin.cost.models import AttentionCounts, own_attention
 from dunlin.effects import Address
 from dunlin.messages.engine import Interrupt, Step, StepDone
-from dunlin.messages.types import GroupKind, Keep, Serve, Verdict, i32, i64
+from dunlin.messages.types import GroupKind, Keep, Serve, Verdict, i8, i32, i64
 from simulator.engine.stepping.group_counts import count_group_work
 from simulator.engine.stepping.group_steps import SplitSpans
 from tests.simulator.engine.engine_bench import step_of
@@ -73,6 +73,21 @@ def test_the_stripes_of_a_ring_make_up_the_whole(first: int, tokens: int, at: in
     pairs = sum(len(range(query + 1)) for query in mine)
     assert own_attention(work.own) == AttentionCounts(len(mine), pairs)
     assert [(peer.keys_out, peer.keys_in) for peer in work.peers] == [(len(mine), len(each)) for each in others]
+
+
+def test_a_stripe_asks_for_what_lies_elsewhere_and_attends_to_the_rest() -> None:
+    """Of 30 tokens before the chunk 10 lie at a peer; a row without stripes rides along."""
+    row = replace(step_of(1, (7, 31, 40), (8, 5, 9)), stride=i64([2, 1]))
+    spans = ((0, 0, 10, 20, 1), (0, 0, 30, 40, 2), (1, 1, 0, 5, 1))
+    step = replace(spread(row, GroupKind.RING, *spans), span_asked=i8([1, 0, 1]))
+    work = work_of(step)
+    stripe = range(31, 40, 2)
+    pairs = sum(query + 1 - 10 for query in stripe) + 4 * 5 // 2
+    assert own_attention(work.own) == AttentionCounts(len(stripe) + 4, pairs)
+    assert work.peers == [
+        PeerWork(True, AttentionCounts(5, 5 * 10), queries_out=5, results_in=5, keys_out=5, keys_in=5),
+        PeerWork(False, AttentionCounts(4, 4 * 5), queries_out=4, results_in=4),
+    ]
 
 
 def test_what_a_ring_leaves_here_is_counted() -> None:

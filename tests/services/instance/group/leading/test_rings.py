@@ -74,6 +74,8 @@ def test_a_member_that_keeps_nothing_takes_nothing_with_it() -> None:
     rings = [(to, step) for _, to, step in group.steps if step.kind is GroupKind.RING]
     assert [{to for to, _ in rings[-2 * at :][:2]} for at in (1, 2, 3)] == [{member_address(0), member_address(2)}] * 3
     assert min(start for _, step in rings[-6:] for start in step.start) == 20
+    guests = [type(each) for each in group.at(2).heard if isinstance(each, OpenGuest | CloseGuest)]
+    assert guests == [OpenGuest, CloseGuest, OpenGuest, CloseGuest]  # what it had answered for is void
     assert group.is_quiet
 
 
