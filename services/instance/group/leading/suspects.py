@@ -35,7 +35,8 @@ class SpreadSuspects:
         for sequence in crash_suspects.blame_crash(rows, is_alone=len(lost.suspects) == 1):
             effects += [self._lifecycle.say_poisoned(sequence), *self._lifecycle.stop(sequence)]
         for spread in suspects:
-            spread.ring = None
+            if spread.ring is not None:
+                spread.end_ring()
         return effects
 
     def _stop(self, spread: SpreadSequence, exchange: int) -> int:
