@@ -16,7 +16,8 @@ class GroupsConfig:
         "local_groups",
         "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode. `elastic`: as "
         "`local_groups`, but several instances serve a request together that is longer than one can hold. "
-        "`loongserve`: as `elastic`, but how many is decided by how long prompts take, as far as that is known.",
+        "`loongserve`: as `elastic`, but how many is decided by how long prompts take, as far as that is known. "
+        "`whole_pool`: as `elastic`, but always all of a node (a baseline).",
         choices=tuple(GROUP_POLICIES),
         why="a split pays only for steady traffic",
     )

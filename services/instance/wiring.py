@@ -23,6 +23,7 @@ from services.instance.group.guests import GuestTable
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.leader import GroupLeader
 from services.instance.group.member import GroupMember
+from services.instance.group.own_turns import OwnTurns
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.router import MigrationRouter
@@ -176,7 +177,8 @@ class InstanceParts:
         return GroupLeader(address, *leading, lambda: self.steps.forecast.times, lambda: self.migration.draining)
 
     def _make_member(self) -> GroupMember:
-        guest_steps = GuestSteps(self._engine, self.steps, GuestTable(self.lifecycle, self.migration.headroom))
+        guests = GuestTable(self.lifecycle, self.migration.headroom)
+        guest_steps = GuestSteps(self._engine, self.steps, guests, OwnTurns(self._config.groups.own_share))
         return GroupMember(self._engine, self.group_orders, self.met_engines, guest_steps, self._steady_engine)
 
     def _make_composer(self) -> BatchComposer:

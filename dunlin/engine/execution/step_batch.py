@@ -18,7 +18,7 @@ from dunlin.engine.execution.sequence import ELSEWHERE, EngineSequence
 from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.transfer.transit_rooms import RoomRow
 from dunlin.messages.engine import Step
-from dunlin.messages.types import FinishReason, Keep, PromptScores
+from dunlin.messages.types import FinishReason, GroupKind, Keep, PromptScores
 
 
 class StepError(Exception):
@@ -131,7 +131,7 @@ def _check_group(step: Step, shape: EngineShape) -> None:
     if wrong := check_columns(step):
         raise StepError(wrong)
     striped = striped_rows(step)
-    if step.keep is not None and not set(step.keep.row) <= striped:
+    if step.keep is not None and not (step.group is GroupKind.RING and set(step.keep.row) <= striped):
         raise StepError("keep of rows that are no stripes of a ring")
     if step.keep is not None and not _is_kept_whole(step, step.keep, shape):
         raise StepError("keep of a part of the step's layers, or in slots that are not there")

@@ -32,6 +32,7 @@ from services.instance.group.member_step import (
     named_guests,
     read_rows,
 )
+from services.instance.group.own_turns import OwnTurns
 from services.instance.scheduling.step_ledger import StepLedger
 
 MAX_WAITING = 256
@@ -58,8 +59,9 @@ class RunningGroupStep:
 class GuestSteps:
     """Owns the commands that wait, the group's step in the engine, and the guests."""
 
-    def __init__(self, engine: Address, steps: StepLedger, guests: GuestTable) -> None:
+    def __init__(self, engine: Address, steps: StepLedger, guests: GuestTable, turns: OwnTurns) -> None:
         self.guests = guests
+        self._turns = turns
         self._engine = engine
         self._steps = steps
         self._waiting: deque[Command] = deque()
@@ -93,6 +95,7 @@ class GuestSteps:
 
     def advance(self, now_s: float) -> list[Effect]:
         """Carry out what need not wait any more."""
+        self._turns.note(now_s, self._running is not None)
         if not self._waiting:
             return []
         effects: list[Effect] = []
@@ -103,7 +106,7 @@ class GuestSteps:
         for command in commands:
             if isinstance(command, GroupStep):
                 named = named_guests(command)
-                is_held |= self._running is not None or not self._steps.has_room or not asked_for.isdisjoint(named)
+                is_held |= self._must_wait(now_s) or not asked_for.isdisjoint(named)
                 effects += [] if is_held else self._start(now_s, command)
                 in_steps |= named if is_held or self._running is not None else set()
                 is_waiting = is_held
@@ -114,6 +117,11 @@ class GuestSteps:
             if is_waiting:
                 self._waiting.append(command)
         return effects
+
+    def _must_wait(self, now_s: float) -> bool:
+        """Whether no step of the group may begin now."""
+        is_full = self._running is not None or not self._steps.has_room
+        return is_full or self._turns.is_own(now_s, self._steps.outstanding)
 
     def _ends_use(self, command: OpenGuest | GrowGuest | CloseGuest) -> bool:
         """Whether it takes something away that steps use: all but more slots."""
@@ -219,6 +227,7 @@ class GuestSteps:
             return [self._refuse(asked, str(error))]
         bind_rows(rows, self.guests)
         number = self._steps.add_group_step(now_s)
+        self._turns.begin(now_s)
         step = compose_step(number, asked, rows, self.guests, self._place)
         self._running = RunningGroupStep(number, asked, step, rows)
         return [Send(self._engine, step)]

@@ -169,6 +169,8 @@ class GuestWatcher(InvariantWatcher):
         if not isinstance(core, InstanceCore):
             return
         self._are_of_its_group(core)
+        if isinstance(event.message, Gone):
+            self._leader_is_there(core, event.sender)
         led = core.led_group
         for spread in led.spreads if led is not None else ():
             self._is_mapped(core, spread)
@@ -183,6 +185,11 @@ class GuestWatcher(InvariantWatcher):
         for guest in core.group_member.steps.guests:
             if group_of(guest.number) != group:
                 raise self.fail(f"{core.address} follows {order} and has guest {guest.number}", "I4")
+
+    def _leader_is_there(self, core: InstanceCore, gone: Address) -> None:
+        order, count = core.group_order, len(core.group_member.steps.guests)
+        if count and order is not None and order.members[0] == gone:
+            raise self.fail(f"{core.address} has {count} guests of {gone}, whose stream has ended")
 
     def _is_mapped(self, core: InstanceCore, spread: SpreadSequence) -> None:
         """Its leader's map has each token up to `issued` once, and what is valid at members that have it as a guest."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone, number_in_group
-from dunlin.policies.elastic import Block, RingPlan
+from dunlin.policies.elastic import Block
+from dunlin.policies.elastic_rings import RingChunk
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
 
@@ -25,7 +26,7 @@ class ExchangeRow:
     spread: SpreadSequence
     blocks: tuple[Block, ...]
     samples: bool
-    ring: RingPlan | None = None
+    ring: RingChunk | None = None
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address, Message
+from dunlin.effects import Address, Gone, Message
 from dunlin.messages.group import GroupStep, GroupStepDone, GuestsLost, MemberReady, MembersMet, OpenGuest
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, i32, i64
@@ -60,6 +60,9 @@ class FakeGuests:
 
     def __iter__(self) -> Any:
         return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
 
     def get(self, number: int) -> Any:
         return next((each for each in self.found if each.number == number), None)
@@ -209,6 +212,15 @@ def test_a_guest_of_another_group_is_found() -> None:
     stage.guests[LEADER].append(SimpleNamespace(number=(GROUP + 1) << 32 | 1, start=0, stop=1))
     with broken("I4", "has guest"):
         look(watcher)
+
+
+def test_guests_of_a_leader_whose_stream_ended_are_found() -> None:
+    stage, watcher, _ = computing()
+    watcher.after(Delivery(0.0, 1, MEMBER, THIRD, Gone("reset")))
+    with broken("I8", "guests of .*, whose stream has ended"):
+        watcher.after(Delivery(0.0, 1, MEMBER, LEADER, Gone("reset")))
+    stage.guests[MEMBER].clear()
+    watcher.after(Delivery(0.0, 1, MEMBER, LEADER, Gone("reset")))
 
 
 def test_a_guest_that_its_leader_does_not_know_is_found_after_a_while() -> None:
