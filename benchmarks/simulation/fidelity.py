@@ -20,6 +20,8 @@ Before them one live engine is interrupted in its steps and copies KV, and the m
 Beside it stands by how much the difference would vary from one such run to the next (`+-`, by drawing parts anew), and
 what the twin says when it is told the speed of each part's own steps (`own steps`), which separates what the twin does
 wrong from how much the machine changed between a reference and the part.
+
+All of this has one instance and slots for every request. What it leaves out is in `held_out`.
 """
 
 import argparse
