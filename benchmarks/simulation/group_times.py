@@ -1,21 +1,23 @@
 """Times of groups in the twin: `python -m benchmarks.simulation.group_times [--device a100] [--shape lwm-text-1m-7b]
 [--tp 1] [--tables FOLDER]`.
 
-Prefills by degree of parallelism, as a ring and by queries, within a node and between nodes; what scaling down and up
-costs (LoongServe's figure 14, computed by the model); equation 7 at lengths that it was not fitted to. With the folder
-of calibration tables also LoongServe's measured iterations, which needs numpy.
+Prefills by degree of parallelism, as a ring and by queries, within a node and between nodes, whole and in chunks; what
+scaling down and up costs (LoongServe's figure 14, computed by the model); equation 7 at lengths that it was not fitted
+to. With the folder of calibration tables also LoongServe's measured iterations, which needs numpy.
 """
 
 import argparse
 import statistics
 import sys
 from dataclasses import replace
+from itertools import product
+from math import fsum
 from pathlib import Path
 
 from cli.common.output import table
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.group_steps import GroupWork, PeerWork
-from dunlin.cost.group_times import chunk_by_queries_s, fit_degrees, prefill_s, prefill_work
+from dunlin.cost.group_times import chunk_by_queries_s, chunk_by_ring_s, fit_degrees, prefill_s, prefill_work
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.timing_loader import load_timing
 
@@ -23,6 +25,7 @@ DEGREES = (1, 2, 4, 8)
 LENGTHS = (1_000, 10_000, 100_000, 500_000)
 HELD_OUT = (700, 1_500, 3_000, 6_000, 11_000, 23_000, 47_000, 90_000, 180_000, 350_000)
 CHUNK, PREFIX = 16_384, 200_000
+PROMPTS, PER_MEMBER = (2_048, 8_192, 32_768, 131_072), (512, 2_048)
 ROWS = ((1, 1_000), (1, 100_000), (16, 50_000), (64, 10_000), (256, 1_000), (1024, 1_000))
 
 
@@ -58,6 +61,24 @@ def chunks(timing: EngineTiming) -> str:
         ]
         rows.append((f"{tokens:,} after {PREFIX:,}", f"{alone_s:.3f} s", *speed))
     return str(table(("chunk by queries", "alone", *(f"DoP {d}: near / far" for d in DEGREES[1:])), rows))
+
+
+def ways(timing: EngineTiming) -> str:
+    """Prompts in chunks: as rings over by queries. All members answer for pieces of earlier chunks, or only those that
+    keep the prompt: half of them, or one. The last column: all answer, each on its own node.
+    """
+    rows = []
+    for length, degree, each in product(PROMPTS, DEGREES[1:], PER_MEMBER):
+        chunk = degree * each
+        starts = [(start, min(chunk, length - start)) for start in range(0, length, chunk)]
+        cells = [f"{length:,}", str(degree), f"{chunk:,}"]
+        for answering, is_near in ((degree, True), (degree // 2, True), (1, True), (degree, False)):
+            ring_s = fsum(chunk_by_ring_s(timing, degree, n, at, answering, is_near) for at, n in starts)
+            queries_s = fsum(chunk_by_queries_s(timing, degree, n, at, is_near) for at, n in starts)
+            cells.append(f"{ring_s / queries_s - 1:+.1%}")
+        rows.append(tuple(cells))
+    header = ("prompt", "DoP", "chunk", "all answer", "half", "one", "all, far")
+    return "rings over queries, in time\n" + str(table(header, rows))
 
 
 def scaling(timing: EngineTiming) -> str:
@@ -147,7 +168,7 @@ def main() -> int:
     options = parser.parse_args()
     timing = load_timing(options.device, options.shape, options.tp)
     print(f"{options.shape} on {options.device}, instances of {options.tp}; speed-ups over one instance\n")
-    for part in (prefills, chunks, scaling, equation_7):
+    for part in (prefills, chunks, ways, scaling, equation_7):
         print(part(timing), "\n")
     if options.tables:
         print(measured(options.tables))

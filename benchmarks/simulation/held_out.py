@@ -7,9 +7,11 @@ sequences were preempted, tokens found cached, sequences moved, and tokens compu
 
 **The rule for speed, frozen before any such run was looked at.** The machine is profiled with this model first
 (`dunlin profile --cpu 1 --host`). The load comes in parts; before and after each part runs a reference load, of other
-lengths, arrivals and prompts, light enough that nothing is preempted. One factor on the time of every step and one
-latency of a hop make the twin's reference have the live one's medians of TPOT and TTFT; with these two numbers of the
-two references beside it a part is simulated. Nothing else is fitted, and nothing of a part is.
+lengths, arrivals and prompts: short requests, about as many rows and tokens a second as the part has, because short
+steps lose more to other processes than long ones, and none of the rest (no bursts, no shared prefixes, slots for all).
+One factor on the time of every step and one latency of a hop make the twin's reference have the live one's medians of
+TPOT and TTFT; with these two numbers of the two references beside it a part is simulated. Nothing else is fitted, and
+nothing of a part is.
 
 Beside each difference stands its standard deviation when parts are drawn anew (bootstrap). Exit code 1 if a figure
 differs by more than `--limit`. A figure whose deviation is above 5 % is marked: the run was too short to tell it.
@@ -53,15 +55,15 @@ from simulator.study.run_counts import COUNTERS, recorded_counts
 SLOTS = 2048
 FLAGS = ("--instances", "2", "--slots", str(SLOTS), "--preset", "llumnix", "--threads", "1")
 SHAPE: Mapping[str, Any] = {"layers": 6, "hidden": 192, "heads": 6, "kv_heads": 2, "head_dim": 32, "intermediate": 512}
-PREFIXES, PREFIX, PROMPT, ANSWER = 4, 128, 96, 96
+PREFIXES, PREFIX, PROMPT, ANSWER = 4, 128, 96, 160
 PART = (
     "gamma:rate={rate:.2f},cv=1.5,duration={seconds:g},"
     f"prefix=shared(count={PREFIXES},tokens={PREFIX}),lengths=lognormal({PREFIX + PROMPT},{ANSWER},sigma=0.6)"
 )
-REFERENCE = "poisson:rate={rate:.2f},duration={seconds:g},lengths=uniform(32..160,24..72)"
+REFERENCE = "poisson:rate={rate:.2f},duration={seconds:g},lengths=uniform(16..48,24..72)"
 PART_S, REFERENCE_S = 20.0, 8.0
-PART_SHARE, REFERENCE_SHARE = 0.75, 0.3
-"""Of `capacity`."""
+PART_SHARE, REFERENCE_SHARE = 0.9, 3.6
+"""Rates, of `capacity`: a reference's answers have 48 tokens, a part's 192 (a lognormal's mean is 1.2 medians)."""
 HOPS = 5
 """Between processes, from a client's first word to its first token."""
 ROUNDS = 3
@@ -260,7 +262,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder: Path = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        _profile(folder, options.passes)
+        _profile(folder, options.quick)
         timing = _timing(folder)
         rate = capacity(timing)
         print(f"two instances of {SLOTS} slots can bear {rate:.1f} requests/s", flush=True)
@@ -298,16 +300,19 @@ def _line(row: Figure) -> str:
     return f"  {name:18}{told}{row.found.relative:>+9.1%}{row.error:>8.1%}{unsure}"
 
 
-def _profile(folder: Path, passes: int) -> None:
+def _profile(folder: Path, quick: bool) -> None:
     """Write the model and this machine's profile of it into the folder, unless they are there."""
     from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
-    model = folder / "model"
+    model, store, unfinished = folder / "model", folder / "profile.db", folder / "unfinished.db"
     if not model.exists():
         write_random_checkpoint(model, "llama", CheckpointShape(**SHAPE))
-    if not (folder / "profile.db").exists():
-        flags = ("--model", str(model), "--cpu", "1", "--host", "--passes", str(passes))
-        run_command(dunlin_command("profile", *flags, "--out", str(folder / "profile.db")), check=True)
+    if not store.exists():
+        unfinished.unlink(missing_ok=True)
+        more = ("--quick",) if quick else ("--passes", "2")
+        flags = ("--model", str(model), "--cpu", "1", "--kv-mib", "64", "--host", "--out", str(unfinished), *more)
+        run_command(dunlin_command("profile", *flags), check=True)
+        unfinished.rename(store)
 
 
 def _timing(folder: Path) -> EngineTiming:
@@ -319,7 +324,7 @@ def _timing(folder: Path) -> EngineTiming:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0, help="that parts and references take")
-    parser.add_argument("--passes", type=int, default=2, help="of the profile")
+    parser.add_argument("--quick", action="store_true", help="a coarse profile: a try, not a result")
     parser.add_argument("--keep", type=Path, help="a folder for model, profile and records; what is there is used")
     parser.add_argument("--again", type=Path, help="simulate what was kept there, with no live run")
     parser.add_argument("--limit", type=float, default=0.10)

@@ -63,6 +63,36 @@ def _block_work(degree: int, block: int, prefix: int, at: int, is_near: bool) ->
     return GroupWork(own, peers)
 
 
+def chunk_by_ring_s(
+    timing: EngineTiming, degree: int, tokens: int, prefix: int, answering: int, is_near: bool = True
+) -> float:
+    """Seconds of a chunk whose stripes go round `degree` members, after `prefix` tokens that lie evenly at the first
+    `answering` of them, who are asked for these.
+    """
+    return max(
+        timing.group_s(_stripe_work(degree, tokens // degree, prefix // answering, answering, at, is_near))
+        for at in (0, degree - 1)
+    )
+
+
+def _stripe_work(degree: int, stripe: int, share: int, answering: int, at: int, is_near: bool) -> GroupWork:
+    """The part of member `at`: half of all stripes' keys come before each of its tokens."""
+    own = BatchCounts()
+    own.add_prefill(stripe, share if at < answering else 0)
+    own.prefix_products += stripe * stripe * (degree - 1) // 2
+    peers = []
+    for other in (one for one in range(degree) if one != at):
+        peer = PeerWork(is_near, keys_out=stripe, keys_in=stripe)
+        if share and other < answering:
+            peer.asked.add(stripe, share)
+            peer.queries_out = peer.results_in = stripe
+        if share and at < answering:
+            peer.served.add(stripe, share)
+            peer.queries_in = peer.results_out = stripe
+        peers.append(peer)
+    return GroupWork(own, peers, kept=stripe * degree // answering)
+
+
 def prefill_s(timing: EngineTiming, degree: int, lengths: Sequence[int]) -> float:
     """Seconds of a prefill of whole prompts on so many instances of one node."""
     work = prefill_work(degree, lengths)

@@ -22,6 +22,7 @@ from dunlin.messages.types import (
     Keep,
     Payload,
     Priority,
+    PromptScores,
     Push,
     Region,
     RemapPhase,
@@ -49,7 +50,8 @@ class Open:
     token in `stop_ids` ends the sequence with STOP, the token at `max_tokens` with LENGTH. The extents are the slots in
     which the KV of the first tokens lies already, in order: written for another sequence with the same beginning, or
     for this one before the engine was restarted. An extent from -1 is of tokens whose KV lies at other engines. Rows
-    may start after them; nothing is written there.
+    may start after them; nothing is written there. With `sampling.prompt_logprobs` those of the `scored` tokens after
+    the first are known and not computed again, and no row may start after token `scored` before the next are computed.
     """
 
     sequence: int = number(1)
@@ -60,6 +62,7 @@ class Open:
     stop_ids: I32 = number(6, default_factory=i32)
     extent_start: I64 = number(7, default_factory=i64)
     extent_length: I64 = number(8, default_factory=i64)
+    scored: int = number(9, default=0)
 
 
 @message(command=3)
@@ -147,7 +150,7 @@ class StepDone:
     before their end (at an `Interrupt`, or because a peer is gone), which computed nothing that counts. `top_count[i]`
     of the entries of `top_token` and `top_logprob` belong to row i. `compute_s` is the engine's time in the step,
     `idle_s` its wait before it. `cut_short`: a step with peers ended before its last layer, and could perhaps not tell
-    them: they may wait for it.
+    them: they may wait for it. `scores`: log-probabilities of prompt tokens, of the rows that asked for them.
     """
 
     step: int = number(1)
@@ -167,6 +170,7 @@ class StepDone:
     failed: I64 = number(15, default_factory=i64)
     left: I64 = number(16, default_factory=i64)
     cut_short: bool = number(17, default=False)
+    scores: PromptScores | None = number(18, default=None)
 
 
 @message(command=5, about=Subject.SEQUENCES, reserved=(1,))

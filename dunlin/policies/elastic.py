@@ -38,33 +38,6 @@ class Demand:
     least_share: int
 
 
-@dataclass(frozen=True, slots=True)
-class RingPlan:
-    """A whole prompt computed in one step: `stripes[i]` computes tokens `i::len(stripes)`, and what is `kept` stays.
-
-    The member of the last kept block computes the last token, so it goes on with the sequence.
-    """
-
-    stripes: tuple[int, ...]
-    kept: tuple[Block, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the prompt."""
-        return self.kept[-1].stop
-
-    def stripe(self, member: int) -> range:
-        """The positions that a member computes."""
-        return range(self.stripes.index(member), self.tokens, len(self.stripes))
-
-    def slots(self, member: int) -> int:
-        """The slots that a member needs for the step: for its stripe, and for what stays there."""
-        kept = 0
-        for block in self.kept:
-            kept += block.stop - block.start if block.member == member else 0
-        return kept + len(self.stripe(member))
-
-
 Shares = dict[int, int]
 """Slots by member."""
 
@@ -126,41 +99,15 @@ def cut_chunk(start: int, stop: int, members: Sequence[MemberRoom]) -> list[Bloc
     shares = even_shares(stop - start, [each.slots for each in members])
     parts = [(each, share) for each, share in zip(members, shares, strict=True) if share]
     parts.sort(key=lambda part: (-part[0].rows, part[0].slots - part[1], part[0].member))
-    runs = _runs([each for each, _ in parts], [share for _, share in parts])
-    return [Block(each.member, start + each.start, start + each.stop) for each in runs]
+    return place_runs([each.member for each, _ in parts], [share for _, share in parts], start)
 
 
-def plan_ring(demand: Demand, members: Sequence[MemberRoom], most: int) -> RingPlan | None:
-    """A prompt over as few members as compute it in one step of `most` tokens each, kept at fewer (LoongServe's
-    proactive scale-down, §4.1). None: it is too short or too long for that, or stripes and kept tokens have no room.
-    """
-    count = -(-demand.tokens // most)
-    stripe = -(-demand.tokens // max(1, count))
-    able = sorted((each for each in members if each.slots >= stripe), key=lambda each: (-each.slots, each.member))
-    if count < 2 or len(able) < count:
-        return None
-    chosen, keepers, room = able[:count], list[MemberRoom](), 0
-    for each in chosen:
-        if room < demand.tokens + demand.ahead:
-            keepers.append(each)
-            room += each.slots - stripe
-    if room < demand.tokens + demand.ahead or len(keepers) == count:
-        return None
-    keepers.reverse()  # the one with most room goes on
-    kept = _runs(keepers, even_shares(demand.tokens, [each.slots - stripe for each in keepers]))
-    order = [each.member for each in chosen]
-    order.remove(kept[-1].member)
-    order.insert((demand.tokens - 1) % count, kept[-1].member)
-    return RingPlan(tuple(order), tuple(kept))
-
-
-def _runs(members: Sequence[MemberRoom], shares: Sequence[int]) -> list[Block]:
-    """One after the other, so many tokens each."""
+def place_runs(members: Sequence[int], shares: Sequence[int], start: int) -> list[Block]:
+    """One after the other from token `start` on, so many tokens each; none of members without any."""
     blocks: list[Block] = []
-    start = 0
-    for each, share in zip(members, shares, strict=True):
+    for member, share in zip(members, shares, strict=True):
         if share:
-            blocks.append(Block(each.member, start, start + share))
+            blocks.append(Block(member, start, start + share))
             start += share
     return blocks
 

@@ -63,6 +63,7 @@ MEANINGS = {
     "max_regions": "regions that the host tier may keep at most",
     "member": "number of the group's member",
     "members": "instances in the group",
+    "members_kept": "of these, those where its tokens stay once they are computed",
     "members_used": "of these, those that have or get a part of its requests",
     "migration_s": "of these seconds, those of a move to another instance",
     "most_risen": "batch requests that may be scheduled as interactive at one time",

@@ -47,6 +47,14 @@ class GroupsConfig:
         above=0,
         why="an instance that lives answers within milliseconds",
     )
+    lease_s: float = setting(
+        1.0,
+        "An instance without a stream to the leading manager for so long leaves its elastic group, or ends it as its "
+        "leader.",
+        unit="seconds",
+        above=0,
+        why="a broken stream is opened anew sooner; the views tell of a death seconds later, once it was probed",
+    )
 
     def __post_init__(self) -> None:
         check(self)

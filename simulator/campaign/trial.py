@@ -211,8 +211,7 @@ class CampaignTrial:
         is_alone = len(named_guests(step.asked)) == 1
         for guest in guests:
             opened = guest.opened
-            attempt = (order.group, opened.dispatcher, opened.request, opened.attempt)
-            exchanges = self._alone_in.setdefault(attempt, {})
+            exchanges = self._alone_in.setdefault((opened.dispatcher, opened.request), {})
             exchanges[step.asked.exchange] = is_alone and exchanges.get(step.asked.exchange, True)
             alone = [exchange for exchange, was_alone in exchanges.items() if was_alone]
             if len(alone) > MOST_ALONE and not self._faults.was_disturbed(*order.members):

@@ -13,7 +13,6 @@ from dunlin.policies.elastic import (
     cut_chunk,
     even_shares,
     missing_slots,
-    plan_ring,
 )
 
 ROOMS = st.lists(st.integers(0, 200), min_size=1, max_size=6)
@@ -75,33 +74,6 @@ def test_blocks_follow_each_other_within_the_room(start: int, tokens: int, rooms
 
 def test_a_prompt_ends_where_the_fewest_rows_are() -> None:
     assert cut_chunk(8, 14, members([9, 9, 9], [0, 2, 1])) == [Block(1, 8, 10), Block(2, 10, 12), Block(0, 12, 14)]
-
-
-@given(st.integers(1, 300), st.integers(0, 20), ROOMS, st.integers(1, 100))
-def test_a_ring_has_room_for_stripes_and_what_stays(tokens: int, ahead: int, rooms: list[int], most: int) -> None:
-    ring = plan_ring(Demand(tokens, ahead, most), members(rooms), most)
-    if ring is None:
-        return
-    stripes = [ring.stripe(member) for member in ring.stripes]
-    assert sorted(position for stripe in stripes for position in stripe) == list(range(tokens))
-    assert all(len(stripe) <= most for stripe in stripes)
-    assert [block.start for block in ring.kept] == [0, *[block.stop for block in ring.kept[:-1]]]
-    assert ring.tokens == tokens
-    assert all(ring.slots(member) <= rooms[member] for member in ring.stripes)
-    keepers = {block.member for block in ring.kept}
-    assert len(keepers) < len(ring.stripes)
-    assert tokens - 1 in ring.stripe(ring.kept[-1].member)
-    free = sum(rooms[member] - ring.slots(member) for member in keepers)
-    assert free + len(stripes) >= ahead
-
-
-def test_a_ring_is_for_prompts_of_one_step_of_several_members() -> None:
-    rooms = members([100, 40, 40])
-    assert plan_ring(Demand(20, 5, 20), rooms, 20) is None
-    assert plan_ring(Demand(61, 5, 20), rooms, 20) is None
-    assert plan_ring(Demand(60, 30, 20), rooms, 20) is not None
-    assert plan_ring(Demand(60, 5, 20), members([80, 40, 40]), 20) is not None
-    assert plan_ring(Demand(60, 5, 20), members([60, 40, 20]), 20) is None
 
 
 def test_a_master_has_room_and_the_fewest_rows() -> None:

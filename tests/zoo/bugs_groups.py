@@ -1,13 +1,22 @@
 """Bugs to plant in elastic groups: in the manager and the dispatcher, in a group's leader, in its members."""
 
+from collections.abc import Callable
+
 from dunlin.effects import Address, Effect
+from dunlin.messages.group import number_in_group
+from dunlin.policies.elastic import Block
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.long_placement import LongPlacement
 from services.global_manager.plan_term import PlanTerm
+from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.guests import GuestTable
+from services.instance.group.leading.exchanges import ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import GroupRoster
+from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.leading.stepping import SpreadSteps
+from services.instance.group.leading.suspects import SpreadSuspects
 from services.instance.group.member import GroupMember
 from tests.zoo.plant import Bug, skip, swap
 
@@ -18,6 +27,21 @@ def _note_only(original: object, self: LongRequestPlacer, now_s: float, manager:
     else:
         self._terms.pop(manager, None)
     return []
+
+
+def _roll_back_counts(original: Callable[[SpreadSequence], None], self: SpreadSequence) -> None:
+    blocks: list[Block] = self.blocks
+    original(self)
+    self.blocks = blocks
+
+
+def _let_all_take_part(original: object, self: GroupRoster) -> None:
+    self.taking_part.update(each.index for each in self.members if each.ready is not None)
+
+
+def _keep_tokens_of_the_lost(original: object, self: SpreadSequence, member: int) -> bool:
+    self.guests.pop(member, None)
+    return False
 
 
 BUGS = (
@@ -80,7 +104,7 @@ BUGS = (
     Bug(
         "guests-outlive-the-group",
         "a member that is in another group keeps the guests of the last",
-        ("I8", "I12", "core"),
+        ("I8", "I4", "I12", "core"),
         (skip(GuestTable.take_all, list),),
         elastic=True,
         seed=559,
@@ -100,5 +124,101 @@ BUGS = (
         (skip(SpreadSteps.settle, list),),
         elastic=True,
         seed=570,
+    ),
+    Bug(
+        "rolled-back-blocks-stay",
+        "a leader takes tokens of steps that came to nothing to lie where they were to be computed",
+        (
+            "I8",
+            "core",
+        ),
+        (swap(SpreadSequence.roll_back, _roll_back_counts),),
+        elastic=True,
+        seed=60686,
+    ),
+    Bug(
+        "lost-member-forgotten",
+        "a leader goes on with sequences whose tokens were lost with a member",
+        (
+            "I8",
+            "I12",
+            "core",
+        ),
+        (swap(SpreadSequence.lose, _keep_tokens_of_the_lost),),
+        elastic=True,
+        seed=60701,
+    ),
+    Bug(
+        "parts-awaited-in-vain",
+        "a leader does not tell the others that a member's part of a step will not come",
+        ("I12",),
+        (skip(ExchangeLedger.spoilt, dict),),
+        elastic=True,
+        seed=60707,
+    ),
+    Bug(
+        "members-without-a-meeting",
+        "a leader lets members take part whose engines have not met",
+        (
+            "I4",
+            "core",
+        ),
+        (swap(GroupRoster._admit, _let_all_take_part),),
+        elastic=True,
+        seed=60714,
+    ),
+    Bug(
+        "guests-outlive-the-order",
+        "a member keeps its guests when it follows another order",
+        (
+            "I4",
+            "I8",
+            "core",
+        ),
+        (skip(GroupMember._lose, list, called_by=GroupMember.on_order),),
+        elastic=True,
+        seed=60729,
+    ),
+    Bug(
+        "guests-outlive-the-leader",
+        "a member keeps its guests when its leader's stream has ended",
+        (
+            "I8",
+            "I12",
+            "I4",
+        ),
+        (skip(GroupMember.on_gone, list),),
+        elastic=True,
+        seed=60802,
+    ),
+    Bug(
+        "closed-under-a-step",
+        "a member frees the slots of a guest that a step is writing",
+        (
+            "I8",
+            "core",
+        ),
+        (swap(GuestSteps._ends_use, lambda original, self, command: False),),
+        elastic=True,
+        seed=60757,
+    ),
+    Bug(
+        "crash-blamed-on-none",
+        "a leader blames no request for a crashed engine",
+        ("I12",),
+        (skip(SpreadSuspects.on_crash, list),),
+        elastic=True,
+        seed=61000,
+    ),
+    Bug(
+        "exchanges-numbered-anew",
+        "a leader numbers the exchanges of a group from one again after each answer",
+        (
+            "I4",
+            "core",
+        ),
+        (swap(ExchangeLedger.next_number, lambda original, self, group: number_in_group(group, 1)),),
+        elastic=True,
+        seed=60777,
     ),
 )

@@ -81,6 +81,11 @@ class LayerExchange(Protocol):
         """Whether nothing of the layer is awaited, to be computed for others, or to be sent."""
         ...
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether it has pieces to compute for others."""
+        ...
+
     def begin(
         self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
     ) -> None:
@@ -216,7 +221,8 @@ class Iteration:
     def _attend_with_peers(self, exchange: LayerExchange) -> None:
         attention = self._attention
         worked = exchange.advance()
-        is_ready = attention.advance()
+        # Others' queries first: their answers are on their way while the own keys are attended to.
+        is_ready = exchange.is_computing or attention.advance()
         self.is_waiting = not worked and not is_ready
         if attention.done and exchange.done:
             self.is_waiting = False

@@ -91,6 +91,16 @@ class StepExchange:
         """Whether nothing of the layer is awaited, to be computed, or to be sent."""
         return not self._expected and not self._serving and all(link.is_sent for link in self._links)
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether a peer has not sent all that belongs to the layer."""
+        return bool(self._expected)
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether it has pieces to compute for others."""
+        return bool(self._serving)
+
     def begin(
         self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
     ) -> None:

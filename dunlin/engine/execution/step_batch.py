@@ -18,7 +18,7 @@ from dunlin.engine.execution.sequence import ELSEWHERE, EngineSequence
 from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.transfer.transit_rooms import RoomRow
 from dunlin.messages.engine import Step
-from dunlin.messages.types import FinishReason, Keep
+from dunlin.messages.types import FinishReason, GroupKind, Keep, PromptScores
 
 
 class StepError(Exception):
@@ -131,7 +131,7 @@ def _check_group(step: Step, shape: EngineShape) -> None:
     if wrong := check_columns(step):
         raise StepError(wrong)
     striped = striped_rows(step)
-    if step.keep is not None and not set(step.keep.row) <= striped:
+    if step.keep is not None and not (step.group is GroupKind.RING and set(step.keep.row) <= striped):
         raise StepError("keep of rows that are no stripes of a ring")
     if step.keep is not None and not _is_kept_whole(step, step.keep, shape):
         raise StepError("keep of a part of the step's layers, or in slots that are not there")
@@ -222,6 +222,8 @@ def runnable_rows(
         stop -= (stop - start - 1) % stride
         row = StepRow(sequence, state, start, stop, sample, step.hidden_out, stride, split)
         _check_row(row, layers)
+        if samples and state.sampling.prompt_logprobs is not None:
+            _check_scores(row)
         if step.peers:
             found.numbers[at] = len(found.rows)
         found.rows.append(row)
@@ -244,6 +246,15 @@ def _check_row(row: StepRow, layers: range) -> None:
         raise StepError(f"{name}: {wrong}")
     elif row.start > held:
         raise StepError(f"{name}: token {row.start} is computed, but the KV before it ends at {held}")
+
+
+def _check_scores(row: StepRow) -> None:
+    name = f"sequence {row.sequence}"
+    if row.state.unscored(0, row.start):
+        known = row.state.scored
+        raise StepError(f"{name}: token {row.start} is computed, but the prompt's log-probabilities end at {known}")
+    if row.split is not None and row.state.unscored(row.start, row.stop):
+        raise StepError(f"{name}: log-probabilities of a prompt that lies at several engines")
 
 
 def pack_rows(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
@@ -284,12 +295,15 @@ def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
 
 @dataclass(slots=True)
 class SampledRows:
-    """The result of sampling rows: tokens, whether each ended its sequence, and the sequences without a token."""
+    """The result of a step's rows: sampled tokens, whether each ended its sequence, the sequences that have none; and
+    the log-probabilities of prompt tokens.
+    """
 
     sequences: list[int] = field(default_factory=list)
     choices: list[SampledToken] = field(default_factory=list)
     finishes: list[FinishReason] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
+    scores: PromptScores | None = None
 
 
 def apply_samples(rows: Sequence[StepRow], choices: Sequence[SampledToken | None]) -> SampledRows:

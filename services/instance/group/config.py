@@ -44,10 +44,11 @@ class InstanceGroupsConfig:
         "by a third at most",
     )
     ring: bool = setting(
-        False,
-        "Whether a prompt that members compute in one step of `chunk_tokens` each goes round as a ring, and is kept at "
-        "as few of them as hold it; the others are free at once. It needs slots for both during the step.",
-        why="as long as prompts are computed in several steps anyway, their KV stays where it is computed",
+        True,
+        "Whether prompts of more than one chunk go round as rings where fewer members hold one than compute it: it is "
+        "kept at those, and the others are free once it is computed. Until then they need slots for copies.",
+        why="computed at least as fast as by queries within a node, and its tokens come from fewer members; see "
+        "docs/decisions/2026-11-23-rings-in-chunks.md",
     )
     ahead_tokens: int = setting(
         128,

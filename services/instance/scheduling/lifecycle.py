@@ -89,6 +89,7 @@ class SequenceLifecycle:
             place.stop_ids,
             i64([first for first, _ in extents]),
             i64([length for _, length in extents]),
+            sequence.scored,
         )
         return Send(self._engine, opened)
 
@@ -196,7 +197,7 @@ class SequenceLifecycle:
         The last token is computed in any case: its step samples the next one.
         """
         self.kv_cache.adopt_reserved(sequence, owner)
-        held = min(tokens, len(sequence.tokens) - 1)
+        held = min(tokens, sequence.reusable_most)
         sequence.issued = sequence.valid = held
         self._sequences.transition(sequence, SequenceState.RUNNING)
         return [self.open_in_engine(sequence)]

@@ -8,6 +8,7 @@ from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.prompt_scores import score
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.stepping.group_counts import count_group_work
 from simulator.engine.stepping.group_steps import GroupSteps, SplitSpans
@@ -96,6 +97,8 @@ class RowComputer:
             ):
                 raise _broken(sequence, start, stop)
             sequence.kv_tokens = stop
+            if sequence.scores is not None and (queued.layers is None or queued.layers.stop == self._layers):
+                tally.scores = score(tally.scores, sequence.number, sequence.scores, start, stop, self._vocabulary)
             if slots is not None:
                 self._audit_row(queued, row, number, slots[row], split)
             if stop - start == 1 and start >= sequence.prompt_tokens:

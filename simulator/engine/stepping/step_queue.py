@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import sub
 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind, Ints
@@ -108,8 +109,9 @@ def check_step(step: Step) -> None:
     given = [0] * rows
     for row, length in zip(step.extent_row, step.extent_length, strict=True):
         given[row] += length
-    for row in range(rows):
-        if given[row] < (count := len(row_positions(step, row))):
+    counts = [len(row_positions(step, row)) for row in range(rows)] if step.stride else map(sub, step.stop, step.start)
+    for row, count in enumerate(counts):
+        if given[row] < count:
             raise ContractBroken(f"step {step.step}: row {row} writes {count} tokens into {given[row]} slots")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone, number_in_group
-from dunlin.policies.elastic import Block, RingPlan
+from dunlin.policies.elastic import Block
+from dunlin.policies.elastic_rings import RingChunk
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
 
@@ -25,12 +26,17 @@ class ExchangeRow:
     spread: SpreadSequence
     blocks: tuple[Block, ...]
     samples: bool
-    ring: RingPlan | None = None
+    ring: RingChunk | None = None
 
     @property
     def members(self) -> tuple[int, ...]:
         """The members that compute it."""
         return self.ring.stripes if self.ring is not None else tuple(block.member for block in self.blocks)
+
+    @property
+    def computed_by(self) -> set[int]:
+        """Those members, and the ones that answer for the keys before: the degree of parallelism is their number."""
+        return {*self.members, *(block.member for block in self.spread.blocks if block.start < self.stop)}
 
     @property
     def start(self) -> int:

@@ -23,6 +23,7 @@ from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.led_group import LedGroup
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import MemberRetry
 from services.instance.group.leading.stepping import RowRetry
 from services.instance.group.leading.wishes import ReturnDue
@@ -58,6 +59,7 @@ class GroupLeader:
         self._times = times
         self._streams: set[Address] = set()
         self._led: LedGroup | None = None
+        self._rings = RingTotals()
 
     @property
     def led(self) -> LedGroup | None:
@@ -74,7 +76,8 @@ class GroupLeader:
         led = self._led
         waiting = len(led.spreads.waiting()) if led is not None else 0
         running = len(led.spreads.live()) if led is not None else 0
-        return {"spread_waiting": waiting, "spread_running": running}
+        counts = {"dop_changes_total": self._tokens.dop_changes_total, **self._rings.report_fields()}
+        return {"spread_waiting": waiting, "spread_running": running, **counts}
 
     def on_order(self, manager: Address, order: GroupOrder) -> list[Effect]:
         """The instance follows this order now."""
@@ -86,7 +89,7 @@ class GroupLeader:
         if not leads:
             return effects
         if self._led is None:
-            parts = (self._sequences, self._lifecycle, self._tokens, self._times)
+            parts = (self._sequences, self._lifecycle, self._tokens, self._times, self._rings)
             self._led = LedGroup(self._own, self._config, self._streams, *parts)
         return effects + self._led.follow(manager, order)
 

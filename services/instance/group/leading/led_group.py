@@ -19,6 +19,7 @@ from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster, MemberRetry
 from services.instance.group.leading.spread import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
@@ -43,12 +44,13 @@ class LedGroup:
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
         times: Callable[[], StepTimes | None],
+        rings: RingTotals,
     ) -> None:
         self.spreads = spreads = SpreadTable()
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
-        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests)
-        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times)
+        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings)
+        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times, rings)
         self.suspects = SpreadSuspects(lifecycle, spreads, self.steps.ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)

@@ -16,10 +16,11 @@ from dunlin.policies.elastic import (
     Shares,
     choose_master,
     missing_slots,
-    plan_ring,
 )
+from dunlin.policies.elastic_rings import RingPlan, plan_ring
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.sequence.table import SequenceState, SequenceTable
@@ -54,6 +55,7 @@ class SpreadPlacement:
         spreads: SpreadTable,
         roster: GroupRoster,
         requests: GuestRequests,
+        rings: RingTotals,
     ) -> None:
         self._config = config
         self._policy = PLACEMENT_POLICIES[config.policy]
@@ -61,6 +63,7 @@ class SpreadPlacement:
         self._spreads = spreads
         self._roster = roster
         self._requests = requests
+        self._rings = rings
         self._turn = 0
         self._tries = 0
         self._is_armed = False
@@ -70,7 +73,7 @@ class SpreadPlacement:
     def await_members(self) -> list[Effect]:
         """A newer order came: a sequence that were opened now would be spread over those that joined before."""
         self._orders += 1
-        self._awaits_members = not self._roster.is_complete
+        self._awaits_members = self._roster.awaits_members
         return [After(self._config.retry_s, JoinWaitOver(self._orders))] if self._awaits_members else []
 
     def on_join_wait_over(self, due: JoinWaitOver) -> None:
@@ -84,11 +87,14 @@ class SpreadPlacement:
             effects += self._provide(spread)
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
-        self._awaits_members = self._awaits_members and not self._roster.is_complete
+        self._awaits_members = self._awaits_members and self._roster.awaits_members
         for spread in [] if self._awaits_members else self._spreads.waiting():
             if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
-            effects += self._open(spread)
+            opened = self._open(spread)
+            effects += opened
+            if not opened and spread.sequence.is_risen:
+                break  # it starved: what is smaller and came later passes it no more
         return effects + self._retry_later()
 
     def on_retry(self, due: SlotsRetry) -> None:
@@ -141,29 +147,40 @@ class SpreadPlacement:
         return asked
 
     def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
-        """Ask for the slots of a ring that computes the prompt in one step, if members have them."""
-        if not self._config.ring or spread.sequence.trial_stop:
+        """Ask for the slots of a ring that computes what is missing of the prompt, if members have them."""
+        sequence, most = spread.sequence, self._config.chunk_tokens
+        if not self._config.ring or sequence.in_steps or sequence.trial_stop:
             return []
-        ahead, most = self._ahead(spread), self._config.chunk_tokens
-        rooms = self._requests.rooms(self._spreads.rows())
-        demand = Demand(len(spread.sequence.tokens), ahead, most)
-        ring = spread.ring = plan_ring(demand, rooms, most)
+        rooms = [self._with_own(spread, each) for each in self._rooms(spread)]
+        demand = Demand(len(sequence.tokens) - sequence.issued, self._ahead(spread), most)
+        ring = plan_ring(sequence.issued, demand, rooms, most)
         if ring is None:
             return []
-        slots = {member: ring.slots(member) for member in ring.stripes}
-        slots[ring.kept[-1].member] += max(0, ahead - len(ring.stripe(ring.kept[-1].member)))
-        why = _why("ring", demand, rooms, slots, spread)
-        return [self._ask(spread, member, slots[member], why) for member in sorted(slots)]
+        lacking = spread.begin_ring(ring)
+        why = _why_ring(ring, demand, rooms, spread)
+        return [self._ask(spread, member, lacking[member], why) for member in sorted(lacking) if lacking[member]]
+
+    def _with_own(self, spread: SpreadSequence, room: MemberRoom) -> MemberRoom:
+        """With the slots that the sequence has there already."""
+        guest = spread.guests.get(room.member)
+        return room if guest is None else MemberRoom(room.member, room.slots + guest.room, room.rows)
 
     def _end_ring(self, spread: SpreadSequence) -> list[Effect]:
-        """Its ring is computed: members where nothing stays are free for others. Or it cannot be: go on without."""
-        ring, effects = spread.ring, list[Effect]()
-        if ring is None or (not spread.sequence.valid and (spread.sequence.issued or spread.has_ring_slots)):
-            return []
-        spread.ring = None
-        for member in ring.stripes if spread.sequence.valid else ():
-            if not spread.guests[member].tokens:
-                effects += self._requests.close(spread, member)
+        """Its ring is computed: members where nothing stays are free for others. Or it cannot be: go on without. What
+        has only copies of one that is over is closed.
+        """
+        ring, sequence = spread.ring, spread.sequence
+        if ring is not None and sequence.valid >= ring.stop:
+            spread.end_ring()
+            released = {member for member in ring.members if not spread.guests[member].tokens}
+            self._rings.released += len(released)
+            spread.stale |= released
+        elif ring is not None and not sequence.in_steps and not spread.has_ring_slots:
+            spread.end_ring()
+        effects: list[Effect] = []
+        for member in sorted(spread.stale):
+            effects += self._requests.close(spread, member)
+        spread.stale.clear()
         return effects
 
     def _place(self, spread: SpreadSequence, tokens: int) -> list[Effect]:
@@ -181,12 +198,20 @@ class SpreadPlacement:
         """Ask for what a sequence with guests lacks, or will soon."""
         if spread.is_opening or spread.is_rolling_back or spread.redo:
             return []
-        if spread.ring is not None and (effects := self._end_ring(spread)):
+        if effects := self._end_ring(spread):
             return effects
-        if not spread.decodes:
-            # Members refused slots for its prompt, or are lost.
-            return self._place(spread, spread.missing) if spread.missing else []
-        return self._keep_room(spread)
+        if spread.decodes:
+            return self._keep_room(spread)
+        is_closing = any(guest.is_closing for guest in spread.guests.values())
+        if spread.seeks_ring and (spread.sequence.in_steps or is_closing):
+            return []
+        if spread.ring is not None or not (spread.missing or spread.seeks_ring):
+            return []
+        # Members refused slots for its prompt, or are lost.
+        spread.seeks_ring = False
+        if (effects := self._open_ring(spread)) or spread.ring is not None or not spread.missing:
+            return effects
+        return self._place(spread, spread.missing)
 
     def _keep_room(self, spread: SpreadSequence) -> list[Effect]:
         """Have room for the next tokens at its master; without any there, go on at another member."""
@@ -243,6 +268,24 @@ def _why(policy: str, demand: Demand, rooms: list[MemberRoom], shares: Shares, s
     )
     where = ", ".join(f"{slots} at member {member}" for member, slots in sorted(shares.items()))
     return Why(policy, f"slots: {where}", figures, tuple(spread.refusals.values()))
+
+
+def _why_ring(ring: RingPlan, demand: Demand, rooms: list[MemberRoom], spread: SpreadSequence) -> Why:
+    keepers = sorted({block.member for block in ring.kept})
+    free = slots = 0
+    for each in rooms:
+        free += each.slots
+        slots += ring.slots.get(each.member, 0)
+    figures = (
+        Figure("tokens", demand.tokens),
+        Figure("slots", slots),
+        Figure("free_slots", free),
+        Figure("members", len(rooms)),
+        Figure("members_used", len(ring.members)),
+        Figure("members_kept", len(keepers)),
+    )
+    chosen = f"round members {', '.join(map(str, sorted(ring.members)))}, kept at {', '.join(map(str, keepers))}"
+    return Why("ring", chosen, figures, tuple(spread.refusals.values()))
 
 
 def _why_move(rooms: list[MemberRoom], chosen: int, spread: SpreadSequence) -> Why:

@@ -10,7 +10,8 @@ from operator import attrgetter
 
 from dunlin.messages.group import number_in_group
 from dunlin.messages.types import RejectedOption
-from dunlin.policies.elastic import Block, MemberRoom, RingPlan
+from dunlin.policies.elastic import Block, MemberRoom
+from dunlin.policies.elastic_rings import RingChunk, RingPlan, merged
 from services.instance.sequence.table import Sequence as InstanceSequence
 from services.instance.sequence.table import SequenceState
 
@@ -43,9 +44,12 @@ class SpreadSequence:
     `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
-    `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is.
+    `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is; the
+    members have slots for it when guests have `ring_slots`. While it runs its members answer for `copies`, pieces of
+    what it has computed, and not for `blocks`; guests with copies of a ring that is over are `stale`. One that lost a
+    member of its ring `seeks_ring`: the rest may go round those that are left.
     `losses` of members with tokens of it since its last token, those before it was in a step again (`has_issued`) as
-    one; `has_lost` one, and goes back to what lies before those.
+    one; `has_lost` one, and goes back to what lies before those. `dop` members computed its last row.
     """
 
     sequence: InstanceSequence
@@ -59,7 +63,12 @@ class SpreadSequence:
     losses: int = 0
     has_issued: bool = False
     has_lost: bool = False
+    dop: int = 0
     ring: RingPlan | None = None
+    ring_slots: dict[int, int] = field(default_factory=dict)
+    copies: list[Block] = field(default_factory=list)
+    stale: set[int] = field(default_factory=set)
+    seeks_ring: bool = False
     refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
     @property
@@ -121,19 +130,37 @@ class SpreadSequence:
 
     def holders(self) -> set[int]:
         """The members where tokens of it lie or are being computed."""
-        return {block.member for block in self.blocks}
+        return {block.member for block in (*self.blocks, *self.copies)}
 
     @property
     def has_ring_slots(self) -> bool:
         """Whether every member of its ring has the slots for it."""
-        ring = self.ring
-        found = [] if ring is None else [(self.guests.get(member), ring.slots(member)) for member in ring.stripes]
-        return all(guest is not None and guest.room >= slots for guest, slots in found)
+        found = [(self.guests.get(member), slots) for member, slots in self.ring_slots.items()]
+        return all(guest is not None and guest.is_open and guest.slots >= slots for guest, slots in found)
 
-    def issue(self, blocks: Sequence[Block], samples: bool) -> None:
-        """A step computes these blocks."""
+    def begin_ring(self, ring: RingPlan) -> dict[int, int]:
+        """Its prompt is to go round; returns the slots that each member lacks for that."""
+        self.ring, self.seeks_ring, lacking = ring, False, dict[int, int]()
+        for member, slots in ring.slots.items():
+            guest = self.guests.get(member, GuestState())
+            self.ring_slots[member] = guest.tokens + slots
+            lacking[member] = max(0, self.ring_slots[member] - guest.slots)
+        return lacking
+
+    def end_ring(self) -> None:
+        """It goes round no more: what lies there for good is answered for, and the copies count no more."""
+        self.stale |= {block.member for block in self.copies} - {block.member for block in self.blocks}
+        self.ring, self.copies = None, []
+        self.ring_slots.clear()
+        self._count_tokens()
+
+    def issue(self, blocks: Sequence[Block], samples: bool, ring: RingChunk | None = None) -> None:
+        """A step computes these blocks, or the ring's chunk of which they stay."""
         for block in blocks:
             self._append(block)
+        self.copies += ring.copies if ring is not None else ()
+        held = [each for member in ring.stripes for each in ring.held(member)] if ring is not None else blocks
+        for block in held:
             self.guests[block.member].tokens += block.stop - block.start
         self.has_issued = True
         self.sequence.issued = blocks[-1].stop
@@ -153,12 +180,14 @@ class SpreadSequence:
             self.redo.clear()
             for guest in self.guests.values():
                 guest.knows_text = False
-        kept = [block for block in self.blocks if block.start < sequence.valid]
-        self.blocks = [Block(each.member, each.start, min(each.stop, sequence.valid)) for each in kept]
-        for guest in self.guests.values():
+        self.blocks, self.copies = cut_off(self.blocks, sequence.valid), cut_off(self.copies, sequence.valid)
+        self._count_tokens()
+
+    def _count_tokens(self) -> None:
+        for member, guest in self.guests.items():
             guest.tokens = 0
-        for block in self.blocks:
-            self.guests[block.member].tokens += block.stop - block.start
+            for block in merged(each for each in (*self.blocks, *self.copies) if each.member == member):
+                guest.tokens += block.stop - block.start
 
     def lose(self, member: int) -> bool:
         """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to.
@@ -167,8 +196,10 @@ class SpreadSequence:
         """
         if self.guests.pop(member, None) is None or not self.is_live:
             return False
-        if self.ring is not None and member in self.ring.stripes:
-            self.ring = None
+        if self.ring is not None and member in self.holders().union(self.ring.members):
+            self.end_ring()
+            self.seeks_ring = True
+        self.stale.discard(member)
         if member not in self.holders().union(block.member for blocks in self.redo for block in blocks):
             return False
         lost = [block.start for block in self.blocks if block.member == member]
@@ -186,9 +217,11 @@ class SpreadSequence:
             self.guests[member].knows_text = False
 
     def spans_before(self, position: int, master: int) -> list[Block]:
-        """Where the tokens before `position` lie that are not at `master`; those of one member that touch are one."""
-        spans = [each for each in self.blocks if each.start < position and each.member != master]
-        return [Block(each.member, each.start, min(each.stop, position)) for each in spans]
+        """Who answers `master` for the tokens before `position`, but itself; those of one member that touch are one."""
+        found = self.blocks
+        if self.copies and self.ring is not None and position < self.ring.stop:
+            found = [*cut_off(self.blocks, self.copies[0].start), *self.copies]
+        return cut_off([each for each in found if each.member != master], position)
 
     def _append(self, block: Block) -> None:
         last = self.blocks[-1] if self.blocks else None
@@ -196,6 +229,11 @@ class SpreadSequence:
             self.blocks[-1] = Block(last.member, last.start, block.stop)
         else:
             self.blocks.append(block)
+
+
+def cut_off(blocks: Sequence[Block], stop: int) -> list[Block]:
+    """What lies before token `stop`."""
+    return [Block(each.member, each.start, min(each.stop, stop)) for each in blocks if each.start < stop]
 
 
 class SpreadTable:

@@ -12,12 +12,14 @@ from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
-from dunlin.policies.elastic import Block, RingPlan, cut_chunk
+from dunlin.policies.elastic import Block, cut_chunk
+from dunlin.policies.elastic_rings import RingChunk
 from dunlin.policies.group_turns import PromptTurn, chunk_within, response_order
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.step_columns import group_steps
@@ -49,6 +51,7 @@ class SpreadSteps:
         requests: GuestRequests,
         tokens: ExchangeTokens,
         times: Callable[[], StepTimes | None],
+        rings: RingTotals,
     ) -> None:
         self.ledger = ExchangeLedger()
         self._config = config
@@ -58,6 +61,7 @@ class SpreadSteps:
         self._requests = requests
         self._tokens = tokens
         self._times = times
+        self._rings = rings
 
     # --- composing ---
 
@@ -77,16 +81,23 @@ class SpreadSteps:
         for spread in on_trial(live):
             if blocks := self._next_blocks(spread, dict.fromkeys(self._roster.placeable(), 1.0)):
                 return [self._issue(spread, blocks, None, effects)]
-        rows: list[ExchangeRow] = []
         runnable = self._in_turn(now_s, [spread for spread in live if not spread.sequence.trial_stop])
-        for spread in runnable:
-            if (ring := self._next_ring(spread)) is not None:
-                return [self._issue(spread, ring.kept, ring, effects)]
         left = dict.fromkeys(self._roster.placeable(), 1.0)
-        for spread in runnable:
+        rows = self._choose_ring(runnable, left, effects)
+        for spread in [each for each in runnable if not rows or each is not rows[0].spread]:
             if blocks := self._next_blocks(spread, left):
                 rows.append(self._issue(spread, blocks, None, effects))
         return rows
+
+    def _choose_ring(
+        self, spreads: Sequence[SpreadSequence], left: dict[int, float], effects: list[Effect]
+    ) -> list[ExchangeRow]:
+        """The row of the first prompt that goes round, if any: it takes all that its members may compute of prompts."""
+        for spread in spreads:
+            if (chunk := self._next_ring(spread)) is not None:
+                left.update(dict.fromkeys(chunk.stripes, 0.0))
+                return [self._issue(spread, chunk.kept, chunk, effects)]
+        return []
 
     def _in_turn(self, now_s: float, spreads: Sequence[SpreadSequence]) -> list[SpreadSequence]:
         """Those that decode, then prompts in the order of their turns."""
@@ -102,7 +113,7 @@ class SpreadSteps:
         return blocks if blocks and self._may_master(spread, [block.member for block in blocks]) else ()
 
     def _issue(
-        self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingPlan | None, effects: list[Effect]
+        self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingChunk | None, effects: list[Effect]
     ) -> ExchangeRow:
         samples = blocks[-1].stop == spread.sequence.length
         row = ExchangeRow(spread, blocks, samples, ring)
@@ -111,15 +122,17 @@ class SpreadSteps:
                 effects.append(self._requests.open(spread, member, 0))
         if spread.redo:
             spread.redo.popleft()
-        spread.issue(blocks, samples)
+        spread.issue(blocks, samples, ring)
         return row
 
-    def _next_ring(self, spread: SpreadSequence) -> RingPlan | None:
-        """The ring that computes its prompt now, in an exchange of its own."""
-        ring = spread.ring
-        if ring is None or spread.sequence.issued or spread.is_opening or not self._may_run(spread):
+    def _next_ring(self, spread: SpreadSequence) -> RingChunk | None:
+        """The next chunk of its prompt that goes round, if it can now."""
+        ring, start = spread.ring, spread.sequence.issued
+        if ring is None or start >= ring.stop or spread.is_opening or not self._may_run(spread):
             return None
-        return ring if spread.has_ring_slots and self._may_master(spread, ring.stripes) else None
+        if not spread.has_ring_slots or not self._may_master(spread, ring.members):
+            return None
+        return ring.chunk(start, chunk_within(self._times(), start, self._config.step_s, ring.most))
 
     def _may_run(self, spread: SpreadSequence) -> bool:
         """Whether all members with tokens of it can be named in a step."""
@@ -151,7 +164,7 @@ class SpreadSteps:
 
     def _chunk(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
         """The next chunk of a prompt, once all of it has slots."""
-        if spread.missing or spread.is_opening or spread.ring is not None:
+        if spread.missing or spread.is_opening or spread.ring is not None or spread.seeks_ring:
             return ()
         sequence, config = spread.sequence, self._config
         whole = chunk_within(self._times(), sequence.issued, config.step_s, config.chunk_tokens)
@@ -244,6 +257,7 @@ class SpreadSteps:
         row.spread.sequence.valid = row.stop
         row.spread.sequence.pending -= row.samples
         row.spread.failures = 0
+        self._rings.tokens += row.stop - row.start if row.ring is not None else 0
         if row.samples:
             row.spread.losses = 0
         crash_suspects.clear_if_past_crash(row.spread.sequence)

@@ -61,7 +61,7 @@ class MemberWishes:
         return [Send(self._manager, returned)]
 
     def _ask(self) -> list[Effect]:
-        if not self._roster.is_complete or any(each.is_opening for each in self._spreads.live()):
+        if self._roster.awaits_members or any(each.is_opening for each in self._spreads.live()):
             return []
         missing = self._placement.missing_slots()
         lacking = [each.number for each in self._spreads if each.is_waiting or (each.is_live and each.missing)]

@@ -37,6 +37,14 @@ from services.instance.scheduling.step_times import KnownStepTimes
 from services.instance.wiring import InstanceParts
 from simulator.engine.token_model import digest_of, token_after
 from tests.services.instance.bench import MANAGER, ME, Attempt, D, Dispatcher, make_place
+from tests.services.instance.group.leading.step_checks import (
+    asked_spans,
+    check_parts,
+    check_rings,
+    covered_by,
+    kept_of,
+    stripes_of,
+)
 from tests.settings import configured
 
 M = TypeVar("M")
@@ -187,7 +195,7 @@ class ScriptedMember:
         if guest is None or guest.is_over:
             columns["dropped"].append(number)
             return
-        if number in self.leaves or not self.reads_all(step, row, guest):
+        if number in self.leaves or not self.reads_all(step, row, guest, start):
             self.leaves.discard(number)
             columns["left"].append(number)
             return
@@ -201,26 +209,27 @@ class ScriptedMember:
             assert stop == len(guest.text)
             self.sample(guest, number, columns)
 
-    def may_compute(self, step: GroupStep) -> bool:
-        guest = self.guests.get(step.sequence[0])
-        return guest is not None and not guest.is_over and step.sequence[0] not in self.leaves
+    def may_compute(self, step: GroupStep, row: int) -> bool:
+        """Whether a ring's row runs, and reads what lies before the ring."""
+        number = step.sequence[row]
+        guest = self.guests.get(number)
+        if guest is None or guest.is_over or number in self.leaves:
+            return False
+        return self.reads_all(step, row, guest, covered_by(step, row).start)
 
-    def compute_stripe(self, step: GroupStep, columns: dict[str, list[Any]], is_whole: bool) -> None:
+    def compute_stripe(self, step: GroupStep, row: int, columns: dict[str, list[Any]], is_whole: bool) -> None:
         """A ring's row: what is kept of all stripes lies here afterwards, if all members computed theirs."""
-        number, guest = step.sequence[0], self.guests.get(step.sequence[0])
+        number, guest, covered = step.sequence[row], self.guests.get(step.sequence[row]), covered_by(step, row)
         self.leaves.discard(number)
         if guest is None or guest.is_over or not is_whole:
             columns["dropped" if guest is None or guest.is_over else "left"].append(number)
             return
-        stripe = range(step.start[0], step.stop[0], step.stride[0])
-        assert step.stop[0] <= len(guest.text)
-        guest.kv = {
-            position: digest_of(guest.text[: position + 1])
-            for first, stop in zip(step.keep_start, step.keep_stop, strict=True)
-            for position in range(first, stop)
-        }
-        assert len(guest.kv) + len(stripe) <= guest.slots
-        if step.sample[0]:
+        stripe = range(step.start[row], step.stop[row], step.stride[row])
+        assert covered.stop <= len(guest.text)
+        guest.kv = {position: kv for position, kv in guest.kv.items() if position < covered.start}
+        guest.kv |= {position: digest_of(guest.text[: position + 1]) for position in kept_of(step, row)}
+        assert len(guest.kv) + len(stripe) <= guest.slots, f"{len(guest.kv)} and a stripe in {guest.slots} slots"
+        if step.sample[row]:
             assert stripe[-1] + 1 == len(guest.text)
             self.sample(guest, number, columns)
 
@@ -238,13 +247,10 @@ class ScriptedMember:
         columns["top_token"] += range(opened.request * 1000, opened.request * 1000 + tops)
         columns["top_logprob"] += [-2.0] * tops
 
-    def reads_all(self, step: GroupStep, row: int, guest: Guest) -> bool:
-        """Whether the KV of all tokens before the row is there, here or where its spans say."""
-        number, start = step.sequence[row], step.start[row]
-        where = {}
-        for span_row, first, stop, member in zip(
-            step.span_row, step.span_start, step.span_stop, step.span_member, strict=True
-        ):
+    def reads_all(self, step: GroupStep, row: int, guest: Guest, start: int) -> bool:
+        """Whether the KV of all tokens before `start` is there, here or where the row's spans say."""
+        number, where = step.sequence[row], {}
+        for span_row, first, stop, member in asked_spans(step):
             assert member != self.index
             for position in range(first, stop) if span_row == row else ():
                 assert position not in where
@@ -262,7 +268,7 @@ class ScriptedGroup:
     """The leader's parts, its members, one dispatcher, and a manager that only listens."""
 
     def __init__(self, *slots: int, start: bool = True, times: KnownStepTimes = None, **config: Any) -> None:
-        chosen = {"groups__chunk_tokens": 8, "groups__ahead_tokens": 4, **config}
+        chosen = {"groups__chunk_tokens": 8, "groups__ahead_tokens": 4, "groups__ring": False, **config}
         self.parts = InstanceParts(ME, configured(InstanceConfig, role="instance", **chosen), times)
         self.leader = self.parts.group_leader
         self.now_s = 0.0
@@ -418,15 +424,16 @@ class ScriptedGroup:
         found = self._of(exchange)
         columns = {member.index: empty_columns() for member, _ in found}
         rows = [(step.start[row], member, step, row) for member, step in found for row in range(len(step.sequence))]
-        if found[0][1].kind is GroupKind.RING:
-            _check_ring([step for _, step in found])
-            is_whole = all(member.may_compute(step) for member, step in found)
-            for member, step in found:
-                member.compute_stripe(step, columns[member.index], is_whole)
-            rows = []
-        else:
-            _check_parts(found)
-        for _, member, step, row in sorted(rows, key=lambda each: each[0]):
+        check_parts({member.index: step for member, step in found})
+        rings = [each for each in rows if stripes_of(each[2], each[3])]
+        check_rings([(step, row) for _, _, step, row in rings])
+        is_whole: dict[int, bool] = {}
+        for _, member, step, row in rings:
+            number = step.sequence[row]
+            is_whole[number] = is_whole.get(number, True) and member.may_compute(step, row)
+        for _, member, step, row in rings:
+            member.compute_stripe(step, row, columns[member.index], is_whole[step.sequence[row]])
+        for _, member, step, row in sorted([each for each in rows if each not in rings], key=lambda each: each[0]):
             member.compute(step, row, columns[member.index])
         for member, step in found:
             member.queue.pop(0)
@@ -439,39 +446,6 @@ class ExchangeDue:
     """The step of the group ends."""
 
     exchange: int
-
-
-def _check_ring(steps: list[GroupStep]) -> None:
-    """The stripes are every token once, as each member names them, and so is what is kept."""
-    stripes = [range(step.start[0], step.stop[0], step.stride[0]) for step in steps]
-    for step, own in zip(steps, stripes, strict=True):
-        others = zip(step.span_start, step.span_stop, step.span_stride, strict=True)
-        named = [range(*each) for each in others]
-        assert sorted([own, *named], key=lambda each: each.start) == sorted(stripes, key=lambda each: each.start)
-    tokens = sorted(position for stripe in stripes for position in stripe)
-    kept = [range(a, b) for step in steps for a, b in zip(step.keep_start, step.keep_stop, strict=True)]
-    assert tokens == sorted(position for each in kept for position in each) == list(range(len(tokens)))
-
-
-def _check_parts(found: list[tuple[ScriptedMember, GroupStep]]) -> None:
-    """What masters name at a holder is what it serves, in the order of the masters' rows."""
-    for holder, served in found:
-        for master, step in found:
-            named = []
-            for row, number in enumerate(step.sequence):
-                columns = zip(step.span_row, step.span_start, step.span_stop, step.span_member, strict=True)
-                spans = sorted((a, b) for at, a, b, member in columns if at == row and member == holder.index)
-                if spans:
-                    named.append((number, step.start[row], step.stop[row], spans))
-            parts = []
-            for part, number in enumerate(served.serve_sequence):
-                held = zip(served.serve_span_part, served.serve_span_start, served.serve_span_stop, strict=True)
-                spans = sorted((a, b) for at, a, b in held if at == part)
-                if served.serve_member[part] == master.index:
-                    parts.append((number, served.serve_start[part], served.serve_stop[part], spans))
-            assert named == parts, f"{master.index} names {named}, {holder.index} serves {parts}"
-        named_holders = {member for _, step in found for member in step.span_member}
-        assert named_holders <= {member.index for member, _ in found}
 
 
 def rows_of(step: GroupStep) -> list[tuple[int, int, int]]:

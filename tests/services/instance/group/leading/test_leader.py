@@ -205,7 +205,7 @@ def test_a_prompt_of_one_step_goes_round_and_is_kept_at_the_fewest_members() -> 
     attempt = group.place(tokens=23, max_tokens=10)
     group.run(0.02)
     assert [step.kind for _, _, step in group.steps[:3]] == [GroupKind.RING] * 3
-    assert [heard(group, index, OpenGuest)[0].slots for index in range(3)] == [23 + 8, 8, 7]
+    assert [heard(group, index, OpenGuest)[0].slots for index in range(3)] == [23 + 8, 8, 8]
     group.run(0.02)
     assert [len(group.at(index).guests) for index in range(3)] == [1, 0, 0]
     group.run(2.0)

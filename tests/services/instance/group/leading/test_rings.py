@@ -1,0 +1,118 @@
+"""Prompts that go round chunk by chunk: who answers, what stays, and what a loss costs."""
+
+import itertools
+
+import pytest
+
+from dunlin.messages.dispatch import Continued, Tokens
+from dunlin.messages.group import CloseGuest, OpenGuest
+from dunlin.messages.types import GroupKind
+from tests.services.instance.group.leading.scripted_group import (
+    STEP_S,
+    ScriptedGroup,
+    exchanges,
+    figures,
+    heard,
+    member_address,
+)
+from tests.services.instance.group.leading.step_checks import asked_spans, kept_of
+
+
+def make_group(*slots: int) -> ScriptedGroup:
+    return ScriptedGroup(*slots, groups__ring=True)
+
+
+def test_chunks_go_round_all_members_and_stay_at_one() -> None:
+    group = make_group(80, 50, 50)
+    attempt = group.place(tokens=60, max_tokens=6)
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    rings = [(to, step) for _, to, step in group.steps if step.kind is GroupKind.RING]
+    assert [set(each) for each in exchanges(group)] == [{0, 1, 2}] * 3 + [{0}] * 5
+    assert len(rings) == 9
+    assert {position for to, step in rings if to == member_address(0) for position in kept_of(step, 0)} == set(
+        range(60)
+    )
+    assert [step.kind for _, _, step in group.steps[9:]] == [GroupKind.MASTERS] * 5
+    assert group.is_quiet
+
+
+def test_every_member_answers_for_a_piece_of_the_chunks_before() -> None:
+    """The one that keeps all of it attends to a third."""
+    group = make_group(80, 50, 50)
+    group.place(tokens=60, max_tokens=6)
+    group.run(2.0)
+    second = {group.members[to].index: step for _, to, step in group.steps[3:6]}
+    spans = {index: [span[1:] for span in asked_spans(step)] for index, step in second.items()}
+    assert spans == {
+        0: [(6, 13, 1), (13, 20, 2)],
+        1: [(0, 6, 0), (13, 20, 2)],
+        2: [(0, 6, 0), (6, 13, 1)],
+    }
+
+
+def test_copies_are_closed_when_the_prompt_is_computed() -> None:
+    group = make_group(80, 50, 50)
+    group.place(tokens=60, max_tokens=30)
+    group.run(0.004 + 3.5 * STEP_S)
+    assert all(heard(group, index, CloseGuest) for index in (1, 2))
+    assert [len(group.at(index).guests) for index in range(3)] == [1, 0, 0]
+    why = heard(group, 0, OpenGuest)[0].why
+    assert why.chosen == "round members 0, 1, 2, kept at 0"
+    assert (figures(why)["members_used"], figures(why)["members_kept"]) == (3, 1)
+
+
+def test_a_member_that_keeps_nothing_takes_nothing_with_it() -> None:
+    """It is lost between two chunks: the rest goes round the others."""
+    group = make_group(90, 60, 60)
+    attempt = group.place(tokens=60, max_tokens=6)
+    group.run(0.004 + 1.5 * STEP_S)
+    group.lose(1)
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert group.said(Continued) == []
+    rings = [(to, step) for _, to, step in group.steps if step.kind is GroupKind.RING]
+    assert [{to for to, _ in rings[-2 * at :][:2]} for at in (1, 2, 3)] == [{member_address(0), member_address(2)}] * 3
+    assert min(start for _, step in rings[-6:] for start in step.start) == 20
+    assert group.is_quiet
+
+
+def test_a_member_that_keeps_it_takes_all_with_it() -> None:
+    group = make_group(90, 90, 60)
+    attempt = group.place(tokens=60, max_tokens=6)
+    group.run(0.004 + 1.5 * STEP_S)
+    group.lose(1 if 60 in kept_bounds(group, 1) else 0)
+    group.run(3.0)
+    assert attempt.tokens == attempt.expected
+    assert group.is_quiet
+
+
+def kept_bounds(group: ScriptedGroup, index: int) -> set[int]:
+    return {stop for _, to, step in group.steps if to == member_address(index) for stop in step.keep_stop}
+
+
+def test_a_chunk_of_which_a_row_leaves_goes_round_again() -> None:
+    group = make_group(80, 50, 50)
+    attempt = group.place(tokens=60, max_tokens=6)
+    group.run(0.004 + 1.5 * STEP_S)
+    group.at(2).leaves = set(group.at(2).guests)
+    group.run(3.0)
+    assert attempt.tokens == attempt.expected
+    assert [set(each) for each in exchanges(group)] == [{0, 1, 2}] * 5 + [{0}] * 5
+    assert group.is_quiet
+
+
+def test_tokens_of_others_ride_along() -> None:
+    group = make_group(120, 60, 60)
+    decoding = group.place(1, tokens=10, max_tokens=30)
+    group.run(0.1)
+    before = len(decoding.tokens)
+    going = group.place(2, tokens=60, max_tokens=4)
+    group.run(0.004 + 2.5 * STEP_S)
+    assert before < len(decoding.tokens) < 30
+    assert {step.kind for _, _, step in group.steps[-3:]} == {GroupKind.RING}
+    group.run(2.0)
+    assert (decoding.tokens, going.tokens) == (decoding.expected, going.expected)
+    times = group.dispatcher.times(Tokens)
+    assert max(b - a for a, b in itertools.pairwise(times)) == pytest.approx(STEP_S + 0.001)
+    assert group.is_quiet
