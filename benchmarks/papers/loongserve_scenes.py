@@ -71,9 +71,9 @@ _FILES = {
     "lveval": "synthetic_lveval_lengths.csv.gz",
 }
 _LOADS: Mapping[str, tuple[str, float, tuple[float, ...]]] = {
-    "sharegpt": ("ShareGPT", 30.0, (20, 35, 50, 65)),
+    "sharegpt": ("ShareGPT", 30.0, (30, 60, 90)),
     "leval": ("L-Eval", 60.0, (2, 4, 6, 8)),
-    "lveval": ("LV-Eval", 600.0, (0.06, 0.1, 0.14, 0.2)),
+    "lveval": ("LV-Eval", 300.0, (0.06, 0.1, 0.14, 0.2)),
     "mixed": ("Mixed", 300.0, (0.1, 0.17, 0.25, 0.35, 0.5)),
 }
 """Title, seconds of load and rates. Long enough that a queue which grows shows against 25 times the lone latency."""

@@ -4,20 +4,14 @@ LoongServe computes a prompt whole, in order of arrival (§5.1). Here a prompt i
 made anew for every step. Knows no member, no slot and no message.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.cost.models import BatchCounts, StepTimes
 
-LEAST_CHUNK_TOKENS = 64
-"""A member's part of a chunk, however long that takes: with fewer the weights are read for next to nothing."""
-
-LEAST_BLOCK_TOKENS = 512
-"""Where every member's block of a chunk would be shorter, one member computes all of it: nearly all of its time is
-attention to the prefix, which all members that hold some of it share, and its tokens lie in few spans."""
-RUN_DIVISOR, LEAST_RUN_TOKENS = 32, 8192
-"""A member computes one chunk after the other until it holds so much more than the emptiest: this share of all tokens,
-or so many."""
+LEAST_CHUNK_TOKENS = 768
+"""A member's part of a chunk, however long that takes. A member's tokens are one span per chunk, and a holder answers
+each query once for each of its spans: with shorter chunks those answers take longer than the attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +53,6 @@ def chunk_within(times: StepTimes | None, prefix: int, seconds: float, most: int
         return most
     # Nearly linear: attention to the prefix, and matrix products.
     return max(least, min(most, least + int((most - least) * (seconds - least_s) / (most_s - least_s))))
-
-
-def choose_run(held: Mapping[int, int], last: int) -> int | None:
-    """The member that computes the next chunk alone: the `last` one, until it has enough more than the others.
-
-    `held`: tokens of the sequence at each member that has room for more; None where there is none.
-    """
-    if not held:
-        return None
-    emptiest = min(held, key=lambda member: (held[member], member))
-    lead = max(LEAST_RUN_TOKENS, sum(held.values()) // RUN_DIVISOR)
-    return last if last in held and held[last] < held[emptiest] + lead else emptiest
 
 
 def _chunk_s(times: StepTimes, prefix: int, tokens: int) -> float:

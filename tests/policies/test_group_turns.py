@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from dunlin.cost.models import BatchCounts
 from dunlin.policies.group_turns import (
     LEAST_CHUNK_TOKENS,
-    LEAST_RUN_TOKENS,
-    RUN_DIVISOR,
     PromptTurn,
-    choose_run,
     chunk_within,
     response_order,
 )
@@ -54,11 +51,12 @@ class TestChunkWithin:
 
     def test_the_step_takes_about_as_long_as_it_may(self) -> None:
         times = LinearTimes()
-        for prefix in (50_000, 200_000, 400_000):
-            tokens = chunk_within(times, prefix, 0.05, 2048)
+        for prefix in (10_000, 50_000, 100_000):
+            tokens = chunk_within(times, prefix, 0.15, 4096)
             counts = BatchCounts()
             counts.add_prefill(tokens, prefix)
-            assert 0.03 < times.step_s(counts) < 0.06
+            assert LEAST_CHUNK_TOKENS < tokens < 4096
+            assert 0.1 < times.step_s(counts) < 0.16
 
     def test_a_short_prefix_leaves_the_most(self) -> None:
         assert chunk_within(LinearTimes(), 0, 0.5, 2048) == 2048
@@ -69,21 +67,3 @@ class TestChunkWithin:
 
     def test_times_that_say_nothing_bound_nothing(self) -> None:
         assert chunk_within(LinearTimes(0.0, 0.0, 0.0), 1_000, 0.001, 2048) == 2048
-
-
-class TestChooseRun:
-    def test_nobody_has_room(self) -> None:
-        assert choose_run({}, 0) is None
-
-    def test_the_last_one_goes_on_until_it_leads_by_a_run(self) -> None:
-        assert choose_run({0: LEAST_RUN_TOKENS - 1, 1: 0}, 0) == 0
-        assert choose_run({0: LEAST_RUN_TOKENS, 1: 0}, 0) == 1
-
-    def test_a_run_grows_with_the_sequence(self) -> None:
-        held = {0: 110_000, 1: 100_000, 2: 100_000, 3: 100_000}
-        assert sum(held.values()) // RUN_DIVISOR > 10_000
-        assert choose_run(held, 0) == 0
-
-    def test_without_a_last_one_the_emptiest(self) -> None:
-        assert choose_run({2: 5, 1: 5, 0: 9}, -1) == 1
-        assert choose_run({2: 5, 1: 4}, 0) == 1

@@ -14,13 +14,7 @@ from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.elastic import Block, cut_chunk
 from dunlin.policies.elastic_rings import RingChunk
-from dunlin.policies.group_turns import (
-    LEAST_BLOCK_TOKENS,
-    PromptTurn,
-    choose_run,
-    chunk_within,
-    response_order,
-)
+from dunlin.policies.group_turns import PromptTurn, chunk_within, response_order
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
@@ -172,10 +166,8 @@ class SpreadSteps:
         """The next chunk of a prompt, once all of it has slots."""
         if spread.missing or spread.is_opening or spread.ring is not None or spread.seeks_ring:
             return ()
-        sequence, times, most = spread.sequence, self._times(), self._config.chunk_tokens
-        whole = chunk_within(times, sequence.issued, self._config.step_s, most)
-        if whole < min(LEAST_BLOCK_TOKENS, most):
-            return self._run_on(spread, left)
+        sequence, config = spread.sequence, self._config
+        whole = chunk_within(self._times(), sequence.issued, config.step_s, config.chunk_tokens)
         rooms = spread.rooms(self._spreads.rows(), {member: int(share * whole) for member, share in left.items()})
         if sequence.trial_stop:
             rooms = sorted(rooms, key=lambda room: (-room.slots, room.member))[:1]
@@ -183,19 +175,6 @@ class SpreadSteps:
         for block in blocks:
             left[block.member] -= (block.stop - block.start) / whole
         return tuple(blocks)
-
-    def _run_on(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
-        """A chunk at one member alone, which goes on where the last one was: the exchange is full with it."""
-        sequence, guests = spread.sequence, spread.guests
-        held = {member: guests[member].tokens for member in left if member in guests and guests[member].room}
-        master = choose_run(held, spread.blocks[-1].member if spread.blocks else -1)
-        if master is None or min(left.values()) < 1.0:
-            return ()
-        prefix = sequence.issued // len(guests)
-        most = chunk_within(self._times(), prefix, self._config.step_s, self._config.chunk_tokens)
-        stop = min(sequence.length, sequence.issued + min(most, guests[master].room))
-        left.update(dict.fromkeys(left, 0.0))
-        return (Block(master, sequence.issued, stop),)
 
     def _send(self, now_s: float, rows: list[ExchangeRow]) -> list[Effect]:
         group = self._roster.group

@@ -1,6 +1,9 @@
 """Whose chunk a group's step has, and how long it is, where the leader's steps are predicted."""
 
+import pytest
+
 from dunlin.cost.models import BatchCounts
+from dunlin.policies import group_turns
 from tests.services.instance.group.leading.scripted_group import ScriptedGroup, exchanges
 
 
@@ -27,12 +30,12 @@ def test_a_short_prompt_passes_a_long_one_that_came_before() -> None:
     assert prompt_order(group) == [short, long]
 
 
-def test_behind_a_long_prefix_one_member_computes_chunk_after_chunk() -> None:
+def test_a_chunk_is_bounded_by_the_predicted_time_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_turns, "LEAST_CHUNK_TOKENS", 8)
     group = ScriptedGroup(600, 600, times=PricedPrefixes(), groups__chunk_tokens=128, groups__step_s=0.14)
     group.place(1, tokens=900, max_tokens=1)
     group.run(9.0)
-    # Without the members that only answer for their tokens.
-    masters = [[member for member, rows in found.items() if rows] for found in exchanges(group)]
-    assert sorted(masters[0]) == [0, 1]
-    assert len(masters) > 4
-    assert all(len(members) == 1 for members in masters[1:])
+    chunks = [max(row[2] - row[1] for rows in found.values() for row in rows) for found in exchanges(group)]
+    assert chunks[0] == 128  # nothing is before it
+    assert 8 <= chunks[-2] <= chunks[1] < 64
+    assert sum(row[2] - row[1] for found in exchanges(group) for rows in found.values() for row in rows) == 900
