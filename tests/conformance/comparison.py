@@ -12,7 +12,14 @@ def comparable(event: Any) -> tuple[Any, ...]:
         counts = (event.prefill_rows, event.decode_rows, event.tokens_computed, event.cut_short)
         return ("StepDone", event.step, *map(tuple, rows), *counts)
     if isinstance(event, Interrupted):
-        return ("Interrupted", event.ticket, tuple(event.sequence), tuple(event.step), tuple(event.parked))
+        return (
+            "Interrupted",
+            event.ticket,
+            tuple(event.sequence),
+            tuple(event.step),
+            tuple(event.parked),
+            event.parked_step,
+        )
     if isinstance(event, TransferDone):
         return ("TransferDone", event.ticket, event.status)
     if isinstance(event, RemapDone):
