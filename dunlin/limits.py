@@ -121,6 +121,7 @@ SAMPLING: dict[str, WholeNumber | RealNumber] = {
     "frequency_penalty": RealNumber(-2.0, 2.0),
     "repetition_penalty": RealNumber(0.001, 10.0, above=True),  # less makes logits infinite
     "logprobs": WholeNumber(0, MOST_LOGPROBS),
+    "prompt_logprobs": WholeNumber(0, MOST_LOGPROBS),
     "min_tokens": WholeNumber(0, I32_MOST),
 }
 """The fields of `SamplingParams` that a client sets."""
@@ -157,6 +158,7 @@ def check_vocabulary(sampling: SamplingParams, stop_ids: I32, vocabulary: int) -
 def _check_tokens(place: Place, vocabulary: int) -> None:
     MAX_TOKENS("max_tokens", place.max_tokens)
     WholeNumber(1, len(place.tokens))("prompt_tokens", place.prompt_tokens)
+    WholeNumber(0, place.prompt_tokens - 1)("scored", place.scored)
     for token in (min(place.tokens), max(place.tokens)):
         if not 0 <= token < vocabulary:
             raise InvalidField("tokens", f"the model has no such token as {token}")
@@ -165,7 +167,7 @@ def _check_tokens(place: Place, vocabulary: int) -> None:
 def _check_sampling(sampling: SamplingParams) -> None:
     for name, check in _OF_SAMPLING.items():
         value = getattr(sampling, name)
-        if name != "logprobs" or value is not None:
+        if value is not None or name not in ("logprobs", "prompt_logprobs"):
             check(name, value)
     _check_count("logit_bias", sampling.bias_tokens, MOST_BIASES)
     if len(sampling.bias_tokens) != len(sampling.bias_values):

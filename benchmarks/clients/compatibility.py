@@ -43,7 +43,7 @@ QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 class ClientUnderTest:
     """A client: what pip installs, `alone` without dependencies, and the command that follows the environment's python.
 
-    `is_load`: it must never be refused anything. `is_served`: some of its requests must be answered.
+    `is_load`: it must never be refused anything.
     """
 
     name: str
@@ -51,7 +51,6 @@ class ClientUnderTest:
     command: tuple[str, ...]
     alone: tuple[str, ...] = ()
     is_load: bool = False
-    is_served: bool = True
 
     @property
     def version(self) -> str:
@@ -99,7 +98,7 @@ CLIENTS = (
     ClientUnderTest("litellm", ("litellm==1.106.2", "mcp"), _driver("litellm_package")),
     ClientUnderTest("langchain-openai", ("langchain-openai==1.7.3",), _driver("langchain_package")),
     ClientUnderTest("llama-index", ("llama-index-llms-openai-like==0.8.1",), _driver("llamaindex_package")),
-    ClientUnderTest("instructor", ("instructor==1.17.0",), _driver("instructor_package"), is_served=False),
+    ClientUnderTest("instructor", ("instructor==1.17.0",), _driver("instructor_package")),
     ClientUnderTest("guidellm chat", GUIDELLM, _guidellm("/v1/chat/completions"), is_load=True),
     ClientUnderTest("guidellm completions", GUIDELLM, _guidellm("/v1/completions"), is_load=True),
     ClientUnderTest("aiperf chat", AIPERF, _aiperf("chat", "--extra-inputs", "ignore_eos:true"), is_load=True),
@@ -200,7 +199,7 @@ def judge(client: ClientUnderTest, code: int, said: str, exchanges: Sequence[Rec
     row.broken += [f"{one.status} to {one.body}" for one in asked if one.status >= 500 and one.status != 504]
     if client.is_load:
         row.broken += [f"{one.status}: {one.answer[:200]!r}" for one in asked if 400 <= one.status < 500]
-    if client.is_served and not row.served:
+    if not row.served:
         row.broken.append("nothing was served")
     return row
 

@@ -74,6 +74,10 @@ def _wide() -> dict[str, Callable[[], HostileBody]]:
         "128 choices, 20 logprobs, whole": lambda: _wide_call(n=128, logprobs=20, max_tokens=60),
         "128 choices, 1,000 biases": lambda: _wide_call(n=128, logit_bias=bias, max_tokens=4),
         "128 choices of 900 tokens": lambda: _wide_call(n=128, prompt=[7] * 900, max_tokens=2),
+        "8,000 tokens echoed, 20 logprobs": lambda: _wide_call(
+            echo=True, logprobs=20, prompt=[7] * 8_000, max_tokens=1
+        ),
+        "64 prompts echoed, 20 logprobs, streamed": lambda: _echoed(prompt=[[7] * 200] * 64, stream=True),
     }
 
 
@@ -129,6 +133,10 @@ def _metadata(values: bytes, width: int = 1) -> HostileBody:
 
 def _wide_call(**fields: object) -> HostileBody:
     return HostileBody(COMPLETIONS, json.dumps({"prompt": "x", "temperature": 1.0, **fields}).encode())
+
+
+def _echoed(**fields: object) -> HostileBody:
+    return _wide_call(echo=True, logprobs=20, max_tokens=1, **fields)
 
 
 def _generate(width: int = 1, **fields: object) -> HostileBody:

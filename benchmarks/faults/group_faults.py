@@ -39,6 +39,8 @@ LONG, SHORT = 6, 6
 OUTPUT_TOKENS = 48
 ROLES = ("leader", "member", "engine of the leader", "engine of a member", "manager", "kvstore")
 STOP_S = 4.0
+HEARD_S = 0.5
+"""What a stream says later than that after a fault was computed after it."""
 PATIENCE_S = 120.0
 ELASTIC = ("--managers", "2", "--slots", str(SLOTS), "--preset", "elastic", "--deterministic")
 ALONE = ("--instances", "1", "--slots", str(16 * SLOTS), "--deterministic")
@@ -102,19 +104,27 @@ class GroupFaultCampaign:
             self.found.void += 1
             return
         await asyncio.sleep(self._draw.uniform(0.0, 1.0))  # any phase of a prompt, or of what follows it
-        at_s, met = self._load.now_s(), list(self._load.open.values())
+        at_s, met = self._load.now_s(), [record for record in self._load.open.values() if record.tokens]
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
         if fault == "stop":
             await asyncio.sleep(STOP_S)
             if not gone(pid):
                 os.kill(pid, signal.SIGCONT)
-        await self._load.until_finished(self._load.finished + LONG // 2)
+        await self._until_heard(met, at_s + HEARD_S)
         self.found.done += 1
-        silences = [silence_s(record, at_s) for record in met if record.tokens]
+        silences = [silence_s(record, at_s) for record in met]
         name = f"{fault} of {role}"
         self.found.silences_s.setdefault(name, []).extend(silences)
         say(f"{self.found.done:4} {name}: longest silence {max(silences, default=0.0):.2f} s")
+
+    async def _until_heard(self, records: list[RequestRecord], after_s: float) -> None:
+        """Wait until each stream has said something after that time, or ended."""
+        until_s = self._load.now_s() + PATIENCE_S
+        while self._load.now_s() < until_s and not self._load.failures:
+            if not any(record.token_s[-1] < after_s and self._load.is_open(record) for record in records):
+                return
+            await asyncio.sleep(0.05)
 
     async def _victim(self, role: str) -> int:
         """The process of that role; one of a group only while there is a group."""

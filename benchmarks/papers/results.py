@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from benchmarks.papers.conserve_scenes import Scene, System
 from benchmarks.papers.running import Plan, Row, Window, run
+
+R = TypeVar("R")
 
 
 class Found:
@@ -35,13 +37,34 @@ class Found:
         return sum(values) / len(values)
 
 
+class KeptRows(Generic[R]):
+    """Rows in a file of JSON lines (None: nowhere), with what they were made of; `read` makes a row of one there."""
+
+    def __init__(self, path: Path | None, read: Callable[[Mapping[str, Any]], R]) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._rows = {_key(line["run"]): read(line["row"]) for line in map(json.loads, lines)}
+
+    def has(self, made_of: Mapping[str, Any]) -> bool:
+        """Whether it is there."""
+        return _key(made_of) in self._rows
+
+    def row(self, made_of: Mapping[str, Any], make: Callable[[], R], plain: Callable[[R], Mapping[str, Any]]) -> R:
+        """The row that is there, or one that is made and kept as `plain` data."""
+        key = _key(made_of)
+        if key not in self._rows:
+            row = self._rows[key] = make()
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(json.dumps({"run": made_of, "row": plain(row)}) + "\n")
+        return self._rows[key]
+
+
 class Results:
     """The rows found so far, in a file of JSON lines (None: nowhere): a run that is there is not made again."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self._rows = {_key(line["run"]): _row(line["row"]) for line in map(json.loads, lines)}
+        self._kept = KeptRows(path, _row)
 
     def row(self, plan: Plan, scene: Scene, system: System, ideal: Row | None) -> Row:
         """The row, found or run."""
@@ -54,12 +77,7 @@ class Results:
             "preset": system.preset,
             "settings": [list(each) for each in system.settings],
         }
-        if _key(made_of) not in self._rows:
-            row = self._rows[_key(made_of)] = run(plan, scene, system, ideal)
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(json.dumps({"run": made_of, "row": asdict(row)}) + "\n")
-        return self._rows[_key(made_of)]
+        return self._kept.row(made_of, lambda: run(plan, scene, system, ideal), asdict)
 
 
 def _key(made_of: Mapping[str, Any]) -> str:

@@ -212,7 +212,7 @@ class Comparison:
         while time.monotonic() - began_s < self._seconds:
             count = len(references)
             spec = self._spec(WORKLOADS[name].part)
-            run = record_workload(self._cluster, name, spec, OTHERS_CPU, "--seed", str(_seed(name, count)))
+            run = record_workload(self._cluster, name, spec, {OTHERS_CPU}, "--seed", str(_seed(name, count)))
             self._kept(name, f"{name}-{count}")
             references.append(self._reference(name, count))
             if failed_requests(run):

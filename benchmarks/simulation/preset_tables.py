@@ -2,12 +2,16 @@
 file alone."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-_COLOURS = ("#1f5fa8", "#d9822b", "#2f8f5b", "#b03a5b", "#6d55a3", "#7a6a55", "#14919b")
-_MARKS = "osD^v<>"
+_COLOURS = (
+    "#1f5fa8", "#d9822b", "#2f8f5b", "#b03a5b", "#6d55a3", "#7a6a55", "#14919b",
+    "#84a9d1", "#eec08a", "#9dcbb0", "#d698ab", "#b9abd5", "#bdb3a6", "#8fcdd2",
+)  # fmt: skip
+_MARKS = "osD^v<>pPXdh8*"
 _CLASSES = ("", "batch")
 
 
@@ -62,21 +66,47 @@ _MEASURES: dict[str, Callable[[Row], str]] = {
 
 def _matrices(rows: Sequence[Row]) -> Iterator[str]:
     runs = _of(rows, "matrix")
-    for workload in _names(runs, "workload"):
-        mine = [row for row in runs if row["run"]["workload"] == workload]
+    for workload, overhead in dict.fromkeys((row["run"]["workload"], row["run"]["overhead"]) for row in runs):
+        mine = [row for row in runs if (row["run"]["workload"], row["run"]["overhead"]) == (workload, overhead)]
         seeds = _names(mine, "seed")
         lines = [_line(mine, preset, seeds) for preset in _names(mine, "preset")]
         run = mine[0]["run"]
-        header = ["preset", *(f"SLO met, seed {seed}" for seed in seeds), *_MEASURES]
-        yield f"{workload}, {run['seconds']:g} s at {run['rate']:g}/s\n\n" + _table(header, lines)
+        header = ["preset", *(f"SLO met, seed {seed}" for seed in seeds), *_LOST, *_MEASURES]
+        alike = f", every engine's overhead: {overhead}" if overhead else ""
+        title = f"{workload}, {run['seconds']:g} s at {run['rate']:g}/s{alike}"
+        yield f"{title}\n\n{_table(header, lines)}\n\n{_overheads(mine)}"
+
+
+_LOST = ("refused / expired / failed", "no first token", "clipped")
+
+
+def _lost(rows: Sequence[Row]) -> list[str]:
+    """What was lost or shortened, of all seeds together."""
+    totals = {
+        name: sum(int(row["figures"]["report"][name]) for row in rows)
+        for name in ("refused", "expired", "errors", "unanswered", "clipped")
+    }
+    ends = " / ".join(str(totals[name]) for name in ("refused", "expired", "errors"))
+    return [ends, str(totals["unanswered"]), str(totals["clipped"])]
+
+
+def _overheads(rows: Sequence[Row]) -> str:
+    """What each preset's engine was taken to add to its kernels: it tells presets apart as policies do."""
+    presets: dict[str, list[str]] = {}
+    for row in rows:
+        names = presets.setdefault(row["figures"].get("overhead") or "unknown", [])
+        if row["run"]["preset"] not in names:
+            names.append(row["run"]["preset"])
+    told = "; ".join(f"{overhead}: {', '.join(names)}" for overhead, names in presets.items())
+    return f"The engine's host adds: {told}."
 
 
 def _line(rows: Sequence[Row], preset: str, seeds: Sequence[Any]) -> list[str]:
-    """Shares per seed; all else of the first."""
+    """Shares per seed, what was lost of all seeds together, all else of the first."""
     by_seed = {row["run"]["seed"]: row for row in rows if row["run"]["preset"] == preset}
     shares = [f"{_share(by_seed[seed]):.1%}" if seed in by_seed else "-" for seed in seeds]
     first = by_seed[min(by_seed)]["figures"]
-    return [preset, *shares, *(measure(first) for measure in _MEASURES.values())]
+    return [preset, *shares, *_lost(list(by_seed.values())), *(measure(first) for measure in _MEASURES.values())]
 
 
 def _swept(rows: Sequence[Row]) -> str:
@@ -119,6 +149,8 @@ def _spread(values: Row, scale: float, names: Sequence[str] = ("p50", "p90", "p9
 
 
 def _digits(value: float) -> str:
+    if value == inf:
+        return "never"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
@@ -138,7 +170,8 @@ def _rates(rows: Sequence[Row]) -> list[Row]:
     """The sweep, with the matrix's run of the same trace and seed."""
     swept = _of(rows, "sweep")
     same = {(row["run"]["workload"], row["run"]["seed"]) for row in swept}
-    return [row for row in _of(rows, "matrix") if (row["run"]["workload"], row["run"]["seed"]) in same] + swept
+    matrix = [row for row in _of(rows, "matrix") if not row["run"]["overhead"]]
+    return [row for row in matrix if (row["run"]["workload"], row["run"]["seed"]) in same] + swept
 
 
 def _share(row: Row) -> float:
@@ -156,9 +189,9 @@ def _draw_matrix(rows: Sequence[Row], path: Path) -> None:
     """A group of bars per trace: the mean of the seeds, and a mark for each."""
     from matplotlib.figure import Figure
 
-    runs = _of(rows, "matrix")
+    runs = [row for row in _of(rows, "matrix") if not row["run"]["overhead"]]
     workloads, presets = _names(runs, "workload"), _names(runs, "preset")
-    figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(12, 4.4), dpi=110, layout="constrained")
     axis = figure.subplots()
     width = 0.84 / max(1, len(presets))
     for index, preset in enumerate(presets):
@@ -171,7 +204,7 @@ def _draw_matrix(rows: Sequence[Row], path: Path) -> None:
     axis.set(xticks=range(len(workloads)), ylabel="requests that met the objective, %", ylim=(0, 101))
     axis.set_xticklabels(workloads)
     axis.grid(axis="y", alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=len(presets), frameon=False, fontsize=9)
+    figure.legend(loc="outside upper center", ncols=7, frameon=False, fontsize=9)
     figure.savefig(path)
 
 

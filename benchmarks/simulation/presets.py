@@ -1,12 +1,12 @@
 """Presets against each other on shared traces, in virtual time: tune each, then compare, then raise the load.
 
 Every preset is tuned by the same rule: what met the objective most often in a part of the trace that is not reported.
-With `--defaults` no preset is tuned: all have the same budget, but for those that never cut a prompt. Each run is a
-line of the results file and is not simulated again, so a run that was cut short goes on. Nothing here depends on the
-clock of the machine.
+With `--defaults` no preset is tuned: all have the same budget, but for those that never cut a prompt. All are told what
+was promised (`instance.objectives`). Each run is a line of the results file and is not simulated again, so a run that
+was cut short goes on. Nothing here depends on the clock of the machine.
 
     python -m benchmarks.simulation.presets tune   --traces DIR --results FILE
-    python -m benchmarks.simulation.presets matrix --traces DIR --results FILE
+    python -m benchmarks.simulation.presets matrix --traces DIR --results FILE --seeds 0,1,2 --seconds 90
     python -m benchmarks.simulation.presets sweep  --traces DIR --results FILE
     python -m benchmarks.simulation.presets batch  --traces DIR --results FILE
     python -m benchmarks.simulation.presets show   --results FILE --out DIR      tables on stdout, pictures into DIR
@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulation.preset_tables import print_tables
+from dunlin.policies.presets import PRESETS as POLICIES
 from dunlin.workload.loadgen.slo import parse_slos
 from dunlin.workload.traffic.workload_spec import read_workload
 from simulator.study.report import PresetFigures, figures
 from simulator.study.run_case import run_case
 from simulator.study.sweep import Case
 
-PRESETS = ("chunked", "round_robin", "shortest_queue", "vllm", "fifo", "llumnix", "distserve")
+PRESETS = tuple(POLICIES)
 INSTANCES = 4
 HOST_BYTES = 128_000_000_000
 TUNING_SEED = 7
@@ -143,32 +144,36 @@ class PresetBench:
     def tune(self) -> None:
         """Find each preset's settings for each trace."""
         for workload in self._workloads():
-            for preset in PRESETS:
+            for preset in self._presets():
                 print(f"{workload.name} {preset}: {dict(self._tuned(workload, preset))}")
 
     def matrix(self) -> None:
         """Each preset with its settings on each trace."""
         for workload in self._workloads():
-            for preset in PRESETS:
+            for preset in self._presets():
                 self._report("matrix", workload, preset, workload.reported[2])
 
     def sweep(self) -> None:
         """One trace at several rates."""
         for rate in SWEEP_RATES:
-            for preset in PRESETS:
+            for preset in self._presets():
                 self._report("sweep", SWEPT, preset, rate)
 
     def batch(self) -> None:
         """Interactive requests of one trace, and beside them a class without an objective."""
         workload = SWEPT
-        for preset in ("online_only", "shortest_queue", "chunked"):
+        for preset in ("online_only", "shortest_queue", "chunked", "vllm++", "conserve", "unified"):
             self._report("batch", workload, preset, workload.reported[2])
 
     def _report(self, stage: str, workload: Workload, preset: str, rate: float) -> None:
         # What waits nowhere for batch work is tuned as the preset that differs in admission alone.
         settings = self._tuned(workload, "shortest_queue" if preset == "online_only" else preset)
         seconds = min(self._options.seconds, workload.reported[1])
-        self._run(workload, PresetRun(stage, workload.name, preset, settings, rate, self._options.seed, seconds))
+        for seed in self._options.seeds:
+            self._run(workload, PresetRun(stage, workload.name, preset, settings, rate, seed, seconds))
+
+    def _presets(self) -> Sequence[str]:
+        return self._options.preset or PRESETS
 
     def _workloads(self) -> Iterator[Workload]:
         return (one for name, one in WORKLOADS.items() if name in (self._options.only or WORKLOADS))
@@ -179,7 +184,8 @@ class PresetBench:
         """The base with the value of the grid that meets the objective most often; then by the sooner end."""
         ((name, values),) = grid.items()
         tried = [{**base, name: value} for value in values]
-        _, seconds, rate = workload.tuned
+        _, lasts, rate = workload.tuned
+        seconds = min(self._options.tune_seconds, lasts)
         rows = [
             self._run(workload, PresetRun("tune", workload.name, preset, _settings(one), rate, TUNING_SEED, seconds))
             for one in tried
@@ -222,8 +228,14 @@ def _case(workload: Workload, run: PresetRun) -> Case:
         seed=run.seed,
         tier_bytes=HOST_BYTES,
         overhead=run.overhead,
-        settings=run.settings,
+        settings=run.settings + _promised(workload),
     )
+
+
+def _promised(workload: Workload) -> Settings:
+    """The objective, as instances are told it: the policies that hold steps to one read it there."""
+    promised = parse_slos([workload.slo])[""]
+    return (("instance.objectives.ttft_s", promised.ttft), ("instance.objectives.tpot_s", promised.tpot))
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:
@@ -234,6 +246,10 @@ def _key(run: Mapping[str, Any]) -> str:
     return json.dumps(run, sort_keys=True)
 
 
+def _seeds(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(","))
+
+
 def main() -> int:
     """What is asked for; exit code 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,8 +257,10 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, default=Path(), help="where the traces are")
     parser.add_argument("--results", type=Path, required=True, help="what was simulated, a JSON line each")
     parser.add_argument("--only", action="append", default=[], choices=tuple(WORKLOADS), help="these workloads alone")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the reported part")
+    parser.add_argument("--preset", action="append", default=[], choices=PRESETS, help="these presets alone")
+    parser.add_argument("--seeds", type=_seeds, default=(0,), help="of what is drawn from the reported part: 0,1,2")
     parser.add_argument("--seconds", type=float, default=300.0, help="no more than so much of the reported part")
+    parser.add_argument("--tune-seconds", type=float, default=60.0, help="no more than so much of what tuning sees")
     parser.add_argument("--defaults", action="store_true", help="tune no preset")
     parser.add_argument("--overhead", default="", help="of every preset's engine alike, as `dunlin sim` takes it")
     parser.add_argument("--out", type=Path, help="where `show` puts pictures")

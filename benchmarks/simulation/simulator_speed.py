@@ -1,5 +1,5 @@
 """How fast the twin runs, and how large: `python -m benchmarks.simulation.simulator_speed [--instances N]
-[--requests N] | --chat`.
+[--requests N] | --chat [N,N,…]`.
 
 The cores of a whole cluster in one process, in virtual time: nothing is opened and nobody waits. Seconds are of
 processor time, which other work on the machine does not take away; memory is the most that the process ever held.
@@ -11,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from random import Random
@@ -23,7 +23,8 @@ from dunlin.workload.traffic.trace import Arrival
 from simulator.cluster.spec import ClusterSpec, spec_of
 from simulator.study.run import SimSpec, simulate
 
-CHAT_INSTANCES, CHAT_REQUESTS, CHAT_RATE = 4, 1000, 20.0
+CHAT_INSTANCES, CHAT_REQUESTS, CHAT_RATE = 4, 1000, 5.0
+"""The rate is an instance's. Large fleets have four requests for each instance."""
 CHAT_LENGTHS = UniformLengths((500, 1500), (40, 400))
 """About 1,000 tokens in and 220 out, as a question and its answer."""
 SHORT_LENGTHS = FixedLengths(512, 16)
@@ -94,19 +95,33 @@ def one_run(spec: ClusterSpec, jobs: Iterator[Job], says: bool = False) -> Speed
     )
 
 
-def chat(repeats: int) -> list[SpeedRun]:
+def chat(instances: int, repeats: int) -> list[SpeedRun]:
     """The same run several times: only the time that it takes differs."""
-    spec = cluster_of(CHAT_INSTANCES)
+    spec = cluster_of(instances)
     config = spec.engine.ready
+    requests, rate = max(CHAT_REQUESTS, 4 * instances), instances * CHAT_RATE
     return [
         one_run(
             spec,
-            iter_jobs(
-                arrivals(CHAT_REQUESTS, CHAT_RATE, CHAT_LENGTHS), config.max_positions, config.vocabulary, seed=1
-            ),
+            iter_jobs(arrivals(requests, rate, CHAT_LENGTHS), config.max_positions, config.vocabulary, seed=1),
         )
         for _ in range(repeats)
     ]
+
+
+def _show(runs: Sequence[SpeedRun]) -> None:
+    for run in runs:
+        print(
+            f"{run.instances} instances, {run.requests} requests ({run.failed} failed, complete: {run.is_complete}), "
+            f"{run.tokens} tokens, {run.simulated_s:.1f} s simulated: {run.events} events, {run.cpu_s:.1f} s CPU, "
+            f"{run.peak_mib} MiB, {run.requests_per_min:,.0f} requests/min"
+        )
+    median = statistics.median(run.requests_per_min for run in runs)
+    print(f"{runs[0].instances} instances: median {median:,.0f} requests/min of CPU", flush=True)
+
+
+def _counts(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
 
 
 def large(instances: int, requests: int, over_s: float) -> SpeedRun:
@@ -128,21 +143,27 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=8192)
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--over", type=float, default=20.0, metavar="S", help="simulated seconds in which they come")
-    parser.add_argument("--chat", action="store_true", help="instead: requests a minute, four instances that chat")
+    parser.add_argument(
+        "--chat",
+        type=_counts,
+        nargs="?",
+        const=[CHAT_INSTANCES],
+        metavar="N,N",
+        help=f"instead: requests a minute of so many instances that chat (default: {CHAT_INSTANCES})",
+    )
     parser.add_argument("--repeats", type=int, default=5, help="of --chat")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    runs = chat(options.repeats) if options.chat else [large(options.instances, options.requests, options.over)]
+    if options.chat:
+        groups = [chat(instances, options.repeats) for instances in options.chat]
+    else:
+        groups = [[large(options.instances, options.requests, options.over)]]
+    runs = [run for group in groups for run in group]
     if options.json:
         print(json.dumps([asdict(run) for run in runs]))
         return
-    for run in runs:
-        print(
-            f"{run.instances} instances, {run.requests} requests ({run.failed} failed, complete: {run.is_complete}), "
-            f"{run.tokens} tokens, {run.simulated_s:.1f} s simulated: {run.events} events, {run.cpu_s:.1f} s CPU, "
-            f"{run.peak_mib} MiB, {run.requests_per_min:,.0f} requests/min"
-        )
-    print(f"median {statistics.median(run.requests_per_min for run in runs):,.0f} requests/min of CPU")
+    for group in groups:
+        _show(group)
     raise SystemExit(not all(run.is_complete for run in runs))
 
 

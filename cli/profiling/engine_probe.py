@@ -402,9 +402,10 @@ class EngineProbe:
         if slot < 0:
             slot = self._random.randrange(self.ready.slots - span + 1)
         tokens = i32(self._random.choices(range(self.ready.vocabulary), k=row.past + row.new))
-        extents = {"extent_start": i64([slot]), "extent_length": i64([row.past])} if row.past else {}
+        starts, lengths = (i64([slot]), i64([row.past])) if row.past else (i64(), i64())
         sampling = SamplingParams(temperature=1.0, seed=self._count)
-        return self._count, Open(self._count, tokens, len(tokens), 1 << 20, sampling, **extents), slot
+        opened = Open(self._count, tokens, len(tokens), 1 << 20, sampling, extent_start=starts, extent_length=lengths)
+        return self._count, opened, slot
 
     def _run(self, groups: Sequence[list[Message]]) -> Iterator[tuple[StepDone, float]]:
         """Send and take answers as the instance does, never more than two steps outstanding; when each came."""

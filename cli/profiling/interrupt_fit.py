@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum, sqrt
-from statistics import mean, median
+from statistics import linear_regression, mean, median
 
 from cli.profiling.engine_probe import EngineProbe
 from dunlin.cost.interrupts import InterruptTimes, LayerPieces
@@ -136,13 +136,14 @@ def fit_answer(times: InterruptTimes, trials: Sequence[InterruptTrial]) -> Inter
 
 def _line(lengths: Sequence[int], delays: Sequence[float]) -> tuple[float, float]:
     """(height at 0, slope) of the least squares, neither below 0."""
-    middle, height = mean(lengths), mean(delays)
-    spread = fsum((x - middle) ** 2 for x in lengths)
-    slope = fsum((x - middle) * y for x, y in zip(lengths, delays, strict=True)) / spread if spread else 0.0
-    slope = max(0.0, slope)
-    if slope * middle > height:
-        return 0.0, fsum(x * y for x, y in zip(lengths, delays, strict=True)) / fsum(x * x for x in lengths)
-    return height - slope * middle, slope
+    if len(lengths) == 1:
+        return delays[0], 0.0
+    slope, height = linear_regression(lengths, delays)
+    if slope < 0.0:
+        return mean(delays), 0.0
+    if height < 0.0:
+        return 0.0, linear_regression(lengths, delays, proportional=True).slope
+    return height, slope
 
 
 def _fitting(probe: EngineProbe, prompts: Sequence[int]) -> list[int]:

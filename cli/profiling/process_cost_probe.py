@@ -8,7 +8,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,17 +114,17 @@ def _fill_slab(cluster: ClusterProcess, slots: int, client_cpu: int) -> None:
 
 def run_workload(cluster: ClusterProcess, name: str, spec: str, cpu: int, seed: int) -> RecordedRun:
     """Run a workload live, from that core. Raises ValueError unless all of its requests ended well."""
-    run = record_workload(cluster, name, spec, cpu, "--seed", str(seed))
+    run = record_workload(cluster, name, spec, {cpu}, "--seed", str(seed))
     if failed_requests(run):
         raise ValueError(f"{failed_requests(run)} requests of the load {name} failed: see {cluster.data_dir}")
     return run
 
 
-def record_workload(cluster: ClusterProcess, name: str, spec: str, cpu: int, *flags: str) -> RecordedRun:
-    """Run a workload live, from that core. Raises ValueError if it left no record."""
+def record_workload(cluster: ClusterProcess, name: str, spec: str, cpus: Collection[int], *flags: str) -> RecordedRun:
+    """Run a workload live, from those cores. Raises ValueError if it left no record."""
     record = cluster.data_dir / f"{name}.jsonl"
     command = dunlin_command("replay", spec, "--data-dir", str(cluster.data_dir), "--record", str(record), *flags)
-    pinned: Callable[[], None] = lambda: os.sched_setaffinity(0, {cpu})  # noqa: E731
+    pinned: Callable[[], None] = lambda: os.sched_setaffinity(0, cpus)  # noqa: E731
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=pinned)
     if not record.exists():
         raise ValueError(f"the load {name} failed: {done.stderr[-2000:]}")

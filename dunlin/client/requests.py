@@ -19,10 +19,11 @@ class Options(TypedDict, total=False):
     """Options of a generation; one that is missing or None has the server's default.
 
     `max_tokens`: by default what the context leaves. `temperature` 0 is greedy. `seed`: the same one draws the same
-    tokens. `logprobs`: 0 for the chosen token's, n for the n best besides. `timeout_s`: the server gives up then.
-    `ttft_objective_s` and `tpot_objective_s`: seconds within which the first token, and each further one, should come;
-    the server refuses those below its least. `idempotency_key`: the tenant's own name for the request; sent again with
-    the same one, it gets the same answer. `structured_output` is what the text must match: one of `{"json": schema}`
+    tokens. `logprobs`: 0 for the chosen token's, n for the n best besides; `prompt_logprobs` alike of the prompt's.
+    `timeout_s`: the server gives up then. `ttft_objective_s` and `tpot_objective_s`: seconds within which the first
+    token, and each further one, should come; the server refuses those below its least. `idempotency_key`: the tenant's
+    own name for the request; sent again with the same one, it gets the same answer. `structured_output` is what the
+    text must match: one of `{"json": schema}`
     (a dict, or its text), `{"json_object": True}`, `{"regex": …}`, `{"choice": […]}` and `{"grammar": …}`. No stop ends
     the text before `min_tokens`; tokens outside `allowed_token_ids`, and `bad_words`, are not generated.
     """
@@ -50,9 +51,10 @@ class Options(TypedDict, total=False):
     min_tokens: int | None
     allowed_token_ids: Sequence[int]
     bad_words: Sequence[str]
+    prompt_logprobs: int | None
 
 
-INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs", "min_tokens")
+INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs", "min_tokens", "prompt_logprobs")
 NUMBER_OPTIONS = (
     "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "timeout_s",
     "ttft_objective_s", "tpot_objective_s",

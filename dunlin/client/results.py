@@ -13,6 +13,9 @@ class Generation:
 
     `tokens` has every generated token: also the stop token, and those whose text a stop string cut off. An instance had
     the KV of `cached_tokens` of the prompt already.
+
+    `prompt_logprobs`, `prompt_ranks` (1: no token was likelier) and `prompt_top_logprobs` are empty unless asked for,
+    else one entry per token of the prompt after the first.
     """
 
     request: str
@@ -23,6 +26,9 @@ class Generation:
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     cached_tokens: int = 0
+    prompt_logprobs: tuple[float, ...] = ()
+    prompt_ranks: tuple[int, ...] = ()
+    prompt_top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -37,6 +43,9 @@ class GenerationBuilder:
     top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     finish: FinishReason = FinishReason.RUNNING
     cached_tokens: int = 0
+    prompt_logprobs: F32 = field(default_factory=f32)
+    prompt_ranks: I32 = field(default_factory=i32)
+    prompt_top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
 
     def add(self, event: GenerateEvent) -> None:
         """Append the next event."""
@@ -46,6 +55,10 @@ class GenerationBuilder:
         self.tokens.extend(event.tokens)
         self.logprobs.extend(event.logprobs)
         self.top_logprobs.extend(top_logprobs_of(event))
+        if event.prompt_logprobs:
+            self.prompt_logprobs.extend(event.prompt_logprobs)
+            self.prompt_ranks.extend(event.prompt_ranks)
+            self.prompt_top_logprobs.extend(prompt_top_logprobs_of(event))
 
     def build(self) -> Generation:
         """The answer so far."""
@@ -58,6 +71,9 @@ class GenerationBuilder:
             tuple(self.logprobs),
             tuple(self.top_logprobs),
             self.cached_tokens,
+            tuple(self.prompt_logprobs),
+            tuple(self.prompt_ranks),
+            tuple(self.prompt_top_logprobs),
         )
 
 
@@ -68,3 +84,11 @@ def top_logprobs_of(event: GenerateEvent) -> Iterator[tuple[tuple[int, float], .
         stop = start + count
         yield tuple(zip(event.top_token[start:stop], event.top_logprob[start:stop], strict=True))
         start = stop
+
+
+def prompt_top_logprobs_of(event: GenerateEvent) -> Iterator[tuple[tuple[int, float], ...]]:
+    """For each prompt token of the event, the likeliest (token, log-probability) pairs there."""
+    best = len(event.prompt_top_token) // len(event.prompt_logprobs)
+    pairs = list(zip(event.prompt_top_token, event.prompt_top_logprob, strict=True))
+    for at in range(len(event.prompt_logprobs)):
+        yield tuple(pairs[at * best : (at + 1) * best])

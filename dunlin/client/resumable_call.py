@@ -31,6 +31,7 @@ class ResumableCall:
         self._patience_s = patience_s
         self._started_s = self._heard_s = now_s
         self._tokens = i32()
+        self._scored = 0
         self._request = ""
         self._seed = request.seed
         self._failures = 0
@@ -45,14 +46,20 @@ class ResumableCall:
         if left_s is not None:
             left_s = max(0.001, left_s - (now_s - self._started_s))
         return replace(
-            original, seed=self._seed, timeout_s=left_s, resume_request=self._request, resume_tokens=self._tokens[:]
+            original,
+            seed=self._seed,
+            timeout_s=left_s,
+            resume_request=self._request,
+            resume_tokens=self._tokens[:],
+            resume_scored=self._scored,
         )
 
     def on_event(self, now_s: float, event: GenerateEvent) -> GenerateEvent | None:
         """Take in a dispatcher's event; the event for the caller, None if it is a keepalive."""
         self._heard_s = now_s
         self.is_done = event.finish is not FinishReason.RUNNING
-        is_empty = not (event.text or event.tokens or event.finish is not FinishReason.RUNNING)
+        has_output = event.text or event.tokens or event.prompt_logprobs
+        is_empty = not (has_output or event.finish is not FinishReason.RUNNING)
         if event.request and not is_empty:
             self._failures = 0
         if not self._request and event.request:
@@ -62,6 +69,7 @@ class ResumableCall:
         if is_empty:
             return None
         self._tokens.extend(event.tokens)
+        self._scored += len(event.prompt_logprobs)
         return event
 
     def on_failure(self, now_s: float, failed: CallFailed, endpoint: str) -> float:

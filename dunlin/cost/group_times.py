@@ -32,14 +32,10 @@ def prefill_work(degree: int, lengths: Sequence[int]) -> GroupWork:
     peers = [PeerWork() for _ in range(degree - 1)]
     for length in lengths:
         stripe = range(0, length, degree)
-        count = len(stripe)
-        own.prefill_rows += 1
-        own.prefill_tokens += count
-        own.self_products += count * count
-        own.prefix_products += sum(stripe) - count * (count - 1) // 2
+        own.add_stripe(stripe)
         for peer in peers:
             peer.keys_in += length // degree
-            peer.keys_out += count
+            peer.keys_out += len(stripe)
     return GroupWork(own, peers)
 
 

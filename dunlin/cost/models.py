@@ -37,6 +37,14 @@ class BatchCounts:
         self.prefix_products += tokens * prefix
         self.self_products += tokens * tokens
 
+    def add_stripe(self, positions: range) -> None:
+        """Count a row that computes the tokens at these positions, each after all tokens before it."""
+        count = len(positions)
+        self.prefill_rows += 1
+        self.prefill_tokens += count
+        self.prefix_products += sum(positions) - count * (count - 1) // 2
+        self.self_products += count * count
+
     def add_decode(self, context: int) -> None:
         """Count a row that computes one token attending to `context` tokens, itself included."""
         self.decode_rows += 1

@@ -61,6 +61,15 @@ class PrefixChain:
             return links[blocks]
         return extend_chain(links[blocks], tokens[blocks * BLOCK_TOKENS : stop])
 
+    def blocks(self, start: bytes, tokens: Sequence[int], first: int, last: int) -> list[bytes]:
+        """The chains of the text's first `first` to `last` blocks, in order: `chain_at` of each number of whole blocks.
+
+        Raises:
+            ValueError: there are fewer than `last` blocks.
+        """
+        self.chain_at(start, tokens, last * BLOCK_TOKENS)
+        return self._links[first : last + 1]
+
     def _grow(self, tokens: Sequence[int], blocks: int) -> None:
         """All missing links at once: their tokens become bytes in one go."""
         links, at = self._links, 0

@@ -41,6 +41,9 @@ class Place:
     completion window is about to end. `ttft_objective_s` and `tpot_objective_s` are the request's own objectives; 0:
     the cluster's.
 
+    With `sampling.prompt_logprobs` the dispatcher has the log-probabilities of the first `scored` prompt tokens after
+    the very first, and wants the others.
+
     `group`: the elastic group that the manager chose for it, whose leader the receiver is; 0: the instance alone.
 
     The client had waited for its next token when this was sent: `queued_s` for the first dispatch, and since then, or
@@ -70,6 +73,7 @@ class Place:
     queued_s: float = number(24, default=0.0)
     lost_s: float = number(25, default=0.0)
     group: int = number(26, default=0)
+    scored: int = number(27, default=0)
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST, hold=Hold.ENDS)
@@ -88,7 +92,7 @@ class Adopt:
     It becomes attempt `attempt` of the sender's `request`. With `key` "", the tenant's request with the idempotency key
     `idempotency` is meant. The client has `length` tokens, prompt included, of which `received` were generated; `chain`
     is their chained hash (`dunlin.kv.prefix_hash`, from the tenant's root without weights): the proof that the client
-    is the request's own.
+    is the request's own. It has the log-probabilities of `scored` prompt tokens.
     """
 
     request: int = number(1)
@@ -101,6 +105,7 @@ class Adopt:
     idempotency: str = number(8, default="")
     digest: bytes = number(9, default=b"")
     why: Why | None = number(10, default=None)
+    scored: int = number(11, default=0)
 
 
 @message(event=2, about=Subject.RECEIVERS_REQUEST, hold=Hold.BEGINS)
@@ -156,6 +161,22 @@ class Tokens:
     top_count: I32 = number(7, default_factory=i32)
     top_token: I32 = number(8, default_factory=i32)
     top_logprob: F32 = number(9, default_factory=f32)
+
+
+@message(event=33)
+class PromptScored:
+    """Log-probabilities of the attempt's prompt tokens from `start` on, before its first token; columns as in
+    `PromptScores`.
+    """
+
+    request: int = number(1)
+    attempt: int = number(2)
+    start: int = number(3)
+    best: int = number(4)
+    logprob: F32 = number(5)
+    rank: I32 = number(6)
+    top_token: I32 = number(7, default_factory=i32)
+    top_logprob: F32 = number(8, default_factory=f32)
 
 
 @message(event=5)

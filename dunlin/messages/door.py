@@ -4,6 +4,7 @@ The doors (gRPC, HTTP) own text, templates and stop strings; the core owns the r
 """
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -43,7 +44,8 @@ class Submit:
     `call_tokens` prompt tokens in all: the tenant's quota must suffice for all of them, or the first is refused. (The
     requests of a call with an `idempotency` may wait for adoption queries in between: each is then checked by itself.)
 
-    `ttft_objective_s` and `tpot_objective_s` are the client's or its tenant's; None: the cluster's.
+    `ttft_objective_s` and `tpot_objective_s` are the client's or its tenant's; None: the cluster's. Of the prompt's
+    log-probabilities, where it wants any, the client has the first `scored`.
     """
 
     tokens: I32
@@ -65,6 +67,7 @@ class Submit:
     rises_after_s: float | None = None
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
+    scored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,47 @@ class SubmitRejected:
     field: str = ""
 
 
+@dataclass(slots=True)
+class PromptLogprobs:
+    """Log-probabilities of consecutive tokens of a prompt: columns as in `dunlin.messages.types.PromptScores`, with
+    `best` alternatives to each token.
+    """
+
+    best: int
+    logprob: F32 = field(default_factory=f32)
+    rank: I32 = field(default_factory=i32)
+    top_token: I32 = field(default_factory=i32)
+    top_logprob: F32 = field(default_factory=f32)
+
+    def __len__(self) -> int:
+        return len(self.logprob)
+
+    def extend(self, later: "PromptLogprobs") -> None:
+        """Append those of the tokens that follow."""
+        self.best = later.best
+        self.logprob.extend(later.logprob)
+        self.rank.extend(later.rank)
+        self.top_token.extend(later.top_token)
+        self.top_logprob.extend(later.top_logprob)
+
+    def tops(self, most: int) -> Iterator[list[tuple[int, float]]]:
+        """For each token the likeliest (token, log-probability) pairs there, best first, at most so many."""
+        for start in range(0, len(self.logprob) * self.best, self.best) if self.best else ():
+            stop = start + min(most, self.best)
+            yield list(zip(self.top_token[start:stop], self.top_logprob[start:stop], strict=True))
+        if not self.best:
+            yield from ([] for _ in self.logprob)
+
+    def part(self, start: int, stop: int | None = None) -> "PromptLogprobs":
+        """Those of tokens `[start, stop)`, counted from the first of these."""
+        tops = slice(start * self.best, None if stop is None else stop * self.best)
+        columns = self.logprob[start:stop], self.rank[start:stop], self.top_token[tops], self.top_logprob[tops]
+        return PromptLogprobs(self.best, *columns)
+
+
 @record
 class Delta:
-    """New tokens for a reader, in order.
+    """New tokens for a reader, in order; before the first one the log-probabilities of `prompt` tokens, where wanted.
 
     `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE. `top_count[i]` entries of
     `top_token` and `top_logprob` belong to token i. An instance had the KV of `cached_tokens` of the prompt already.
@@ -152,6 +193,7 @@ class Delta:
     finish: FinishReason = FinishReason.RUNNING
     detail: str = ""
     cached_tokens: int = 0
+    prompt: PromptLogprobs | None = None
 
 
 _NO_INTS, _NO_FLOATS = i32(), f32()
@@ -168,6 +210,7 @@ __all__ = [
     "CancelById",
     "CancelResult",
     "Delta",
+    "PromptLogprobs",
     "Quota",
     "Quotas",
     "RefusedAtDoor",

@@ -22,6 +22,7 @@ from dunlin.messages.types import (
     Keep,
     Payload,
     Priority,
+    PromptScores,
     Region,
     RemapPhase,
     SamplingParams,
@@ -48,7 +49,8 @@ class Open:
     token in `stop_ids` ends the sequence with STOP, the token at `max_tokens` with LENGTH. The extents are the slots in
     which the KV of the first tokens lies already, in order: written for another sequence with the same beginning, or
     for this one before the engine was restarted. An extent from -1 is of tokens whose KV lies at other engines. Rows
-    may start after them; nothing is written there.
+    may start after them; nothing is written there. With `sampling.prompt_logprobs` those of the `scored` tokens after
+    the first are known and not computed again, and no row may start after token `scored` before the next are computed.
     """
 
     sequence: int = number(1)
@@ -59,6 +61,7 @@ class Open:
     stop_ids: I32 = number(6, default_factory=i32)
     extent_start: I64 = number(7, default_factory=i64)
     extent_length: I64 = number(8, default_factory=i64)
+    scored: int = number(9, default=0)
 
 
 @message(command=3)
@@ -87,8 +90,10 @@ class Step:
     Span j says that tokens `span_start[j]:span_stop[j]:span_stride[j]` of row `span_row[j]`'s sequence lie at
     `peers[span_holder[j]]`; the tokens of no span lie here. MASTERS: in every layer the row's queries go to the holder,
     which answers for the span by its own step's `serve`. RING: the spans are the other stripes of what the members'
-    steps compute together, whose K/V come here while the row's own go there; a row with a stride writes its extents
-    for this step alone, and what stays of the stripes is what `keep` names. Either goes through transit rooms: this
+    steps compute together, whose K/V come here while the row's own go there; but tokens before the stripes, where
+    `span_asked[j]` = 1, lie at their holder, which is asked for them as by MASTERS. A row with stripes elsewhere writes
+    its extents for this step alone, and what stays of the stripes is what `keep` names; one without is as by MASTERS.
+    Either goes through transit rooms: this
     engine writes for `peers[i]` into that one's room `peer_room[i]` and reads `own_room[i]`. `exchange` is the number
     that the members' steps of one iteration share. Single rows of such a step leave it as by DISCARD; an Interrupt of
     all rows also ends what it serves, but the whole step can be suspended by its number; and where a member's step ends
@@ -130,6 +135,8 @@ class Step:
     serve: Serve | None = number(33, default=None)
     preemptible: bool = number(34, default=False)
     """Rows may leave it at a safepoint even if it has decode rows alone; such a step has no safepoint otherwise."""
+    span_asked: I8 = number(35, default_factory=i8)
+    """Empty: no span of a ring, every span of masters."""
 
 
 @message(event=2, hot=True)
@@ -142,7 +149,7 @@ class StepDone:
     before their end (at an `Interrupt`, or because a peer is gone), which computed nothing that counts. `top_count[i]`
     of the entries of `top_token` and `top_logprob` belong to row i. `compute_s` is the engine's time in the step,
     `idle_s` its wait before it. `cut_short`: a step with peers ended before its last layer, and could perhaps not tell
-    them: they may wait for it.
+    them: they may wait for it. `scores`: log-probabilities of prompt tokens, of the rows that asked for them.
     """
 
     step: int = number(1)
@@ -162,6 +169,7 @@ class StepDone:
     failed: I64 = number(15, default_factory=i64)
     left: I64 = number(16, default_factory=i64)
     cut_short: bool = number(17, default=False)
+    scores: PromptScores | None = number(18, default=None)
 
 
 @message(command=5, about=Subject.SEQUENCES, reserved=(1,))

@@ -28,7 +28,8 @@ class InstanceReport:
     predictions of steps with prompts and of decode rows alone, `learnt_steps_total` the steps that taught it, also by
     processes before. `guest_slots` of the slots that are not free are set aside for sequences of its elastic group. Of
     a group's leader: `spread_waiting` long requests wait for room at the members, `spread_running` have some; neither
-    are among those that wait or run here.
+    are among those that wait or run here. `dop_changes_total` rows of those had another number of members than the row
+    before.
     """
 
     ready: bool = number(1, default=False)
@@ -102,6 +103,7 @@ class InstanceReport:
     guest_slots: int = number(92, default=0)
     spread_waiting: int = number(93, default=0)
     spread_running: int = number(94, default=0)
+    dop_changes_total: int = number(97, default=0)
 
 
 @message(command=3)

@@ -32,6 +32,18 @@ from dunlin.messages.types import (
 
 PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
 
+_GROUP_SHIFT = 32
+
+
+def number_in_group(group: int, count: int) -> int:
+    """The number of a group's guest or exchange, which no other group gives. `count` starts at 1."""
+    return (group << _GROUP_SHIFT) + count
+
+
+def group_of(number: int) -> int:
+    """The group that gave a number by `number_in_group`; 0: an instance gave it, to a sequence of its own."""
+    return number >> _GROUP_SHIFT
+
 
 @message(command=2, event=6, about=Subject.DISPATCHERS_REQUEST)
 class Reserve:
@@ -286,9 +298,10 @@ class GroupStep:
 
     Row i computes tokens `start[i]:stop[i]:stride[i]` of guest `sequence[i]` as its master, or as its stripe of a ring.
     Span j: tokens `span_start[j]:span_stop[j]:span_stride[j]` of row `span_row[j]` lie at member `span_member[j]`, or
-    are its stripe. Served part k: the queries `serve_start[k]:serve_stop[k]` of member `serve_member[k]`'s row of guest
-    `serve_sequence[k]` attend over the tokens `[serve_span_start, serve_span_stop)` that lie here, for those l with
-    `serve_span_part[l]` = k. Of a ring, tokens `[keep_start, keep_stop)` of row `keep_row` stay here after the step.
+    are its stripe (of a ring's spans, those with `span_asked[j]` = 1 lie there). Served part k: the queries
+    `serve_start[k]:serve_stop[k]:serve_stride[k]` of member `serve_member[k]`'s row of guest `serve_sequence[k]` attend
+    over the tokens `[serve_span_start, serve_span_stop)` that lie here, for those l with `serve_span_part[l]` = k. Of a
+    ring, tokens `[keep_start, keep_stop)` of row `keep_row` stay here after the step.
 
     `exchange` numbers the group's steps; a member computes them in the order in which they come.
     """
@@ -316,6 +329,9 @@ class GroupStep:
     keep_row: I32 = number(21, default_factory=i32)
     keep_start: I64 = number(22, default_factory=i64)
     keep_stop: I64 = number(23, default_factory=i64)
+    span_asked: I8 = number(24, default_factory=i8)
+    serve_stride: I64 = number(25, default_factory=i64)
+    """Empty means stride 1 for every part."""
 
 
 @message(command=21, event=21, hot=True)
@@ -341,11 +357,14 @@ class CancelGroupSteps:
 @message(command=23, event=23, about=Subject.NOTHING)
 class GuestsLost:
     """The member has nothing of the group's guests any more: its engine is gone, or it follows another order. Steps
-    that had no answer get none.
+    that had no answer get none. `suspects`: guests with a part in the step of `exchange` that its engine computed when
+    it crashed, one of which may have crashed it; empty where none is to blame.
     """
 
     group: int = number(1)
     why: Why | None = number(2, default=None)
+    exchange: int = number(3, default=0)
+    suspects: I64 = number(4, default_factory=i64)
 
 
 DIALING = Address("dialing", "")

@@ -40,6 +40,9 @@ class GenerateRequest:
     request of the tenant with the same key joins the first. `ttft_objective_s` and `tpot_objective_s`: seconds within
     which its first token, and each further one, should come; None: the tenant's or the cluster's objective.
 
+    `prompt_logprobs`: log-probabilities of the prompt's tokens after the first, with so many of the likeliest besides;
+    of those the client has `resume_scored`, where it resumes a request.
+
     No end token and no stop ends the text before `min_tokens`. No token outside `allowed_token_ids` is generated
     (empty: all may be), and none of `bad_words`.
     """
@@ -72,6 +75,8 @@ class GenerateRequest:
     min_tokens: int | None = None
     allowed_token_ids: I32 = field(default_factory=i32)
     bad_words: tuple[str, ...] = ()
+    prompt_logprobs: int | None = None
+    resume_scored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,9 @@ class GenerateEvent:
 
     `text` may lag behind `tokens` by an incomplete character or a possible stop string. `top_count[i]` entries of
     `top_token` and `top_logprob` belong to token i. An instance had the KV of `cached_tokens` of the prompt already.
+    Log-probabilities of the prompt come before its first new token, in order: of each further prompt token
+    `prompt_logprobs` and `prompt_ranks` (1: none is likelier) have one entry, `prompt_top_token` and
+    `prompt_top_logprob` as many as were asked for.
     """
 
     request: str
@@ -96,6 +104,10 @@ class GenerateEvent:
     detail: str = ""
     seed: int | None = None
     cached_tokens: int = 0
+    prompt_logprobs: F32 = field(default_factory=f32)
+    prompt_ranks: I32 = field(default_factory=i32)
+    prompt_top_token: I32 = field(default_factory=i32)
+    prompt_top_logprob: F32 = field(default_factory=f32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,10 @@ class Figure:
     value: float = number(2)
 
 
+MAX_ALTERNATIVES = 3
+"""Options that were not taken and that a policy's reason names."""
+
+
 @message()
 class RejectedOption:
     """One alternative that a decision did not take, and why."""
@@ -247,7 +251,8 @@ class SamplingParams:
     """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise.
 
     The noise is a function of (seed, choice, position, token). `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and
-    `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the chosen token's alone, n for the n best besides.
+    `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the chosen token's alone, n for the n best besides;
+    `prompt_logprobs` alike of the prompt's tokens after the first.
 
     Only tokens that `grammar` can go on with are chosen; the end tokens come when it is matched. No stop token is
     chosen before `min_tokens` were generated, and no token outside `allowed_tokens`; empty: all are allowed. The tokens
@@ -271,6 +276,26 @@ class SamplingParams:
     allowed_tokens: I32 = number(15, default_factory=i32)
     bad_tokens: I32 = number(16, default_factory=i32)
     bad_stops: I32 = number(17, default_factory=i32)
+    prompt_logprobs: int | None = number(18, default=None)
+
+
+@message()
+class PromptScores:
+    """Columns: log-probabilities of prompt tokens. Row i: those of the `count[i]` tokens of `sequence[i]` from
+    `start[i]` on (the first token of a prompt has none), each given the tokens before it, of the model's own logits.
+
+    Of each token `logprob` and `rank` (1: none is likelier), and the `best[i]` likeliest tokens there, best first, in
+    `top_token` and `top_logprob`.
+    """
+
+    sequence: I64 = number(1, default_factory=i64)
+    start: I32 = number(2, default_factory=i32)
+    count: I32 = number(3, default_factory=i32)
+    best: I32 = number(4, default_factory=i32)
+    logprob: F32 = number(5, default_factory=f32)
+    rank: I32 = number(6, default_factory=i32)
+    top_token: I32 = number(7, default_factory=i32)
+    top_logprob: F32 = number(8, default_factory=f32)
 
 
 @message()

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, Why
 
-MAX_ALTERNATIVES = 3
-"""Candidates besides the chosen one that a reason names."""
 REQUEST_OVERHEAD_TOKENS = 64
 """What one more request costs a step beyond its tokens, in tokens of context: many short ones weigh like a long one."""
 

@@ -6,16 +6,13 @@ with the most room first. An instance is in one group at a time, and stays until
 Knows neither the manager nor any order.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from dunlin.effects import Address
-from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, GroupKind, GroupRole, RejectedOption, Why
 from dunlin.policies.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints
-
-MAX_ALTERNATIVES = 3
-"""Instances or groups that were not chosen and that a reason names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +107,12 @@ def choose_group(
     groups: Sequence[ElasticGroup],
     excluded: Collection[Address] = (),
     across_nodes: bool = False,
+    takes_all: bool = False,
 ) -> GroupChoice | None:
     """The group that gets a request of `slots` tokens in the end; None: there is no room now.
 
-    A group that has room is taken as it is; else a new one is formed of `free` instances; else one grows by some.
+    A group that has room is taken as it is; else a new one is formed of `free` instances, of all that may be one group
+    with `takes_all`; else one grows by some.
     """
     usable = [group for group in groups if group.may_take_more and not _has_any(group, excluded)]
     fitting = sorted((group for group in usable if group.room_slots >= slots), key=lambda one: -one.room_slots)
@@ -121,6 +120,8 @@ def choose_group(
         return _taken(slots, fitting)
     free = [candidate for candidate in free if candidate.serves and candidate.address not in excluded]
     formed = choose_members(slots, free, across_nodes)
+    if formed and takes_all:
+        formed = (*formed, *(one for one in _like(formed[0], free, across_nodes) if one not in formed))
     if formed:
         why = _why_formed(slots, formed, [one for one in free if one not in formed])
         return GroupChoice(0, tuple(member.address for member in formed), why)
@@ -155,7 +156,7 @@ def grow_group(
 ) -> tuple[GroupCandidate, ...]:
     """The fewest `free` instances like the group's own that add `slots`; empty, or with `some` all: they cannot."""
     leader = group.members[0]
-    alike = [one for one in free if one.serves and _pool_of(one, across_nodes) == _pool_of(leader, across_nodes)]
+    alike = [one for one in _like(leader, free, across_nodes) if one.serves]
     enough = choose_members(slots, alike, across_nodes)
     return enough or (tuple(one for one in alike if one.free_slots > 0) if some else ())
 
@@ -170,6 +171,11 @@ def pools_of(candidates: Iterable[GroupCandidate], across_nodes: bool) -> list[l
 
 def _pool_of(candidate: GroupCandidate, across_nodes: bool) -> tuple[str, str]:
     return candidate.weights, "" if across_nodes else candidate.node
+
+
+def _like(candidate: GroupCandidate, others: Iterable[GroupCandidate], across_nodes: bool) -> Iterator[GroupCandidate]:
+    """Those that could be in one group with the candidate, itself included."""
+    return (one for one in others if _pool_of(one, across_nodes) == _pool_of(candidate, across_nodes))
 
 
 def _has_any(group: ElasticGroup, addresses: Collection[Address]) -> bool:

@@ -136,7 +136,8 @@ GROUP_POLICIES: dict[str, GroupPolicy] = {
     "prefill_decode": prefill_decode,
     "elastic": elastic,
     "loongserve": elastic,
+    "whole_pool": elastic,
 }
-GROUPS_OF_SEVERAL = ("elastic", "loongserve")
+GROUPS_OF_SEVERAL = ("elastic", "loongserve", "whole_pool")
 """The policies whose groups may have several members, for requests that no instance alone can hold. With `loongserve`
-the manager chooses them by time (`loongserve.grouping`)."""
+the manager chooses them by time (`loongserve.grouping`); with `whole_pool` all instances of a node are one group."""

@@ -7,11 +7,10 @@ one sequence (the prefill instance's). Knows no order, no stream and no sequence
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, Why
 
 MIN_TARGETS = 8
 """A prefill instance hears of as many decode instances, or more where a decode instance would have no prefill one."""
-MAX_ALTERNATIVES = 3
 
 
 @dataclass(frozen=True, slots=True)

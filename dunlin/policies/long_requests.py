@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import Address
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, Why
 
 LONG_POLICIES = ("refuse", "group")
 """`refuse`: it is refused at the door. `group`: the global manager is asked for a group that holds it."""
-MAX_ALTERNATIVES = 3
 
 
 @dataclass(frozen=True, slots=True)

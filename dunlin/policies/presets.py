@@ -67,6 +67,7 @@ PRESETS: dict[str, Preset] = {
     "shortest_queue": Preset(dispatch="fewest_requests"),
     "elastic": Preset(dispatch="prefix_affinity", group="elastic", long="group"),
     "loongserve": Preset(dispatch="prefix_affinity", group="loongserve", long="group"),
+    "static_sp": Preset(dispatch="prefix_affinity", group="whole_pool", long="group"),
     "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", preemption="recompute"),
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),

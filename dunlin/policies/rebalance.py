@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, Why
 from dunlin.policies.chance import chance
 from dunlin.policies.dispatch import rejection_text
 
@@ -18,7 +18,6 @@ START_GAP = 0.25
 reason to move back."""
 BUSY_LOAD = 0.5
 """Below this load an instance gives nothing away: moving work between idle instances gains nothing."""
-MAX_ALTERNATIVES = 3
 _GIVEN = 0.6
 """Share of the times that `restless` looks at an instance with work at which it gives some away."""
 

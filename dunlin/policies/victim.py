@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
-
-MAX_ALTERNATIVES = 3
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, RequestClass, Why
 
 
 @dataclass(frozen=True, slots=True)

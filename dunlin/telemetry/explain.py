@@ -6,6 +6,7 @@ concern a request is found out where they are kept (the monitor); what is here o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import singledispatch
 from math import isfinite
 from typing import Any
@@ -169,6 +170,10 @@ def _figure(figure: Figure) -> str:
     return f"{figure.name} {int(figure.value)}" if whole else f"{figure.name} {figure.value:.4g}"
 
 
+def _spelled(reason: Enum) -> str:
+    return reason.name.lower().replace("_", " ")
+
+
 def _names(record: DecisionRecord) -> RequestKey | None:
     """The request that a record names itself, if any."""
     return references_of(record.sender, record.to, record.message).request
@@ -216,7 +221,7 @@ def _long_placed(message: LongPlaced, record: DecisionRecord) -> str:
 
 @words.register
 def _long_refused(message: LongRefused, record: DecisionRecord) -> str:
-    reason = LongRefusal(message.reason).name.lower().replace("_", " ")
+    reason = _spelled(LongRefusal(message.reason))
     again = f", to be asked again after {message.retry_after_s:g} s" if message.retry_after_s else ""
     return f"{record.sender.name} had no group for attempt {message.attempt} ({reason}){again}"
 
@@ -250,7 +255,7 @@ def _reused(message: Reused, record: DecisionRecord) -> str:
 
 @words.register
 def _refused(message: Refused, record: DecisionRecord) -> str:
-    reason = Refusal(message.reason).name.lower().replace("_", " ")
+    reason = _spelled(Refusal(message.reason))
     return f"{record.sender.name} refused attempt {message.attempt} ({reason})"
 
 

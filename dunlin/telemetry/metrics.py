@@ -99,6 +99,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "guest_slots": "token slots set aside for sequences of its elastic group",
         "spread_waiting": "long requests that wait for room in the group that it leads",
         "spread_running": "long requests that have slots there",
+        "dop_changes_total": "times that another number of members computed a long request than before",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",

@@ -16,7 +16,8 @@ class GroupsConfig:
         "local_groups",
         "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode. `elastic`: as "
         "`local_groups`, but several instances serve a request together that is longer than one can hold. "
-        "`loongserve`: as `elastic`, but how many is decided by how long prompts take, as far as that is known.",
+        "`loongserve`: as `elastic`, but how many is decided by how long prompts take, as far as that is known. "
+        "`whole_pool`: as `elastic`, but always all of a node (a baseline).",
         choices=tuple(GROUP_POLICIES),
         why="a split pays only for steady traffic",
     )
@@ -45,6 +46,14 @@ class GroupsConfig:
         unit="seconds",
         above=0,
         why="an instance that lives answers within milliseconds",
+    )
+    lease_s: float = setting(
+        1.0,
+        "An instance without a stream to the leading manager for so long leaves its elastic group, or ends it as its "
+        "leader.",
+        unit="seconds",
+        above=0,
+        why="a broken stream is opened anew sooner; the views tell of a death seconds later, once it was probed",
     )
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from services.global_manager.move_orders import MoveOrders
 from services.global_manager.plan_term import PlanTerm
 from services.global_manager.plan_throttle import PlanThrottle
 from services.global_manager.planner import GroupPlanner, ManagerTotals
+from services.global_manager.stream_leases import LeaseDue, StreamLeases
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ class GlobalManagerCore:
         self._rooms_interval_s = config.kv_handoff.rooms_interval_s
         self._instances: dict[Address, None] = {}
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
-        self._planner = GroupPlanner(config, self.fleet, self._instances, self._heartbeat, self.totals, times)
+        self._leases = StreamLeases(config.groups.lease_s)
+        self._planner = GroupPlanner(
+            config, self.fleet, self._instances, self._heartbeat, self.totals, self._leases, times
+        )
         self._long = LongRequestRoutes(self._planner, config.long_requests, self.totals)
         self._moves_throttle = PlanThrottle(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
         self._is_reshaped = False
@@ -86,6 +90,7 @@ class GlobalManagerCore:
         if sender.role != "instance":
             return []
         self._instances[sender] = None
+        self._leases.on_joined(sender)
         again = self._planner.order_again(sender)
         moves = self.move_orders.on_instance_joined(sender) if self.move_orders is not None else []
         rooms = self.handoff_assignments.on_instance_joined(sender) if self.handoff_assignments is not None else []
@@ -102,7 +107,14 @@ class GlobalManagerCore:
         if sender in self._instances:
             del self._instances[sender]
             self._is_reshaped = True
+            return [self._leases.on_gone(sender)]
         return []
+
+    @handles
+    def _on_lease_due(self, now_s: float, sender: Address, message: LeaseDue) -> list[Effect]:
+        if not self._instances:  # then it is this process that is cut off
+            return [self._leases.look_again(message)]
+        return self._planner.replan_soon(now_s) if self._leases.on_due(message) else []
 
     @handles
     def _on_view(self, now_s: float, sender: Address, message: FleetView) -> list[Effect]:
@@ -111,6 +123,7 @@ class GlobalManagerCore:
             return []
         if self.move_orders is not None:
             self.move_orders.forget_unknown(self.fleet.members)
+        self._leases.forget_unknown(self.fleet.members)
         is_new, self._is_reshaped = self.fleet.is_reshaped or self._is_reshaped, False
         plan = self._planner.replan_soon(now_s) if is_new else self._long.look_at_view(now_s)
         return plan + ([] if self._can_wait_for_timer(now_s) else self._order_moves(now_s))

@@ -33,6 +33,7 @@ class ElasticGroups:
         self.groups: dict[int, tuple[Address, ...]] = {}
         self._times = times if config.groups.policy == "loongserve" else None
         self._across_nodes = config.groups.across_nodes
+        self._takes_all = config.groups.policy == "whole_pool"
         self._unfit_s = config.groups.order_retry_s
         self._idle_s = config.long_requests.idle_group_s
         self._requests = requests
@@ -189,7 +190,12 @@ class ElasticGroups:
         for ask in self._requests.waiting():
             message = ask.message
             choice = choose_group(
-                message.longest, draft.free(), _groups_for(message, draft), message.excluded, self._across_nodes
+                message.longest,
+                draft.free(),
+                _groups_for(message, draft),
+                message.excluded,
+                self._across_nodes,
+                self._takes_all,
             )
             if choice is None:
                 if message.longest <= longest_that_fits(serving, message.excluded, self._across_nodes):

@@ -20,6 +20,7 @@ from services.global_manager.fleet_mirror import FleetMirror
 from services.global_manager.long_placement import LongPlacement
 from services.global_manager.plan_term import OrderStatus, PlanTerm
 from services.global_manager.plan_throttle import PlanDue, PlanThrottle
+from services.global_manager.stream_leases import StreamLeases
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class GroupPlanner:
         instances: Mapping[Address, None],
         heartbeat: Heartbeat,
         totals: ManagerTotals,
+        leases: StreamLeases,
         times: GroupTimes | None = None,
     ) -> None:
         self.term: PlanTerm | None = None
@@ -58,6 +60,7 @@ class GroupPlanner:
         self._instances = instances
         self._heartbeat = heartbeat
         self._totals = totals
+        self._leases = leases
         self._times = times
         self._policy = GROUP_POLICIES[config.groups.policy]
         self._throttle = PlanThrottle(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
@@ -110,7 +113,7 @@ class GroupPlanner:
             order = term.order_of(member.address)
             has_stream = member.address in self._instances
             if order is not None or (member.ready and has_stream):
-                candidates.append(_candidate(member, order, has_stream))
+                candidates.append(_candidate(member, order, has_stream, not self._leases.is_over(member.address)))
         return candidates
 
     @handles
@@ -163,10 +166,10 @@ class GroupPlanner:
         return [After(self._config.groups.order_retry_s, RetryDue(self._retries))]
 
 
-def _candidate(member: MemberView, order: GroupOrder | None, has_stream: bool) -> GroupCandidate:
+def _candidate(member: MemberView, order: GroupOrder | None, has_stream: bool, has_lease: bool) -> GroupCandidate:
     """The instance as policies see it: in the place that it was ordered to in this term, or is in by its own report."""
     place = order if order is not None else member
-    is_alive = member.ready and not member.suspect
+    is_alive = member.ready and not member.suspect and has_lease
     return GroupCandidate(
         member.address,
         member.capacity_slots,

@@ -76,6 +76,9 @@ class AttemptAdmission:
             # No engine can ever run it: INVALID is the only refusal at which a dispatcher gives the request up.
             known = Figure("vocabulary", ready.vocabulary)
             return [*effects, refuse(sender, place, Refusal.INVALID, known, because=fault)]
+        if place.group and place.sampling.prompt_logprobs is not None:
+            fault = "prompt_logprobs: those of a prompt that a group of instances computes are not supported"
+            return [*effects, refuse(sender, place, Refusal.INVALID, because=fault)]
         if place.group:
             return [*effects, self._group_leader.admit(now_s, sender, place)]
         if (migration := self._migration.migrate_in.take_over(sender, place)) is not None:

@@ -56,8 +56,9 @@ class SequenceAdoption:
             return [_not_held(sender, adopt, conflict=True)]
         if not _fits(adopt, place, tokens):
             return [_not_held(sender, adopt)]
-        if place.sampling.logprobs is not None and len(tokens) > adopt.length:
-            # The log-probabilities of the tokens in between went out with them, and are stored nowhere.
+        lacks_logprobs = place.sampling.logprobs is not None and len(tokens) > adopt.length
+        if lacks_logprobs or sequence.scored > adopt.scored:
+            # Log-probabilities that the client has not went out, and are stored nowhere.
             return [*self._notify_former(sender, sequence), *self._lifecycle.stop(sequence), _not_held(sender, adopt)]
         effects = self._notify_former(sender, sequence)
         self._sequences.reassign(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))

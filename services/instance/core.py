@@ -156,7 +156,7 @@ class InstanceCore:
         self._composer.clear()
         self._parts.met_engines.on_engine_lost()
         return [
-            *self._parts.member.on_engine_lost(),
+            *self._parts.member.on_engine_lost(self.recovery.may_blame_requests),
             *self.migration.on_engine_lost(),
             *self._engine_client.on_engine_lost(reason),
             *self._heartbeat.report_now(now_s),

@@ -65,7 +65,7 @@ def build_report(
         prefix_query_tokens_total=lifecycle.prefix_query_tokens_total,
         claimed_tokens_total=lifecycle.claimed_tokens_total,
         revived_tokens_total=recovery.revived_tokens_total,
-        poisoned_total=recovery.poisoned_total,
+        poisoned_total=lifecycle.poisoned_total,
         layout=ready.layout if ready else 0,
         layers_held=len(ready.layers) if ready else 0,
         model_layers=len(layers),

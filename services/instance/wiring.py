@@ -173,7 +173,7 @@ class InstanceParts:
     def _make_leader(self, address: Address, finished_answers: FinishedAnswers) -> GroupLeader:
         tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
         leading = (self._config.groups, self.sequences, self.lifecycle, tokens)
-        return GroupLeader(address, *leading, lambda: self.migration.draining)
+        return GroupLeader(address, *leading, lambda: self.steps.forecast.times, lambda: self.migration.draining)
 
     def _make_member(self) -> GroupMember:
         guest_steps = GuestSteps(self._engine, self.steps, GuestTable(self.lifecycle, self.migration.headroom))

@@ -1,4 +1,5 @@
-"""The clients of a campaign: each compares every token with the expected one, and retries as the SDK does.
+"""The clients of a campaign: each compares every token, and every log-probability of its prompt, with the expected one,
+and retries as the SDK does.
 
 A client knows the token model's continuation of its prompt, and of the cluster only the dispatchers' addresses.
 """
@@ -9,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dunlin.effects import Address, Effect, Gone, Message
-from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
+from dunlin.messages.door import Admitted, Delta, PromptLogprobs, RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, i32
 from simulator.campaign.plans import PlannedRequest
 from simulator.campaign.violation import Violation
 from simulator.cluster.simulated import SimulatedCluster
+from simulator.engine.prompt_scores import prompt_logprob
 from simulator.engine.token_model import continuation
 
 RETRY_S = 0.5
@@ -25,7 +27,7 @@ class CampaignClient:
     """One client of one request.
 
     `attempts` counts its Submits. `disconnected`: it ended its connection without a cancel. `connected_s` and `ended_s`
-    are times of the world.
+    are times of the world. `scored`: log-probabilities of its prompt that came.
     """
 
     planned: PlannedRequest
@@ -37,6 +39,7 @@ class CampaignClient:
     address: Address = field(init=False)
     request: str = ""
     tokens: list[int] = field(default_factory=list)
+    scored: int = 0
     finish: FinishReason = FinishReason.RUNNING
     detail: str = ""
     rejected: SubmitRejected | None = None
@@ -65,14 +68,16 @@ class CampaignClient:
         if not doors or self.attempts >= MOST_TRIES:
             return self.cluster.world.call_later(RETRY_S, self.connect)
         if not self.request:
-            self.tokens = []  # a dispatcher sends no token before the id
+            self.tokens, self.scored = [], 0  # a dispatcher sends no token before the id
         self.connected_s = self.cluster.world.now_s
         self.door = doors[(self.planned.door + self.attempts) % len(doors)]
         self.attempts += 1
         self.address = Address("client", f"client-{self.number}-{self.attempts}")
         self.cluster.world.add(self.address, self)
         self.cluster.world.connect(self.address, self.door)
-        submit = replace(self.submit, key=self.request, received=i32(self.tokens)) if self.request else self.submit
+        submit = self.submit
+        if self.request:
+            submit = replace(submit, key=self.request, received=i32(self.tokens), scored=self.scored)
         self.cluster.world.post(self.address, self.door, submit)
         self.cluster.world.call_later(RETRY_S, partial(self._check_connected, self.address))
 
@@ -121,6 +126,14 @@ class CampaignClient:
     def _on_delta(self, now_s: float, delta: Delta) -> None:
         if self.finish is not FinishReason.RUNNING:
             raise Violation("I1", now_s, f"{self!r} gets {list(delta.tokens)} after its end")
+        if delta.prompt is not None:
+            self._on_prompt(now_s, delta.prompt)
+        if (
+            delta.tokens
+            and self.submit.sampling.prompt_logprobs is not None
+            and self.scored < len(self.submit.tokens) - 1
+        ):
+            raise Violation("I1", now_s, f"{self!r} gets a token, and {self.scored} log-probabilities of its prompt")
         at = len(self.tokens)
         if list(delta.tokens) != self.expected[at : at + len(delta.tokens)]:
             due = self.expected[at : at + len(delta.tokens)]
@@ -129,6 +142,14 @@ class CampaignClient:
         self.finish, self.detail = delta.finish, delta.detail
         if self.is_done:
             self.ended_s = self.cluster.world.now_s
+
+    def _on_prompt(self, now_s: float, found: PromptLogprobs) -> None:
+        asked = list(enumerate(self.submit.tokens))[self.scored + 1 : self.scored + 1 + len(found)]
+        due = [prompt_logprob(token, position) for position, token in asked]
+        best = self.submit.sampling.prompt_logprobs
+        if list(found.logprob) != due or len(found.top_token) != len(due) * (best or 0) or best is None:
+            raise Violation("I1", now_s, f"{self!r} gets {list(found.logprob)} of its prompt where {due} was due")
+        self.scored += len(found)
 
     def _on_rejected(self, rejected: SubmitRejected) -> None:
         is_passing = rejected.code is RejectionCode.UNAVAILABLE or (
@@ -179,7 +200,7 @@ class CampaignClients:
         submit = Submit(
             i32(ask.tokens),
             ask.max_tokens,
-            SamplingParams(seed=ask.number),
+            SamplingParams(seed=ask.number, prompt_logprobs=ask.prompt_best),
             request_class=RequestClass.BATCH if ask.is_batch else RequestClass.INTERACTIVE,
             timeout_s=ask.timeout_s,
             tenant=ask.tenant,

@@ -46,5 +46,4 @@ def _stretched(draw: Random, ask: PlannedRequest, shape: ClusterShape) -> Planne
     before = tuple(draw.randrange(VOCABULARY) for _ in range(max(0, missing)))
     if chance >= LONG_SHARE and ask.number > 0:
         return ask
-    # A trial crashes the engines whose own steps have a poison request's row, which a group's steps have not.
-    return replace(ask, tokens=(*before, *ask.tokens), poison=False)
+    return replace(ask, tokens=(*before, *ask.tokens))

@@ -101,6 +101,7 @@ class PlannedRequest:
 
     Seconds after `at_s`: `second_client_s`, a second client with the same idempotency key; `disconnect_s`, the end of
     the client's connection. `poison`: it crashes every engine that computes it. `is_batch`: it is of the batch class.
+    `prompt_best`: its prompt's log-probabilities are wanted, with so many alternatives.
     """
 
     number: int
@@ -115,6 +116,7 @@ class PlannedRequest:
     timeout_s: float | None = None
     poison: bool = False
     is_batch: bool = False
+    prompt_best: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

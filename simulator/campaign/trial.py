@@ -12,6 +12,9 @@ from zlib import crc32
 
 from dunlin.effects import Address, Message
 from dunlin.messages.door import Quota
+from services.instance.core import InstanceCore
+from services.instance.group.guests import Guest
+from services.instance.group.member_step import named_guests
 from services.instance.sequence.table import Sequence
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.cluster_shape import cluster_of
@@ -79,6 +82,7 @@ class CampaignTrial:
         self._coverage = coverage
         self._audited_s = self._looked_s = 0.0
         self._alone: Counter[tuple[object, ...]] = Counter()
+        self._alone_in: dict[tuple[object, ...], dict[int, bool]] = {}
 
     def run(self) -> TrialOutcome:
         """Run the plan. A violation, or an exception of a core, is part of the outcome and never raised."""
@@ -178,11 +182,15 @@ class CampaignTrial:
         if core is None or self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
             return
         rows = [sequence for sequence, _ in core.steps.executing_rows()]
-        if any(sequence.place.sampling.seed in self._poison for sequence in rows):
+        guests = executing_guests(core)
+        seeds = [sequence.place.sampling.seed for sequence in rows] + [guest.opened.sampling.seed for guest in guests]
+        if not self._poison.isdisjoint(seeds):
             self.cluster.engine_supervisors[event.to].crash(signal=11)
             self.outcome.done["bite"] += 1
             if len(rows) == 1:
                 self._check_poison_blamed(event.to, rows[0])
+            if guests:
+                self._check_guest_blamed(core, guests)
 
     def _check_poison_blamed(self, instance: Address, sequence: Sequence) -> None:
         """Check I12: a request that crashes engines while it runs alone is stopped after `MOST_ALONE`."""
@@ -192,6 +200,23 @@ class CampaignTrial:
         if self._alone[attempt] > MOST_ALONE or sequence.suspicion > MOST_ALONE:
             text = f"{sequence.name} crashed {self._alone[attempt]} engines of {instance} alone ({sequence.suspicion})"
             raise Violation("I12", self.cluster.world.now_s, text)
+
+    def _check_guest_blamed(self, member: InstanceCore, guests: list[Guest]) -> None:
+        """Check I12 for a group: so many of its exchanges crash engines by a request that is alone in them, unless the
+        leader could not hear of it. Of the engines that crash in one exchange all have it alone, or it is in company.
+        """
+        step, order = member.group_member.steps.running, member.group_order
+        assert step is not None
+        assert order is not None
+        is_alone = len(named_guests(step.asked)) == 1
+        for guest in guests:
+            opened = guest.opened
+            exchanges = self._alone_in.setdefault((opened.dispatcher, opened.request), {})
+            exchanges[step.asked.exchange] = is_alone and exchanges.get(step.asked.exchange, True)
+            alone = [exchange for exchange, was_alone in exchanges.items() if was_alone]
+            if len(alone) > MOST_ALONE and not self._faults.was_disturbed(*order.members):
+                text = f"guest {guest.number} crashed engines of {order} alone in exchanges {alone}"
+                raise Violation("I12", self.cluster.world.now_s, text)
 
     def _give_quotas(self) -> None:
         quotas = self._plan.shape.quotas
@@ -227,6 +252,12 @@ class CampaignTrial:
                 for core in instances
             )
         )
+
+
+def executing_guests(core: InstanceCore) -> list[Guest]:
+    """The guests with rows in the group's step that the engine computes; none while that is another step."""
+    step = core.group_member.steps.running
+    return [row.guest for row in step.rows] if step is not None and core.steps.oldest_step == step.number else []
 
 
 def _end_of(client: CampaignClient) -> str:

@@ -164,6 +164,9 @@ class SimulatedEngineSupervisor:
         return engine
 
 
+_OF_THE_HOST = (StopEngine, MapHost, OpenPeerRoom, ClosePeerRoom)
+
+
 @dataclass(slots=True)
 class _Watched:
     """Takes out what is for the engine's host: `StopEngine`, the memory of a `MapHost`, and the rooms of peers."""
@@ -172,16 +175,15 @@ class _Watched:
     engine: SimulatedEngine
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        kind = type(message)
-        if kind is StopEngine:
-            self.supervisor.crash(ended_by_us=True)
-            return []
-        if isinstance(message, MapHost):
+        if isinstance(message, _OF_THE_HOST):
+            if isinstance(message, StopEngine):
+                self.supervisor.crash(ended_by_us=True)
+                return []
+            if isinstance(message, OpenPeerRoom):
+                return self.engine.peers.open_room(now_s, message)
+            if isinstance(message, ClosePeerRoom):
+                return self.engine.peers.close_room(now_s, message)
             self.supervisor.map_memory(message)
-        if isinstance(message, OpenPeerRoom):
-            return self.engine.peers.open_room(now_s, message)
-        if isinstance(message, ClosePeerRoom):
-            return self.engine.peers.close_room(now_s, message)
         effects = self.engine.receive(now_s, sender, message)
         for effect in effects:
             if isinstance(effect, Send):

@@ -32,9 +32,10 @@ class World:
     """Delivers messages between connected addresses, and timers after exactly their delay.
 
     `latency_s`: seconds of delay of every stream, or a function of a stream's two ends. `keep_sent`: record every
-    message in `sent`. `before` is called before each delivery, `on_delivered` after it, `on_sent` with each message
-    that a core sends on an open stream, `on_decided` with those of them that have a reason, and with those to clients
-    that left. `extra_s(sender, to)`: seconds that one message takes beyond the latency of its stream. `dropped` counts
+    message in `sent`. `before` is called before each delivery, `on_delivered` after it, `on_kind[type]` after those of
+    one kind of message (which costs the others nothing), `on_sent` with each message that a core sends on an open
+    stream, `on_decided` with those of them that have a reason, and with those to clients that left.
+    `extra_s(sender, to)`: seconds that one message takes beyond the latency of its stream. `dropped` counts
     messages that had no stream or no receiver.
     """
 
@@ -46,6 +47,7 @@ class World:
         self.keep_sent = True
         self.before: Callable[[Delivery], None] | None = None
         self.on_delivered: Callable[[Delivery], None] | None = None
+        self.on_kind: dict[type[Message], Callable[[Delivery], None]] = {}
         self.on_sent: Callable[[float, Address, Address, Message], None] | None = None
         self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
         self.extra_s: Callable[[Address, Address], float] | None = None
@@ -252,8 +254,7 @@ class World:
     def _deliver(self, event: PendingDelivery) -> None:
         at_s, _, process, sender, message, stream = event
         if type(message) is Burst:
-            for each in message.events:
-                self._deliver(each)
+            self._deliver_burst(at_s, message)
             return
         if stream is not None and not stream.is_open:
             return
@@ -277,6 +278,27 @@ class World:
             self._carry_out(done_s, process, effects)
         if self.on_delivered is not None:
             self.on_delivered(Delivery(at_s, event[1], process.address, sender, message))
+        if self.on_kind and (watch := self.on_kind.get(type(message))) is not None:
+            watch(Delivery(at_s, event[1], process.address, sender, message))
+
+    def _deliver_burst(self, now_s: float, burst: Burst) -> None:
+        """Deliver messages of one time: as `_deliver`, but without what cannot matter on a stream that is known."""
+        if self.before is not None or self.on_delivered is not None:
+            for event in burst.events:
+                self._deliver(event)
+            return
+        watched = self.on_kind
+        for event in burst.events:
+            _, _, process, sender, message, stream = event
+            is_plain = stream is not None and stream.is_open and stream.is_known and process.is_up
+            if not is_plain or process.waiting is not None or process.processor is not None or type(message) in watched:
+                self._deliver(event)
+                continue
+            self.now_s = now_s
+            self.delivered += 1
+            effects = process.core.receive(now_s * process.rate + process.offset_s, sender, message)
+            if effects:
+                self._carry_out(now_s, process, effects)
 
     def _carry_out(self, now_s: float, process: SimulatedProcess, effects: Sequence[Effect]) -> None:
         heap, streams, number = self._heap, process.streams, self._numbers

@@ -52,8 +52,8 @@ class KvAudit(Protocol):
         self, number: int, covered: range, stripe: tuple[range, list[int]], regions: list[tuple[range, int]],
         is_whole: bool = True,
     ) -> None:  # fmt: skip
-        """A ring's row wrote its stripe (tokens, slots), and what stays of `covered` (tokens, first slot): nothing that
-        counts unless all of it `is_whole`.
+        """A ring's row read the KV here of tokens before `covered`, and wrote its stripe (tokens, slots) and what stays
+        of `covered` (tokens, first slot): nothing that counts unless all of it `is_whole`.
         """
         ...
 
@@ -162,7 +162,8 @@ class KvCacheAudit:
     ) -> None:  # fmt: skip
         """See `KvAudit`."""
         text = self._texts[number]
-        self._read(number, text, covered.start, self._held)
+        text.slots.extend([-1] * (covered.start - len(text.slots)))
+        self._read(number, text, covered.start, self._held, is_split=True)
         text.slots[covered.start :] = [-1] * len(covered)
         self._write(number, stripe[1], stripe[0])
         for positions, first in regions:

@@ -6,6 +6,7 @@ from dunlin.messages.engine import Open
 from dunlin.messages.types import Ints
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.prompt_scores import WantedScores, wanted_scores
 from simulator.engine.token_model import TokenModel
 
 
@@ -14,8 +15,8 @@ class SimulatedSequence:
     """One open sequence.
 
     `length` tokens are known, and the KV cache holds the KV of the first `kv_tokens`. `state` belongs to the token
-    model. `logprobs`: alternatives to report per token. `fails`: its logits are not finite. A stop token ends it from
-    `least_length` tokens on.
+    model. `logprobs`: alternatives to report per token. `scores`: those of its prompt, where they are wanted.
+    `fails`: its logits are not finite. A stop token ends it from `least_length` tokens on.
     """
 
     number: int
@@ -30,6 +31,7 @@ class SimulatedSequence:
     ended: bool = False
     fails: bool = False
     least_length: int = 0
+    scores: WantedScores | None = None
 
 
 class SimulatedSequences:
@@ -75,6 +77,7 @@ class SimulatedSequences:
         )
         self.by_number[number].least_length = message.prompt_tokens + sampling.min_tokens
         self.by_number[number].fails = self.failing_token in message.tokens
+        self.by_number[number].scores = wanted_scores(message)
         if self._audit is not None:
             self._audit.opened(number, message.tokens, slots_of_extents(message.extent_start, message.extent_length))
 

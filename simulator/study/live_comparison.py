@@ -3,8 +3,9 @@
 Takes the record and a timing; knows neither the command line nor the source of the timing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.workload.loadgen.run_record import RecordedRun
@@ -16,9 +17,12 @@ from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
 from simulator.engine.timing import UnsteadyTiming
 from simulator.study.recorded_cluster import RunError, recorded_cluster
 from simulator.study.run import SimSpec, simulate
+from simulator.study.run_counts import simulated_counts
 
 MEASURES = ("ttft_s", "tpot_s")
 QUANTILES = ("p50", "p99")
+_ENDS_ALONE_S = 1e9
+"""Between samples: one at the start of the load, one at its end."""
 ENGINE_HOP_S = 5e-5
 """Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
 
@@ -40,7 +44,36 @@ class Difference:
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class CountDifference:
+    """How often something happened, live and simulated: `run_counts.COUNTERS`."""
+
+    name: str
+    live: int
+    simulated: int
+
+    @property
+    def relative(self) -> float:
+        """Simulated over live, less 1; 0 where both agree, infinite where it never happened live alone."""
+        if self.live == self.simulated:
+            return 0.0
+        return self.simulated / self.live - 1.0 if self.live else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Resimulation:
+    """A recorded run in virtual time: what became of its requests, and what the instances counted."""
+
+    records: Sequence[RequestRecord]
+    counts: Mapping[str, int]
+
+
 def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> list[RequestRecord]:
+    """The records of `resimulate_whole`."""
+    return list(resimulate_whole(run, timing, start).records)
+
+
+def resimulate_whole(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> Resimulation:
     """Simulate the run's requests at their times on the same cluster: processes, nodes, memory and settings.
 
     `start` (0 to 1): where in the record of the machine's variation the first instance's steps begin; those of others
@@ -79,7 +112,13 @@ def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> li
     )
     arrivals = list(run.arrivals)
     jobs = make_jobs(arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), float(asked["speed"]))
-    return simulate(SimSpec(cluster, jobs, sample_s=0.0)).records
+    result = simulate(SimSpec(cluster, jobs, sample_s=_ENDS_ALONE_S))
+    return Resimulation(result.records, simulated_counts(result.tracks))
+
+
+def count_differences(live: Mapping[str, int], simulated: Mapping[str, int]) -> list[CountDifference]:
+    """The counts of a live run beside those of the same run simulated."""
+    return [CountDifference(name, live[name], simulated[name]) for name in live]
 
 
 def differences(live: Sequence[RequestRecord], simulated: Sequence[RequestRecord]) -> list[Difference]:

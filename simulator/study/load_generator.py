@@ -82,10 +82,13 @@ class LoadClient:
         )
 
     def _on_delta(self, now_s: float, delta: Delta) -> list[Effect]:
-        record = self._record
-        self._received += delta.tokens
-        for _ in delta.tokens:
-            record.token_s.append(now_s - self._load.start_s)
+        tokens = delta.tokens
+        self._received.extend(tokens)
+        at_s = now_s - self._load.start_s
+        if len(tokens) == 1:
+            self._record.token_s.append(at_s)
+        else:
+            self._record.token_s += [at_s] * len(tokens)
         if delta.finish is not FinishReason.RUNNING:
             outcome = _OUTCOMES.get(delta.finish, "error")
             self._end(now_s, outcome, delta.detail or ("" if outcome == "ok" else delta.finish.name))

@@ -61,16 +61,15 @@ class SimResult:
 
 
 class FirstScheduled:
-    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every delivery."""
+    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every one."""
 
     def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
         self.at_s: dict[str, float] = {}
         self._instances = instances
 
     def on_delivery(self, event: Delivery) -> None:
-        """Note the time if the delivery opens a sequence in an engine."""
-        if type(event.message) is not Open:
-            return
+        """Note the time: the delivery opens a sequence in an engine."""
+        assert isinstance(event.message, Open)
         core = self._instances.get(event.sender.name)
         sequence = core.sequences.by_number(event.message.sequence) if core is not None else None
         if sequence is not None:
@@ -93,7 +92,7 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
         world.on_decided = lambda at_s, sender, to, message: decisions.append((at_s, sender, to, message))
     starts = FirstScheduled(cluster.instances)
     if spec.keep_starts:
-        world.on_delivered = starts.on_delivery
+        world.on_kind[Open] = starts.on_delivery
     end_token = spec.cluster.engine.ready.vocabulary - 1
     load = SimulatedLoad(world, iter(spec.jobs), cluster.doors, spec.keep_tokens, end_token=end_token)
     sampler = Sampler(world, spec.sample_s, lambda: _instances(cluster))

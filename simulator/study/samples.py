@@ -35,6 +35,7 @@ class InstanceTrack:
     migrations_total: "array[int]" = field(default_factory=lambda: array("q"))
     moved_bytes_total: "array[int]" = field(default_factory=lambda: array("q"))
     prefix_hit_tokens_total: "array[int]" = field(default_factory=lambda: array("q"))
+    recomputed_tokens_total: "array[int]" = field(default_factory=lambda: array("q"))
     group: "array[int]" = field(default_factory=lambda: array("i"))
     part: "array[int]" = field(default_factory=lambda: array("b"))
 
@@ -55,6 +56,7 @@ class InstanceTrack:
         self.migrations_total.append(report.migrations_total)
         self.moved_bytes_total.append(supervisor.moved_bytes)
         self.prefix_hit_tokens_total.append(report.prefix_hit_tokens_total)
+        self.recomputed_tokens_total.append(report.recomputed_tokens_total)
         self.group.append(report.group)
         self.part.append(report.part)
 

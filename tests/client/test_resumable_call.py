@@ -5,7 +5,7 @@ import pytest
 from dunlin.client.errors import Cancelled, DunlinError, InvalidRequest, QueueFull, Unavailable
 from dunlin.client.resumable_call import ResumableCall
 from dunlin.messages.public import GenerateEvent, GenerateRequest
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, f32, i32
 from dunlin.wire.rpc.calls import CallFailed
 
 LOST = CallFailed("UNAVAILABLE", "connection reset")
@@ -38,6 +38,15 @@ def test_once_admitted_it_is_resumed_with_what_came() -> None:
     assert call.next_request(30.0).timeout_s == 0.001
     own = admitted(ResumableCall(GenerateRequest(prompt="x", seed=5), 2, 20.0, 0.0))
     assert (own.next_request(1.0).seed, own.next_request(1.0).timeout_s) == (5, None)
+
+
+def test_it_is_resumed_with_the_log_probabilities_that_came() -> None:
+    call = admitted(ResumableCall(REQUEST, 2, 20.0, 0.0))
+    scores = GenerateEvent("req-1-1", prompt_logprobs=f32([-1.0, -2.0]), prompt_ranks=i32([1, 2]))
+    assert call.on_event(1.0, scores) is scores
+    assert call.next_request(1.0).resume_scored == 2
+    call.on_event(1.0, scores)
+    assert (call.next_request(1.0).resume_scored, list(call.next_request(1.0).resume_tokens)) == (4, [])
 
 
 def test_the_caller_sees_one_first_event_and_no_keepalives() -> None:

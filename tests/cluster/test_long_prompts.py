@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.cluster
 
 SLOTS = 256
 ANSWER = 40
+REPORTED_S = 1.5
+"""Seconds after which a report has what changed."""
 ELASTIC = ("--instances", "3", "--slots", str(SLOTS), "--preset", "elastic", "--deterministic")
 
 
@@ -92,6 +95,45 @@ def test_a_long_answer_outlives_the_death_of_a_member_and_of_the_leader(
                 strike(several, part)
         assert not struck
         assert tuple(tokens) == alone
+
+
+def bite(client: Client) -> bool:
+    """Let the engine of a group's leader or member crash in a step, as a wild write would; False: none computes."""
+    for one in [*in_group(client, GroupRole.LEADER), *in_group(client, GroupRole.MEMBER)]:
+        assert one.instance is not None
+        pid = one.instance.engine_pid
+        if not pid or not one.instance.outstanding_steps:
+            continue
+        with stopped(pid):  # so that what its instance reports of it stays true
+            time.sleep(REPORTED_S)
+            now = [other.instance for other in client.status().members if other.address == one.address]
+            if now and now[0] is not None and now[0].outstanding_steps and now[0].engine_pid == pid:
+                os.kill(pid, signal.SIGSEGV)
+                return True
+    return False
+
+
+def test_a_long_prompt_that_crashes_engines_ends_by_name_after_few_of_them(elastic: ClusterProcess) -> None:
+    said: list[str] = []
+
+    def ask() -> None:
+        with Client(elastic.grpc) as client:
+            try:
+                answer(client, int(2.5 * SLOTS), 11)
+            except DunlinError as error:
+                said.append(str(error))
+
+    with Client(elastic.grpc) as client:
+        asking = threading.Thread(target=ask)
+        asking.start()
+        bites = 0
+        while asking.is_alive():
+            bites += bite(client)
+            asking.join(0.05)
+        assert len(said) == 1
+        assert "poison" in said[0]
+        assert bites <= 4, "two alone, and those of which nobody could hear"
+        assert len(answer(client, int(2.5 * SLOTS), 12)) == ANSWER
 
 
 def test_a_prompt_that_all_instances_together_cannot_hold_is_refused_with_the_limit(elastic: ClusterProcess) -> None:

@@ -10,7 +10,9 @@ def comparable(event: Any) -> tuple[Any, ...]:
     if isinstance(event, StepDone):
         rows = (event.sequence, event.finish, event.dropped, event.failed, event.left)
         counts = (event.prefill_rows, event.decode_rows, event.tokens_computed, event.cut_short)
-        return ("StepDone", event.step, *map(tuple, rows), *counts)
+        scores = event.scores
+        scored = () if scores is None else (scores.sequence, scores.start, scores.count, scores.best)
+        return ("StepDone", event.step, *map(tuple, rows), *counts, *map(tuple, scored))
     if isinstance(event, Interrupted):
         return (
             "Interrupted",

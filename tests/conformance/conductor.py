@@ -78,6 +78,8 @@ class Known:
     valid: int = 0
     is_half: bool = False
     """Only the layers held while others were missing have KV of it."""
+    best: int = -1
+    """Alternatives to each prompt token; -1: its log-probabilities are not asked for."""
     waits: int = 0
     """The transfer that its first row waits for."""
 
@@ -103,7 +105,7 @@ class Conductor:
     def open(self, length: int, most: int, seed: int) -> Open:
         """A sequence of its own text."""
         text = [(seed * 31 + place * 7 + self._opened) % 400 + 1 for place in range(length)]
-        return self._open(text, most)
+        return self._open(text, most, seed % 4 - 1)
 
     def compose(self, picks: Sequence[int], chunk: int) -> Step | None:
         """A step over some of the sequences that may have a row."""
@@ -226,7 +228,7 @@ class Conductor:
         if not landed:
             return None
         ticket, source, stop = landed[pick % len(landed)]
-        opened = self._open(source.tokens, 5)
+        opened = self._open(source.tokens, 5, source.best, stop)
         each = self.sequences[opened.sequence]
         self._tickets += 1
         each.waits, each.issued = self._tickets, min(stop, len(source.tokens) - 1)
@@ -298,11 +300,12 @@ class Conductor:
 
     # --- helpers ---
 
-    def _open(self, text: list[int], most: int) -> Open:
+    def _open(self, text: list[int], most: int, best: int, scored: int = 0) -> Open:
+        """`best` -1: without log-probabilities of the prompt, of which those up to `scored` are known."""
         self._opened += 1
-        self.sequences[self._opened] = Known(self._opened, text, length=len(text))
-        sampling = SamplingParams(temperature=0.0)
-        return Open(self._opened, i32(text), len(text), most, sampling)
+        self.sequences[self._opened] = Known(self._opened, text, length=len(text), best=best)
+        sampling = SamplingParams(temperature=0.0, prompt_logprobs=None if best < 0 else best)
+        return Open(self._opened, i32(text), len(text), most, sampling, scored=scored)
 
     def _may_run(self, each: Known) -> bool:
         is_whole = not each.rows or all(row.step <= self._steps for row in each.rows)

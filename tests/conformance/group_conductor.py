@@ -2,10 +2,11 @@
 
 A text's KV lies in pieces at several members. One member, its master, computes the text's next tokens by MASTERS, with
 the others answering for their pieces; or the whole prompt goes round all members by RING, and each keeps a piece; or
-a chunk is cut into blocks, each computed where it stays, by MASTERS that answer for each other.
+it goes round some of them chunk by chunk, while all answer for what they kept of the chunks before; or a chunk is cut
+into blocks, each computed where it stays, by MASTERS that answer for each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -43,12 +44,18 @@ class SharedText:
     is_lost: bool = False
     is_in_blocks: bool = False
     is_ring: bool = False
+    is_in_chunks: bool = False
     block_done: dict[int, bool] = field(default_factory=dict)
     """Of a text in blocks: by member, whether its block of the round is computed."""
 
     def elsewhere(self) -> list[tuple[int, int, int]]:
         """The pieces that lie at other members."""
         return [piece for piece in self.pieces if piece[2] != self.master]
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether its prompt is computed in part, by several."""
+        return (self.is_in_blocks or self.is_in_chunks) and self.valid < len(self.tokens)
 
 
 Order = tuple[int, Any]
@@ -120,6 +127,40 @@ class GroupConductor:
             self._note(me, step, {text.number: (me, length)})
         return orders
 
+    def chunks(self, length: int, cuts: Sequence[int], chunk: int) -> list[Order]:
+        """The next chunk of a text's prompt, or the first of a new text, round some of the members; each member keeps
+        what lies between two cuts, which may be nothing.
+        """
+        begun = [text for text in self.texts.values() if text.is_in_chunks and text.valid < len(text.tokens)]
+        text = begun[0] if begun else self._text(length, 0)
+        orders: list[Order] = []
+        if not begun:
+            text.is_in_chunks, text.is_open_at = True, list(range(self._members))
+            opened = make_open(text.number, text.tokens, max_tokens=MAX_TOKENS)
+            orders += [(member, opened) for member in text.is_open_at]
+        self._begin_round()
+        before, stop = list(text.pieces), min(text.length, text.valid + chunk)
+        stop = text.length if text.length - stop == 1 else stop
+        count = min(2 + cuts[0] % (self._members - 1), stop - text.valid)
+        stripes = {(cuts[1] + at) % self._members: range(text.valid + at, stop, count) for at in range(count)}
+        inner = sorted(text.valid + cut % (stop - text.valid + 1) for cut in cuts[: count - 1])
+        bounds = [text.valid, *inner, stop]
+        kept = [(a, b, (cuts[1] + at) % self._members) for at, (a, b) in enumerate(pairwise(bounds)) if a < b]
+        text.pieces += kept
+        text.master = next(member for member, stripe in stripes.items() if stop - 1 in stripe)
+        riders = [each for each in self._ready() if each is not text][:1]
+        for me in range(self._members):
+            step = _ChunkStep(me, text.number * SLOTS_EACH)
+            step.add_text(text, before, stripes)
+            step.kept = [each[:2] for each in kept if each[2] == me]
+            for rider in riders:
+                step.add_rider(rider)
+            made = step.make(self._rounds, self._layers, self._group)
+            if made is not None:
+                orders.append((me, made))
+                self._note(me, made, step.bounds)
+        return orders
+
     def blocks(self, length: int, cuts: Sequence[int], chunk: int) -> list[Order]:
         """The next chunk of a text's prompt, or the first of a new text, as a block for each of some members in turn;
         they hold what they computed of it before.
@@ -168,11 +209,7 @@ class GroupConductor:
 
     def masters(self, picks: Sequence[int], most: int) -> list[Order]:
         """The next tokens of some of the texts, each at its master, and the answers for them."""
-        ready = [
-            text
-            for text in self.texts.values()
-            if text.valid < text.length and not (text.is_in_blocks and text.valid < len(text.tokens))
-        ]
+        ready = self._ready()
         chosen = list({ready[pick % len(ready)].number: ready[pick % len(ready)] for pick in picks} if ready else ())
         texts = [self.texts[number] for number in chosen]
         self._begin_round()
@@ -252,7 +289,7 @@ class GroupConductor:
         text = self.texts.get(number)
         if text is not None and text.is_ring and not text.valid:
             start, stop = next(((a, b) for a, b, at in text.pieces if at == member), (0, 0))
-        if text is None or start == stop:
+        if text is None or text.is_in_chunks or start == stop:
             return []
         self._tickets += 1
         self.has_pushed = True
@@ -310,6 +347,8 @@ class GroupConductor:
                 text.block_done[member] = number not in gone
                 text.length += number in finishes
                 text.is_lost |= finishes.get(number, FinishReason.RUNNING) is not FinishReason.RUNNING
+            elif number in gone and text.is_begun:
+                text.is_lost = True
             elif number in gone:
                 text.is_lost |= number in event.dropped or (len(text.is_open_at) > 1 and text.master != member)
             elif text.master == member:
@@ -331,6 +370,10 @@ class GroupConductor:
                 text.pieces, text.block_done = kept, {}
 
     # --- helpers ---
+
+    def _ready(self) -> list[SharedText]:
+        """Texts of which a master computes the next tokens."""
+        return [text for text in self.texts.values() if text.valid < text.length and not text.is_begun]
 
     def _text(self, length: int, master: int) -> SharedText:
         self._numbers += 1
@@ -355,6 +398,70 @@ class GroupConductor:
         rooms = {"own_room": i64(other + 1 for other in others), "peer_room": i64([me + 1] * len(others))}
         peers = tuple(Address("engine", f"member-{other}") for other in others)
         return {"group": kind, "peers": peers, "exchange": self._rounds, **rooms}
+
+
+Placed = tuple[int, int, int]
+"""(start, stop, member)."""
+
+
+@dataclass(slots=True)
+class _ChunkStep:
+    """A member's part of a chunk that goes round: its stripe, a row of another text that rides along, its answers."""
+
+    me: int
+    base: int
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _rows: list[tuple[int, int, int, int]] = field(default_factory=list)
+    _samples: list[bool] = field(default_factory=list)
+    _strides: list[int] = field(default_factory=list)
+    _spans: list[tuple[int, tuple[int, int, int, int], bool]] = field(default_factory=list)
+    _parts: list[tuple[int, int, Any]] = field(default_factory=list)
+
+    def add_text(self, text: SharedText, before: list[Placed], stripes: dict[int, range]) -> None:
+        held = [(start, stop, self.base + start) for start, stop, at in before if at == self.me]
+        for other, stripe in stripes.items() if held else ():
+            if other != self.me:
+                self._parts.append((other, stripe.step, (text.number, stripe.start, stripe.stop, held)))
+        if (own := stripes.get(self.me)) is None:
+            return
+        self._add_row(text, own, STRIPES_AT)
+        self._spans += [(0, (start, stop, 1, at), True) for start, stop, at in before if at != self.me]
+        self._spans += [(0, (o.start, o.stop, o.step, at), False) for at, o in stripes.items() if at != self.me]
+
+    def add_rider(self, text: SharedText) -> None:
+        """One token of a text, at its master."""
+        slot, elsewhere = text.number * SLOTS_EACH, text.elsewhere()
+        own = [(start, stop, slot + start) for start, stop, at in elsewhere if at == self.me]
+        if own:
+            self._parts.append((text.master, 1, (text.number, text.valid, text.valid + 1, own)))
+        if text.master == self.me:
+            self._spans += [(len(self._rows), (start, stop, 1, at), True) for start, stop, at in elsewhere]
+            self._add_row(text, range(text.valid, text.valid + 1), slot + text.valid)
+
+    def make(self, number: int, layers: int, group: Callable[..., dict[str, Any]]) -> Step | None:
+        """The step; None if it has no part."""
+        others = sorted({span[3] for _, span, _ in self._spans} | {at for at, _, _ in self._parts})
+        if not self._rows and not self._parts:
+            return None
+        columns: dict[str, Any] = {}
+        if others:
+            spans = [(row, (*span[:3], others.index(span[3]))) for row, span, _ in self._spans]
+            asked = i8([is_asked for _, _, is_asked in self._spans])
+            columns = {**group(self.me, others, GroupKind.RING), **span_columns(spans), "span_asked": asked}
+        if self._parts:
+            columns["serve"] = serve(0, [part for _, _, part in self._parts])
+            columns["serve"].master[:] = i32(others.index(at) for at, _, _ in self._parts)
+            columns["serve"].stride[:] = i64(stride for _, stride, _ in self._parts)
+        keep = _keep(self._rows[0][0], layers, self.kept) if self.kept else None
+        return make_step(number, *self._rows, sample=self._samples, stride=i64(self._strides), keep=keep, **columns)
+
+    def _add_row(self, text: SharedText, positions: range, slot: int) -> None:
+        stop = positions[-1] + 1
+        self._rows.append((text.number, positions.start, positions.stop, slot))
+        self._samples.append(stop == text.length)
+        self._strides.append(positions.step)
+        self.bounds[text.number] = (positions.start, stop)
 
 
 def _keep(number: int, layers: int, kept: list[tuple[int, int]]) -> Keep | None:

@@ -15,7 +15,7 @@ from tests.conformance.group_sides import RealGroup, TwinGroup, forget
 from tests.engine.build import make_checkpoint
 
 LAYERS = 3
-ROUNDS = ("spread", "ring", "masters", "masters", "masters", "blocks", "blocks", "blocks")
+ROUNDS = ("spread", "ring", "masters", "masters", "masters", "blocks", "blocks", "blocks", "chunks", "chunks", "chunks")
 WITHIN = ("tell", "tell", "work", "work", "interrupt", "end", "close", "forget", "suspend", "suspend", "resume", "push")
 Within = Sequence[tuple[str, int, int]]
 
@@ -143,6 +143,9 @@ def play(groups: Groups, op: str, numbers: list[int], within: Within) -> None:
             groups.run(orders)
     elif op == "ring":
         groups.run(groups.core.ring(5 + a % 60, [b, *more]), within)
+    elif op == "chunks":
+        for inner in ((), within):  # the first chunk of a text asks nobody
+            groups.run(groups.core.chunks(5 + a % 60, [b, *more], 2 + more[1] % 40), inner)
     elif op == "blocks":
         groups.run(groups.core.blocks(5 + a % 60, [b, *more], 2 + more[0] % 40), within)
     else:

@@ -66,3 +66,16 @@ def test_a_text_begins_with_what_it_has_and_never_with_more() -> None:
     assert prefix_hash.has_prefix(start, tokens, 36, chain)
     assert not prefix_hash.has_prefix(start, [7, *tokens[1:]], 36, chain)
     assert not prefix_hash.has_prefix(start, tokens[:35], 36, chain)
+
+
+@given(st.integers(1, 5), st.integers(0, 5))
+def test_blocks_have_the_chains_of_their_ends(first: int, more: int) -> None:
+    tokens, last = list(range(11 * prefix_hash.BLOCK_TOKENS)), first + more
+    stops = [prefix_hash.BLOCK_TOKENS * count for count in range(first, last + 1)]
+    expected = [prefix_hash.chain_of(ROOT, tokens, stop) for stop in stops]
+    assert prefix_hash.PrefixChain().blocks(ROOT, tokens, first, last) == expected
+
+
+def test_blocks_of_tokens_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="the chain of 32 tokens of 31"):
+        prefix_hash.PrefixChain().blocks(ROOT, list(range(31)), 1, 2)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.messages.types import Figure
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure
 from dunlin.policies.dispatch import (
     DISPATCH_POLICIES,
-    MAX_ALTERNATIVES,
     REQUEST_OVERHEAD_TOKENS,
     DispatchCandidate,
     fewest_requests,

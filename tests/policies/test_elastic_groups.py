@@ -195,3 +195,11 @@ def test_a_choice_has_room_for_all_and_nobody_elses_members(
     assert all(address not in grouped or address in own for address in choice.members)
     if not choice.number:
         assert sum(one.free_slots for one in members[:-1]) < slots, "one fewer would do"
+
+
+def test_with_takes_all_a_new_group_has_every_instance_of_its_node() -> None:
+    fleet = [instance("a"), instance("b", 90), instance("c", 80), instance("d", node="other")]
+    choice = choose_group(50, fleet, [], takes_all=True)
+    assert choice is not None
+    assert names(choice.members) == ["a", "b", "c"]
+    assert choose_group(301, fleet, [], takes_all=True) is None

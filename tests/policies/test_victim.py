@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.messages.types import Figure, RejectedOption, RequestClass
+from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, RequestClass
 from dunlin.policies.victim import (
-    MAX_ALTERNATIVES,
     VICTIM_POLICIES,
     SlotNeed,
     VictimCandidate,

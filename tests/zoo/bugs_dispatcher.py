@@ -250,7 +250,7 @@ BUGS = (
         (
             swap(
                 remaining_delta,
-                lambda original, request, received, *finish: original(request, 0),
+                lambda original, request, submit, *finish: original(request, replace(submit, received=i32())),
                 called_by=RequestJoins._add_reader,
             ),
         ),

@@ -1,13 +1,26 @@
 """Bugs to plant in elastic groups: in the manager and the dispatcher, in a group's leader, in its members."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from dunlin.effects import Address, Effect
+from dunlin.messages.group import number_in_group
+from dunlin.messages.plan import GroupOrder
+from dunlin.messages.types import GroupRole
+from dunlin.policies.elastic import Block
+from dunlin.policies.group_plan import Group
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.long_placement import LongPlacement
 from services.global_manager.plan_term import PlanTerm
+from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.guests import GuestTable
+from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.roster import GroupRoster
+from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.leading.stepping import SpreadSteps
+from services.instance.group.leading.suspects import SpreadSuspects
 from services.instance.group.member import GroupMember
 from tests.zoo.plant import Bug, skip, swap
 
@@ -18,6 +31,28 @@ def _note_only(original: object, self: LongRequestPlacer, now_s: float, manager:
     else:
         self._terms.pop(manager, None)
     return []
+
+
+def _order_without_the_last(
+    original: Callable[[PlanTerm, Group, GroupRole], GroupOrder], self: PlanTerm, group: Group, role: GroupRole
+) -> GroupOrder:
+    order = original(self, group, role)
+    return replace(order, members=order.members[:-1]) if role is GroupRole.LEADER and order.members[1:] else order
+
+
+def _roll_back_counts(original: Callable[[SpreadSequence], None], self: SpreadSequence) -> None:
+    blocks: list[Block] = self.blocks
+    original(self)
+    self.blocks = blocks
+
+
+def _let_all_take_part(original: object, self: GroupRoster) -> None:
+    self.taking_part.update(each.index for each in self.members if each.ready is not None)
+
+
+def _keep_tokens_of_the_lost(original: object, self: SpreadSequence, member: int) -> bool:
+    self.guests.pop(member, None)
+    return False
 
 
 BUGS = (
@@ -100,5 +135,160 @@ BUGS = (
         (skip(SpreadSteps.settle, list),),
         elastic=True,
         seed=570,
+    ),
+    Bug(
+        "leader-lacks-a-member",
+        "the order of a group's leader names one member less than those of the members",
+        ("I4",),
+        (swap(PlanTerm._order, _order_without_the_last),),
+        elastic=True,
+    ),
+    Bug(
+        "rolled-back-blocks-stay",
+        "a leader takes tokens of steps that came to nothing to lie where they were to be computed",
+        (
+            "I8",
+            "core",
+        ),
+        (swap(SpreadSequence.roll_back, _roll_back_counts),),
+        elastic=True,
+        seed=60686,
+    ),
+    Bug(
+        "left-rows-count",
+        "a leader counts rows that left their step as computed",
+        (
+            "I8",
+            "I1",
+            "core",
+        ),
+        (swap(Exchange.is_computed, lambda original, self, row: True),),
+        elastic=True,
+    ),
+    Bug(
+        "lost-member-forgotten",
+        "a leader goes on with sequences whose tokens were lost with a member",
+        (
+            "I8",
+            "I12",
+            "core",
+        ),
+        (swap(SpreadSequence.lose, _keep_tokens_of_the_lost),),
+        elastic=True,
+        seed=60701,
+    ),
+    Bug(
+        "parts-awaited-in-vain",
+        "a leader does not tell the others that a member's part of a step will not come",
+        ("I12",),
+        (skip(ExchangeLedger.spoilt, dict),),
+        elastic=True,
+        seed=60707,
+    ),
+    Bug(
+        "members-without-a-meeting",
+        "a leader lets members take part whose engines have not met",
+        (
+            "I4",
+            "core",
+        ),
+        (swap(GroupRoster._admit, _let_all_take_part),),
+        elastic=True,
+        seed=60714,
+    ),
+    Bug(
+        "any-leader-commands",
+        "a member carries out commands of leaders that it does not follow",
+        (
+            "I4",
+            "I8",
+            "core",
+        ),
+        (swap(GroupMember._is_current, lambda original, self, sender, group: True),),
+        elastic=True,
+    ),
+    Bug(
+        "guests-outlive-the-order",
+        "a member keeps its guests when it follows another order",
+        (
+            "I4",
+            "I8",
+            "core",
+        ),
+        (skip(GroupMember._lose, list, called_by=GroupMember.on_order),),
+        elastic=True,
+        seed=60729,
+    ),
+    Bug(
+        "guests-outlive-the-leader",
+        "a member keeps its guests when its leader's stream has ended",
+        (
+            "I8",
+            "I12",
+            "I4",
+        ),
+        (skip(GroupMember.on_gone, list),),
+        elastic=True,
+        seed=60802,
+    ),
+    Bug(
+        "left-rows-stay-bound",
+        "a member takes what a row did not compute before it left to lie in its slots",
+        (
+            "I1",
+            "I6",
+            "I7",
+            "I8",
+            "core",
+        ),
+        (skip(GuestSteps._unbind, lambda: None),),
+        elastic=True,
+    ),
+    Bug(
+        "closed-under-a-step",
+        "a member frees the slots of a guest that a step is writing",
+        (
+            "I8",
+            "core",
+        ),
+        (swap(GuestSteps._ends_use, lambda original, self, command: False),),
+        elastic=True,
+        seed=60757,
+    ),
+    Bug(
+        "cancel-unheard",
+        "a member goes on with steps that its leader has cancelled",
+        (
+            "I12",
+            "I4",
+        ),
+        (skip(GuestSteps.cancel, list),),
+        elastic=True,
+    ),
+    Bug(
+        "removed-members-compute",
+        "a member computes with those that the newer order took away",
+        ("I4",),
+        (skip(GroupMember._place_steps, lambda: None, called_by=GroupMember.on_order),),
+        elastic=True,
+    ),
+    Bug(
+        "crash-blamed-on-none",
+        "a leader blames no request for a crashed engine",
+        ("I12",),
+        (skip(SpreadSuspects.on_crash, list),),
+        elastic=True,
+        seed=61000,
+    ),
+    Bug(
+        "exchanges-numbered-anew",
+        "a leader numbers the exchanges of a group from one again after each answer",
+        (
+            "I4",
+            "core",
+        ),
+        (swap(ExchangeLedger.next_number, lambda original, self, group: number_in_group(group, 1)),),
+        elastic=True,
+        seed=60777,
     ),
 )

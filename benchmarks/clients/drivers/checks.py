@@ -12,6 +12,12 @@ from typing import Any
 PROMPT = "Once upon a time"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+SCHEMA = {
+    "title": "Bird", "type": "object", "properties": {"colour": {"enum": ["grey", "red"]}}, "required": ["colour"],
+    "additionalProperties": False,
+}  # fmt: skip
+"""Of a JSON text that ends soon, whatever a model without sense would like to say."""
+SCHEMA_TOKENS = 200
 KEY = "none"
 
 

@@ -1,5 +1,6 @@
 """The `openai` package: both clients, streams, choices, log-probabilities, usage, errors, raw answers, retries."""
 
+import json
 import socket
 import sys
 import threading
@@ -7,7 +8,7 @@ from typing import Any
 
 import openai
 
-from benchmarks.clients.drivers.checks import KEY, MESSAGES, PROMPT, TOOL, Checks
+from benchmarks.clients.drivers.checks import KEY, MESSAGES, PROMPT, SCHEMA, SCHEMA_TOKENS, TOOL, Checks
 
 
 def main() -> int:
@@ -15,6 +16,8 @@ def main() -> int:
     checks = Checks()
     made = openai.OpenAI(base_url=f"{checks.url}/v1", api_key=KEY, timeout=60)
     _whole(checks, made.with_options(max_retries=0))
+    _formats(checks, made.with_options(max_retries=0))
+    _prompt_logprobs(checks, made.with_options(max_retries=0))
     _streams(checks, made.with_options(max_retries=0))
     _errors(checks, made.with_options(max_retries=0))
     _transport(checks, made)
@@ -49,6 +52,49 @@ def _whole(checks: Checks, client: openai.OpenAI) -> None:
     checks.check("a turn handed back", continued)
     checks.check("sampling", lambda: chat(temperature=0.5, top_p=0.9, presence_penalty=1, frequency_penalty=1).id)
     checks.check("logit_bias", lambda: text(logit_bias={"5": -100}, user="ann").id)
+
+
+def _formats(checks: Checks, client: openai.OpenAI) -> None:
+    def chat(**more: Any) -> str:
+        asked = {"model": checks.model, "messages": _messages(), "max_tokens": SCHEMA_TOKENS, **more}
+        return client.chat.completions.create(**asked).choices[0].message.content or ""
+
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "bird", "schema": SCHEMA}}
+    body = {"extra_body": {"min_tokens": 3}, "max_tokens": 4}
+    checks.check("json_schema", lambda: json.loads(chat(response_format=schema))["colour"] in ("grey", "red"))
+    checks.check("json_object", lambda: chat(response_format={"type": "json_object"}, max_tokens=8).strip()[0] == "{")
+    checks.check("choice", lambda: chat(extra_body={"guided_choice": ["heron", "owl"]}) in ("heron", "owl"))
+    checks.check("regex", lambda: chat(extra_body={"structured_outputs": {"regex": "ab+c"}}, temperature=0)[:2] == "ab")
+    checks.check("min_tokens", lambda: chat(**body))
+
+
+def _prompt_logprobs(checks: Checks, client: openai.OpenAI) -> None:
+    def text(**more: Any) -> Any:
+        return client.completions.create(**{"model": checks.model, "prompt": PROMPT, "max_tokens": 4, **more})
+
+    def echoed(**more: Any) -> bool:
+        (choice,) = text(echo=True, logprobs=2, **more).choices
+        first, *others = choice.logprobs.token_logprobs
+        return choice.text.startswith(PROMPT) and first is None and all(one <= 0 for one in others)
+
+    def streamed() -> bool:
+        chunks = list(text(echo=True, stream=True))
+        return "".join(chunk.choices[0].text for chunk in chunks).startswith(PROMPT)
+
+    def scored() -> bool:
+        first, *others = text(extra_body={"prompt_logprobs": 1}).choices[0].prompt_logprobs
+        return first is None and all(1 <= len(one) <= 2 for one in others)
+
+    bad = openai.BadRequestError
+    checks.check("echo with logprobs", echoed)
+    checks.check("echo alone", lambda: echoed(max_tokens=0))
+    checks.check("echo in a stream", streamed)
+    checks.check("prompt_logprobs", scored)
+    checks.refuses(
+        "prompt_logprobs in a stream", lambda: text(stream=True, extra_body={"prompt_logprobs": 1}), bad,
+        "prompt_logprobs:",
+    )  # fmt: skip
+    checks.refuses("no text without echo", lambda: text(max_tokens=0), bad, "max_tokens:")
 
 
 def _prompts(client: openai.OpenAI, model: str) -> Any:
@@ -108,12 +154,9 @@ def _errors(checks: Checks, client: openai.OpenAI) -> None:
         return chat(extra_body=fields)
 
     bad, gone = openai.BadRequestError, openai.NotFoundError
-    schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     checks.refuses("unknown model", lambda: chat(model="gpt-0"), gone, "gpt-0")
     checks.refuses("tools", lambda: chat(tools=[TOOL]), bad, "tools:", "param=tools")
     checks.refuses("functions", lambda: chat(functions=[TOOL["function"]]), bad, "functions:")
-    checks.refuses("json_object", lambda: chat(response_format={"type": "json_object"}), bad, "response_format:")
-    checks.refuses("json_schema", lambda: chat(response_format=schema), bad, "response_format:")
     checks.refuses("temperature", lambda: chat(temperature=11), bad, "temperature: must be")
     checks.refuses("too long", lambda: chat(max_tokens=2**30), bad, "context_length_exceeded")
     checks.refuses("n", lambda: chat(n=1000), bad, "n: must be between")
@@ -121,7 +164,8 @@ def _errors(checks: Checks, client: openai.OpenAI) -> None:
     checks.refuses("vocabulary", lambda: chat(logit_bias={"99999999": 1}), bad, "logit_bias:", "vocabulary")
     checks.refuses("stop ids", lambda: extra(stop_token_ids=[99999999]), bad, "stop_token_ids:", "vocabulary")
     checks.refuses("two limits", lambda: chat(max_completion_tokens=9), bad, "max_completion_tokens:")
-    checks.refuses("min_tokens", lambda: extra(min_tokens=3), bad, "min_tokens:")
+    checks.refuses("min_tokens", lambda: extra(min_tokens=-3), bad, "min_tokens:")
+    checks.refuses("no schema", lambda: extra(response_format={"type": "xml"}), bad, "response_format")
     checks.refuses("an unknown field", lambda: extra(frobnicate=3), bad, "frobnicate:")
     checks.refuses("name", lambda: chat(messages=[{**MESSAGES[0], "name": "ann"}]), bad, "messages.0.name")
     checks.refuses("deadline", lambda: extra(timeout_s=1e-6), openai.InternalServerError, "deadline_exceeded")

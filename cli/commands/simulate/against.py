@@ -1,7 +1,7 @@
 """`dunlin sim --against RUN`: a recorded live run again in virtual time, and how far the figures are apart."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,28 @@ def run_against(arguments: argparse.Namespace) -> int:
         model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
         store = str(_store(arguments.profile))
         timing = load_timing(store, model)
-        simulated = against.resimulate(run, timing)
+        simulated = against.resimulate_whole(run, timing)
+        counts = _count_differences(run.facts, simulated.counts)
     except (TraceError, StoreError, ShapeError, recorded.RunError, OSError) as error:
         raise CliError(str(error), USAGE) from None
-    found = against.differences(run.records, simulated)
+    found = against.differences(run.records, simulated.records)
     print(render(found))
+    if counts:
+        print("\n" + render_counts(counts))
     said = coarse_profile_note(store, timing)
     if said:
         print(f"\n{said}")
     return OK if all(abs(each.relative) <= MAX_DIFFERENCE for each in found) else FAILED
+
+
+def _count_differences(facts: Mapping[str, Any], simulated: Mapping[str, int]) -> Sequence[Any]:
+    """None, if the record does not hold the instances' counters at its end, as those of older versions."""
+    against = import_module("simulator.study.live_comparison")
+    counting = import_module("simulator.study.run_counts")
+    if not isinstance(facts.get("after"), dict):
+        return ()
+    live = counting.recorded_counts(facts["before"], facts["after"])
+    return against.count_differences(live, simulated)  # type: ignore[no-any-return]
 
 
 def _store(given: Path | None) -> Path:
@@ -74,3 +87,10 @@ def render(found: Sequence[Any]) -> str:
         for each in found
     ]
     return table(("ms", "live", "simulated", "difference"), rows)
+
+
+def render_counts(found: Sequence[Any]) -> str:
+    """How often something happened, live beside simulated. No limit holds for a single run's counts: see
+    `benchmarks.simulation.held_out`."""
+    rows = [(each.name, f"{each.live:,}", f"{each.simulated:,}", f"{each.relative:+.1%}") for each in found]
+    return table(("count", "live", "simulated", "difference"), rows)

@@ -25,8 +25,9 @@ from dunlin.engine.transfer.peer_link import PeerLink, PeerPart
 
 @dataclass(frozen=True, slots=True)
 class SplitRow:
-    """A row of this step with keys at one peer. `number` in the batch; None: it does not run, and what is sent of it is
-    nothing that counts. `stripe`: what this engine computes of a ring's row.
+    """A row of this step with keys at one peer, which is asked for them; or, with a `stripe` (what this engine computes
+    of a ring's row), with stripes there. `number` in the batch; None: it does not run, and what is sent of it is
+    nothing that counts.
     """
 
     number: int | None
@@ -65,14 +66,14 @@ class StepExchange:
         self._decoder = decoder
         self._backend = decoder.numerics.attention
         self._links = links
-        self._split = split
+        self._asked = [[row for row in rows if row.stripe is None] for rows in split]
+        self._striped = [[row for row in rows if row.stripe is not None] for rows in split]
         self._served = [self._plan_served(parts) for parts in served]
         self._plans: list[dict[AttentionKind, AttentionPlan]] = [{} for _ in self._served]
         self._shape = (decoder.config.heads, decoder.config.head_dim)
         backend = self._backend
         self._parts = [
-            [(row, *parts_of(backend, row.spans, row.queries[-1] + 1)) for row in rows if row.stripe is None]
-            for rows in split
+            [(row, *parts_of(backend, row.spans, row.queries[-1] + 1)) for row in rows] for rows in self._asked
         ]
         self._gone: set[int] = set()
         self._expected: set[tuple[int, PeerPart]] = set()
@@ -97,18 +98,16 @@ class StepExchange:
         self.layer, self._attention = layer, attention
         numbers = list(at)
         self._at = {number: place for place, number in enumerate(numbers)}
-        for index, (link, rows, served) in enumerate(zip(self._links, self._split, self._served, strict=True)):
-            if rows:
-                is_ring = rows[0].stripe is not None
-                part = PeerPart.KEYS if is_ring else PeerPart.QUERY
-                contents = (
-                    [self._stripe(row) for row in rows] if is_ring else [self._query(row, query, at) for row in rows]
-                )
-                link.send(layer, part, contents)
-                self._expected.add((index, PeerPart.KEYS if is_ring else PeerPart.ANSWER))
+        for index, (link, served) in enumerate(zip(self._links, self._served, strict=True)):
+            if asked := self._asked[index]:  # queries first: the peer has to compute with them
+                link.send(layer, PeerPart.QUERY, [self._query(row, query, at) for row in asked])
+                self._expected.add((index, PeerPart.ANSWER))
+            if striped := self._striped[index]:
+                link.send(layer, PeerPart.KEYS, [self._stripe(row) for row in striped])
+                self._expected.add((index, PeerPart.KEYS))
             if served.parts and self.is_serving:
                 self._expected.add((index, PeerPart.QUERY))
-        for row in {row.number: row for row in chain.from_iterable(self._split) if row.stripe is not None}.values():
+        for row in {row.number: row for row in chain.from_iterable(self._striped)}.values():
             assert row.stripe is not None
             self._keep(row, row.stripe.positions, row.stripe)
 
@@ -175,7 +174,8 @@ class StepExchange:
         :raises TransferError: rows need it.
         """
         expected = {each for each in self._expected if each[0] == index}
-        rows = [row for row in self._split[index] if row.number in self._at and row.number not in self._gone]
+        named = chain(self._asked[index], self._striped[index])
+        rows = [row for row in named if row.number in self._at and row.number not in self._gone]
         if rows and expected - {(index, PeerPart.QUERY)}:
             raise TransferError(
                 "the step of a peer has ended before this one, or what it needs of this one is not there"
@@ -231,7 +231,7 @@ class StepExchange:
 
     def _take_stripes(self, index: int, content: Bytes) -> None:
         whole, at = torch.from_numpy(content), 0
-        for row in self._split[index]:
+        for row in self._striped[index]:
             for span in row.spans:
                 at = self._take_room(row, span, whole, at)
 
@@ -287,14 +287,14 @@ class StepExchange:
 
     def _sizes(self, index: int) -> dict[PeerPart, int]:
         heads, head_dim = self._decoder.config.heads, self._decoder.config.head_dim
-        rows, parts = self._split[index], self._served[index].parts
+        striped, parts, found = self._striped[index], self._served[index].parts, self._parts[index]
         sizes = {}
         if parts:
             sizes[PeerPart.QUERY] = sum(len(each.queries) for each in parts) * heads * head_dim * self._dtype.itemsize
-        if rows and rows[0].stripe is not None:
-            sizes[PeerPart.KEYS] = sum(map(len, chain.from_iterable(row.spans for row in rows))) * self._token_bytes
-        elif rows:
-            found, result_bytes = self._parts[index], heads * (head_dim + 1) * 4
+        if striped:
+            sizes[PeerPart.KEYS] = sum(map(len, chain.from_iterable(row.spans for row in striped))) * self._token_bytes
+        if found:
+            result_bytes = heads * (head_dim + 1) * 4
             keys = sum(map(len, chain.from_iterable(rooms for _, _, rooms in found)))
             queries = sum(len(row.queries) * len(results) for row, results, _ in found)
             sizes[PeerPart.ANSWER] = queries * result_bytes + keys * self._token_bytes

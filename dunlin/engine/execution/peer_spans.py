@@ -17,10 +17,11 @@ WITH_PEERS = (GroupKind.RING, GroupKind.MASTERS)
 
 @dataclass(frozen=True, slots=True)
 class PeerSpan:
-    """Tokens of a row that lie at a peer, or that it computes."""
+    """Tokens of a row that lie at a peer, which is asked for them, or the stripe of a ring that it computes."""
 
     peer: int
     positions: range
+    is_stripe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def check_columns(step: Step) -> str:
         ("peers", [range(len(step.peers)), step.own_room, step.peer_room]),
         ("spans", [step.span_row, step.span_start, step.span_stop, step.span_holder]),
         ("strides of spans", [step.span_stride or step.span_row, step.span_row]),
+        ("asked spans", [step.span_asked or step.span_row, step.span_row]),
     ]
     if serve is not None:
         groups.append(("served parts", [serve.sequence, serve.start, serve.stop, serve.stride, serve.master]))
@@ -78,6 +80,8 @@ def _check_values(step: Step) -> str:
         return "an empty span"
     if any(stride < 1 for stride in step.span_stride):
         return "a stride of a span below 1"
+    if any(asked and stride != 1 for asked, stride in zip(step.span_asked, step.span_stride, strict=False)):
+        return "a stride of a span that its holder is asked for"
     serve = step.serve
     if serve is None:
         return ""
@@ -92,18 +96,28 @@ def _check_values(step: Step) -> str:
     return ""
 
 
+def striped_rows(step: Step) -> set[int]:
+    """The rows of which peers compute stripes: they go round."""
+    if step.group is not GroupKind.RING:
+        return set()
+    asked = step.span_asked or [0] * len(step.span_row)
+    return {row for row, is_asked in zip(step.span_row, asked, strict=True) if not is_asked}
+
+
 def spans_by_row(step: Step) -> dict[int, tuple[PeerSpan, ...]]:
     """The spans that lie elsewhere, by row, in order of position; those of one peer that touch are one."""
-    strides = step.span_stride or [1] * len(step.span_row)
+    spans, is_ring = len(step.span_row), step.group is GroupKind.RING
+    strides, asked = step.span_stride or [1] * spans, step.span_asked or [0] * spans
     found: dict[int, list[PeerSpan]] = {}
-    columns = zip(step.span_start, step.span_stop, strides, step.span_holder, step.span_row, strict=True)
-    for start, stop, stride, peer, row in sorted(columns):
-        known, span = found.setdefault(row, []), range(start, stop, stride)
+    columns = zip(step.span_start, step.span_stop, strides, step.span_holder, step.span_row, asked, strict=True)
+    for start, stop, stride, peer, row, is_asked in sorted(columns):
+        known, span = found.setdefault(row, []), PeerSpan(peer, range(start, stop, stride), is_ring and not is_asked)
         last = known[-1] if known else None
-        if last is not None and last.peer == peer and _touch(last.positions, span):
-            known[-1] = PeerSpan(peer, range(last.positions.start, stop))
+        is_next = last is not None and (last.peer, last.is_stripe) == (peer, span.is_stripe)
+        if last is not None and is_next and _touch(last.positions, span.positions):
+            known[-1] = PeerSpan(peer, range(last.positions.start, stop), span.is_stripe)
         else:
-            known.append(PeerSpan(peer, span))
+            known.append(span)
     return {row: tuple(spans) for row, spans in found.items()}
 
 

@@ -1,6 +1,6 @@
 """The step that is computed now: its rows, its iteration, and its answer.
 
-Rows may leave it between two pieces of the iteration. Knows no queue.
+Rows may leave it between two pieces of the iteration, or of the log-probabilities of prompts after it. Knows no queue.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -13,14 +13,18 @@ from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
 from dunlin.engine.decoder.sampling import sample_tokens
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
+from dunlin.engine.execution.prompt_scores import PromptPart, PromptScorer, PromptScoring
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import f32, i8, i32, i64
 
+_NO_ROWS: frozenset[int] = frozenset()
+
 
 class RunningStep:
     """Owns an iteration over `layers`; `rows` are numbered as it numbers them. Without rows there is no iteration.
+    `scorer` computes log-probabilities of prompt tokens; None: the last layer is not among `layers`.
 
     `own_rooms`: where peers write for it. `compute_s`: seconds that the engine was in the step; `idle_s`: that it was
     idle before it.
@@ -37,6 +41,7 @@ class RunningStep:
         exchange: StepExchange | None = None,
         preemptible: bool = False,
         own_rooms: Sequence[int] = (),
+        scorer: PromptScorer | None = None,
     ) -> None:
         self.number = number
         self.layers = layers
@@ -49,6 +54,9 @@ class RunningStep:
         self._exchange = exchange
         self.own_rooms = own_rooms
         self._is_cut_short = False
+        self._scorer = scorer
+        self._scoring: PromptScoring | None = None
+        self._stops: dict[int, int] = {}
         self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
 
     def __repr__(self) -> str:
@@ -82,7 +90,14 @@ class RunningStep:
     @property
     def done(self) -> bool:
         """Whether nothing is left to compute."""
-        return self._iteration is None or self._iteration.done
+        return self._iteration is None or (self._iteration.done and not self.is_scoring)
+
+    @property
+    def is_scoring(self) -> bool:
+        """Whether its layers are computed, and log-probabilities of prompt tokens are not."""
+        if self._scorer is None or not self._can_pause or not isinstance(self._iteration, Iteration):
+            return False  # decode rows alone have no prompt to score
+        return self._iteration.done and (self._scoring is None or not self._scoring.done)
 
     def run(self, safepoint: Safepoint, beat: Callable[[], object]) -> None:
         """Compute until it is done, or until a safepoint asks for a pause.
@@ -97,6 +112,10 @@ class RunningStep:
                 iteration.advance()
                 if safepoint() or iteration.is_waiting:
                     return
+            while self.is_scoring:
+                self._score()
+                if safepoint():
+                    return
         while not iteration.done:
             layer = iteration.layer
             while iteration.layer == layer:
@@ -106,7 +125,7 @@ class RunningStep:
     def leave(self, number: int) -> RowProgress:
         """Row `number` leaves; what its sequence had before the step stays valid."""
         assert isinstance(self._iteration, Iteration)
-        progress = self._iteration.leave(number)
+        progress = self._leave_scoring(number) if self._iteration.done else self._iteration.leave(number)
         self._left.append(self._rows.pop(number).sequence)
         if not self._rows and self._exchange is not None and self._exchange.is_serving:
             self._iteration = ServingIteration(self._exchange, range(self._iteration.layer, self.layers.stop))
@@ -191,23 +210,56 @@ class RunningStep:
         """
         if not isinstance(self._iteration, Iteration) or not self._rows:
             return SampledRows()
-        hidden, end = self._iteration.hidden, 0
+        hidden = self._iteration.hidden
         if self.layers.stop < len(decoder.kv):
             self._leave_hidden(hidden, rooms)
-        sampled, last = [], []
-        for row in self._rows.values():
+        scores, unscorable = (None, _NO_ROWS) if self._scoring is None else self._scoring.finish()
+        sampled, last, end = [], [], 0
+        for number, row in self._rows.items():
             row.state.valid.set(self.layers, row.valid_stop)
-            end += row.tokens
-            if row.sample:
+            end = self._stops[number] if self._stops else end + row.tokens
+            if row.sample and number not in unscorable:
                 sampled.append(row)
                 last.append(end - 1)
-        if not sampled:
-            return SampledRows()
-        draws = [row.state.next_draw() for row in sampled]
-        samples = apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
-        if sampled[0].hidden_out:
-            _leave_tokens(sampled, rooms)
+        samples = SampledRows()
+        if sampled:
+            draws = [row.state.next_draw() for row in sampled]
+            samples = apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
+            if sampled[0].hidden_out:
+                _leave_tokens(sampled, rooms)
+        samples.scores = scores
+        for number in unscorable:
+            self._rows[number].state.fail()
+            samples.failed.append(self._rows[number].sequence)
         return samples
+
+    def _score(self) -> None:
+        """Begin to score the prompts' tokens, or score a few more."""
+        if self._scoring is None:
+            self._scoring = self._begin_scoring()
+        else:
+            self._scoring.advance()
+
+    def _begin_scoring(self) -> PromptScoring:
+        assert self._scorer is not None
+        assert isinstance(self._iteration, Iteration)
+        parts, end = [], 0
+        for number, row in self._rows.items():
+            positions = row.state.unscored(row.start, row.stop)
+            if positions:
+                parts.append(PromptPart(number, row.sequence, row.state, positions, end + positions.start - row.start))
+            self._stops[number] = end = end + row.tokens
+        return PromptScoring(self._scorer, self._iteration.hidden, parts)
+
+    def _leave_scoring(self, number: int) -> RowProgress:
+        """All layers of the row are computed; resumed, it is scored from its first position again."""
+        assert isinstance(self._iteration, Iteration)
+        if self._scoring is None:
+            self._scoring = self._begin_scoring()
+        self._scoring.leave(number)
+        stop = self._stops[number]
+        hidden = self._iteration.hidden[stop - self._rows[number].tokens : stop].clone()
+        return RowProgress(self.layers.stop, 0, 0, 0, hidden)
 
     def _leave_hidden(self, hidden: Tensor, rooms: TransitRooms) -> None:
         rows = list(self._rows.values())
@@ -238,6 +290,7 @@ class RunningStep:
             failed=i64(samples.failed),
             left=i64(self._left),
             cut_short=self._is_cut_short,
+            scores=samples.scores,
         )
 
 

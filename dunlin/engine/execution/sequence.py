@@ -26,8 +26,12 @@ class ValidKv:
         self._by_layer: list[int] | None = None
 
     def tokens(self, layers: range) -> int:
-        """The tokens that have KV in every one of `layers`."""
-        return self._tokens if self._by_layer is None else min(self._by_layer[layers.start : layers.stop])
+        """The tokens that have KV in every one of `layers`; in all layers, where that is none."""
+        return (
+            self._tokens
+            if self._by_layer is None
+            else min(self._by_layer[layers.start : layers.stop] or self._by_layer)
+        )
 
     def set(self, layers: range, tokens: int) -> None:
         """The first `tokens` have KV in `layers`, and no others."""
@@ -132,7 +136,8 @@ class SlotMap:
 class EngineSequence:
     """One open sequence of a model of `layers`. `tokens` is the prompt followed by everything generated.
 
-    `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been. `matcher`, at the
+    `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been. The
+    log-probabilities of the `scored` prompt tokens after the first are known, where any are wanted. `matcher`, at the
     beginning of a text, is that of its grammar: it takes in every generated token, those of `opened` first.
     """
 
@@ -142,6 +147,7 @@ class EngineSequence:
         self.sampling = opened.sampling
         self.slots = SlotMap()
         self.valid = ValidKv(layers)
+        self.scored = opened.scored
         self.finish = FinishReason.RUNNING
         self._stop_ids = frozenset(opened.stop_ids)
         self._matcher = matcher
@@ -155,6 +161,12 @@ class EngineSequence:
     @property
     def ended(self) -> bool:
         return self.finish is not FinishReason.RUNNING
+
+    def unscored(self, start: int, stop: int) -> range:
+        """Those of the positions `[start, stop)` whose next token's log-probability is wanted and not known."""
+        if self.sampling.prompt_logprobs is None:
+            return range(0)
+        return range(max(start, self.scored), min(stop, self.prompt_tokens - 1))
 
     def issue(self, layers: range, position: int, extents: Sequence[tuple[int, int]]) -> None:
         """Tokens from `position` on are to be written into `extents` (start, length), in order, in `layers`.

@@ -10,26 +10,26 @@ from dunlin.engine.execution.exchange import SplitRow
 from dunlin.engine.execution.peer_spans import PeerSpan, RetainedSpan, kept_by_row, parts_of, spans_by_row
 from dunlin.engine.execution.sequence import ELSEWHERE, SlotMap
 from dunlin.messages.engine import Step
-from dunlin.messages.types import GroupKind
 
 Extents = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class RowSplit:
-    """Where the keys of a row lie beside here: `spans` at peers, in order of position. A ring's row computes a
-    `stripe`, and `kept` is what stays of it and of the others.
+    """Where the keys of a row lie beside here: `spans` at peers that are asked for them, in order of position. A ring's
+    row computes a `stripe`, its peers `others`, and `kept` is what stays of them all.
     """
 
     spans: tuple[PeerSpan, ...]
     stripe: SlotSpan | None = None
+    others: tuple[PeerSpan, ...] = ()
     kept: tuple[RetainedSpan, ...] = ()
 
     @property
     def covered(self) -> range:
         """The tokens of all stripes together."""
         assert self.stripe is not None
-        stripes = [self.stripe.positions, *(span.positions for span in self.spans)]
+        stripes = [self.stripe.positions, *(span.positions for span in self.others)]
         return range(min(each.start for each in stripes), max(each[-1] + 1 for each in stripes))
 
     def extents(self) -> Iterator[tuple[int, int]]:
@@ -46,13 +46,18 @@ class RowSplit:
 
 def row_splits(step: Step, extents: Sequence[Extents]) -> dict[int, RowSplit]:
     """The rows of a step with keys elsewhere, by their index."""
-    kept, is_ring = kept_by_row(step), step.group is GroupKind.RING
+    kept = kept_by_row(step)
     found = {}
     for row, spans in spans_by_row(step).items():
+        asked = tuple(span for span in spans if not span.is_stripe)
+        others = tuple(span for span in spans if span.is_stripe)
+        if not others:
+            found[row] = RowSplit(asked)
+            continue
         positions = row_positions(step, row)
         slots = list(chain.from_iterable(range(start, start + length) for start, length in extents[row]))
-        stripe = slot_span(positions, slots[: len(positions)]) if is_ring else None
-        found[row] = RowSplit(spans, stripe, tuple(kept.get(row, ())))
+        stripe = slot_span(positions, slots[: len(positions)])
+        found[row] = RowSplit(asked, stripe, others, tuple(kept.get(row, ())))
     return found
 
 
@@ -63,21 +68,20 @@ def row_positions(step: Step, row: int) -> range:
 
 def wrong_split(split: RowSplit, positions: range, slots: SlotMap, layers_held: int) -> str:
     """Why the row cannot be computed with its keys where they are; empty if it can. `layers_held`: tokens with KV."""
+    start = positions.start if split.stripe is None else split.covered.start
     try:
-        if split.stripe is None:
-            for own in _own_positions(split, positions.start):
-                if own.stop > layers_held:
-                    return f"token {positions.start} is computed, but the KV before it ends at {layers_held}"
-                slots.here(own.start, own.stop)
-            return ""
-        covered = split.covered
-        if covered.start > layers_held:
-            return f"the stripes begin at token {covered.start}, but the KV before them ends at {layers_held}"
-        if covered.start:
-            slots.here(0, covered.start)
+        for own in _own_positions(split, start):
+            if own.stop > layers_held:
+                return f"token {start} is computed, but the KV before it ends at {layers_held}"
+            slots.here(own.start, own.stop)
     except ValueError as error:
         return str(error)
-    stripes = [positions, *(span.positions for span in split.spans)]
+    return "" if split.stripe is None else _wrong_stripes(split, positions)
+
+
+def _wrong_stripes(split: RowSplit, positions: range) -> str:
+    covered = split.covered
+    stripes = [positions, *(span.positions for span in split.others)]
     mask = bytearray(len(covered))
     for each in stripes:
         mask[each.start - covered.start : each[-1] + 1 - covered.start : each.step] = b"\1" * len(each)
@@ -92,24 +96,35 @@ def wrong_split(split: RowSplit, positions: range, slots: SlotMap, layers_held: 
 
 def batch_row(split: RowSplit, positions: range, start: int, slots: SlotMap, backend: Attention) -> BatchRow:
     """The row as attention sees it, with packed tokens from `start` on."""
-    stop, spans = start + len(positions), [span.positions for span in split.spans]
+    stop, asked = start + len(positions), [span.positions for span in split.spans]
+    first = positions.stop if split.stripe is None else split.covered.start
+    own: list[KeySpan] = [slots.here(each.start, each.stop) for each in _own_positions(split, first)]
+    parts = chain(*parts_of(backend, asked, positions[-1] + 1))
     if split.stripe is not None:
-        first = split.covered.start
-        before: tuple[KeySpan, ...] = (slots.here(0, first),) if first else ()
-        return BatchRow(start, stop, positions, (*before, split.stripe), tuple(spans))
-    own = tuple(slots.here(each.start, each.stop) for each in _own_positions(split, positions.stop))
-    return BatchRow(start, stop, positions, own, tuple(chain(*parts_of(backend, spans, positions.stop))))
+        own.append(split.stripe)
+    return BatchRow(start, stop, positions, tuple(own), (*parts, *(span.positions for span in split.others)))
 
 
 def split_rows(
     step: Step, splits: Mapping[int, RowSplit], numbers: Mapping[int, int], peers: int
 ) -> list[list[SplitRow]]:
-    """By peer, the rows with keys there, in order of the step; `numbers`: those that run, by index in the step."""
+    """By peer, the rows with keys there, in order of the step; `numbers`: those that run, by index in it. A ring's row
+    whose peer has a stripe and keys before it is there twice.
+    """
     found: list[list[SplitRow]] = [[] for _ in range(peers)]
     for row, split in sorted(splits.items()):
-        for peer in {span.peer: None for span in split.spans}:
-            spans = tuple(span.positions for span in split.spans if span.peer == peer)
-            found[peer].append(SplitRow(numbers.get(row), row_positions(step, row), spans, split.stripe, split.kept))
+        number, queries = numbers.get(row), row_positions(step, row)
+        for peer, spans in _by_peer(split.spans).items():
+            found[peer].append(SplitRow(number, queries, spans))
+        for peer, spans in _by_peer(split.others).items():
+            found[peer].append(SplitRow(number, queries, spans, split.stripe, split.kept))
+    return found
+
+
+def _by_peer(spans: Sequence[PeerSpan]) -> dict[int, tuple[range, ...]]:
+    found: dict[int, tuple[range, ...]] = {}
+    for span in spans:
+        found[span.peer] = (*found.get(span.peer, ()), span.positions)
     return found
 
 

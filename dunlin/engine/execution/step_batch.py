@@ -13,12 +13,12 @@ import torch
 from dunlin.engine.attention.base import Attention, BatchRow, LocalRows, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
-from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns
+from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns, striped_rows
 from dunlin.engine.execution.sequence import ELSEWHERE, EngineSequence
 from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.transfer.transit_rooms import RoomRow
 from dunlin.messages.engine import Step
-from dunlin.messages.types import FinishReason, GroupKind, Keep
+from dunlin.messages.types import FinishReason, Keep, PromptScores
 
 
 class StepError(Exception):
@@ -83,12 +83,12 @@ class StepRow:
 
     def issue(self, layers: range, extents: list[tuple[int, int]]) -> None:
         """Let the sequence know the slots that the row writes, or keeps, and which tokens before it lie elsewhere."""
-        if self.split is None or self.split.stripe is None:
-            known = min(self.start, self.state.valid.tokens(layers))
-            between = [(ELSEWHERE, self.start - known)] if known < self.start else []
-            self.state.issue(layers, known, [*between, *extents])
-        else:
-            self.state.issue(layers, self.split.covered.start, list(self.split.extents()))
+        is_ring = self.split is not None and self.split.stripe is not None
+        start = self.split.covered.start if self.split is not None and is_ring else self.start
+        known = min(start, self.state.valid.tokens(layers))
+        between = [(ELSEWHERE, start - known)] if known < start else []
+        written = self.split.extents() if self.split is not None and is_ring else extents
+        self.state.issue(layers, known, [*between, *written])
 
 
 def step_layers(step: Step, shape: EngineShape) -> range:
@@ -121,24 +121,23 @@ def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
 
 
 def _check_group(step: Step, shape: EngineShape) -> None:
-    is_ring, has_peers = step.group is GroupKind.RING, step.group in WITH_PEERS
+    has_peers = step.group in WITH_PEERS
     if not has_peers and (step.peers or step.span_row or step.serve is not None):
         raise StepError(f"group {step.group.name}: spans that lie elsewhere are a ring's or masters'")
     if has_peers and not step.peers:
         raise StepError(f"group {step.group.name} without peers")
     if wrong := check_columns(step):
         raise StepError(wrong)
-    if step.serve is not None and is_ring:
-        raise StepError("a ring whose members answer for each other: its keys go round")
-    if step.keep is not None and not (is_ring and set(step.keep.row) <= set(step.span_row)):
+    striped = striped_rows(step)
+    if step.keep is not None and not set(step.keep.row) <= striped:
         raise StepError("keep of rows that are no stripes of a ring")
     if step.keep is not None and not _is_kept_whole(step, step.keep, shape):
         raise StepError("keep of a part of the step's layers, or in slots that are not there")
     served = zip(step.serve.slot, step.serve.span_start, step.serve.span_stop, strict=True) if step.serve else ()
     if any(slot < 0 or slot + stop - start > shape.slots for slot, start, stop in served):
         raise StepError("served spans in slots that are not there")
-    striped = {row for row, stride in enumerate(step.stride) if stride != 1}
-    if min(step.stride, default=1) < 1 or not striped <= (set(step.span_row) if is_ring else set()):
+    with_stride = {row for row, stride in enumerate(step.stride) if stride != 1}
+    if min(step.stride, default=1) < 1 or not with_stride <= striped:
         raise StepError("a stride of a row that is no stripe of a ring")
 
 
@@ -221,6 +220,8 @@ def runnable_rows(
         stop -= (stop - start - 1) % stride
         row = StepRow(sequence, state, start, stop, sample, step.hidden_out, stride, split)
         _check_row(row, layers)
+        if samples and state.sampling.prompt_logprobs is not None:
+            _check_scores(row)
         if step.peers:
             found.numbers[at] = len(found.rows)
         found.rows.append(row)
@@ -243,6 +244,15 @@ def _check_row(row: StepRow, layers: range) -> None:
         raise StepError(f"{name}: {wrong}")
     elif row.start > held:
         raise StepError(f"{name}: token {row.start} is computed, but the KV before it ends at {held}")
+
+
+def _check_scores(row: StepRow) -> None:
+    name = f"sequence {row.sequence}"
+    if row.state.unscored(0, row.start):
+        known = row.state.scored
+        raise StepError(f"{name}: token {row.start} is computed, but the prompt's log-probabilities end at {known}")
+    if row.split is not None and row.state.unscored(row.start, row.stop):
+        raise StepError(f"{name}: log-probabilities of a prompt that lies at several engines")
 
 
 def pack_rows(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
@@ -283,12 +293,15 @@ def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
 
 @dataclass(slots=True)
 class SampledRows:
-    """The result of sampling rows: tokens, whether each ended its sequence, and the sequences without a token."""
+    """The result of a step's rows: sampled tokens, whether each ended its sequence, the sequences that have none; and
+    the log-probabilities of prompt tokens.
+    """
 
     sequences: list[int] = field(default_factory=list)
     choices: list[SampledToken] = field(default_factory=list)
     finishes: list[FinishReason] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
+    scores: PromptScores | None = None
 
 
 def apply_samples(rows: Sequence[StepRow], choices: Sequence[SampledToken | None]) -> SampledRows:

@@ -22,6 +22,7 @@ from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
 from dunlin.engine.execution.parked_steps import ParkedStep, ParkedSteps
 from dunlin.engine.execution.peer_spans import served_parts
+from dunlin.engine.execution.prompt_scores import PromptScorer
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.split_rows import feeding_rows, split_rows
@@ -88,6 +89,7 @@ class StepRunner:
         self._running: RunningStep | None = None
         self._interrupts: list[Interrupt] = []
         self._sizes = _piece_sizes(decoder.numerics, limits, work_clock)
+        self._scorer = PromptScorer(decoder.logits, decoder.config.vocab, work_clock, limits.response_s)
         self._idle_since_s = clock()
 
     def __len__(self) -> int:
@@ -333,7 +335,7 @@ class StepRunner:
         work = iteration or serving
         running = RunningStep(
             queued.number, found.rows, layers, work, found.dropped, queued.untold, exchange, step.preemptible,
-            step.own_room,
+            step.own_room, self._scorer if samples else None,
         )  # fmt: skip
         if running.done:  # no row runs: peers that wait for this step would wait in vain
             running.give_up()
@@ -367,7 +369,8 @@ class StepRunner:
         if not parked:
             return RunningStep(queued.number, (), range(0), None, gone, queued.left)
         iteration = self._iterate(rows, parked[0].layers, resumed=[each.progress for each in parked])
-        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left)
+        scorer = self._scorer if parked[0].layers.stop == self._shape.layers else None
+        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
 
     def _begin_suspended(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
         parked = self.suspended.take(queued.parked)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dunlin.model.config_reader import ConfigReader
 from dunlin.model.quantization.options import UNQUANTISED, read_group_size, refuse_options
 from dunlin.model.quantization.scheme import (
+    INT_BITS,
     SCALE_DTYPES,
     AllModules,
     ModuleTensor,
@@ -13,8 +14,6 @@ from dunlin.model.quantization.scheme import (
     groups_of,
     in_groups,
 )
-
-INT_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ METHODS: Mapping[str, QuantizationMethod] = {
         read_fp8, "e4m3 by block (`weight_block_size`) or by tensor, as DeepSeek, Qwen3, AutoFP8 have it", "e5m2"
     ),
     "fbgemm_fp8": QuantizationMethod(read_fbgemm_fp8, "e4m3 by row", "–"),
-    "modelopt": QuantizationMethod(read_modelopt, "`FP8` (by tensor) and `FP8_PER_CHANNEL_PER_TOKEN`", "NVFP4, MXFP8 and others"),
+    "modelopt": QuantizationMethod(
+        read_modelopt, "`FP8` (by tensor) and `FP8_PER_CHANNEL_PER_TOKEN`", "NVFP4, MXFP8 and others"
+    ),
     "auto-round": QuantizationMethod(
         read_autoround,
         "`packing_format` `auto_round:auto_gptq` and `auto_round:auto_awq`",

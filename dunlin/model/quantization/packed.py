@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dunlin.model.quantization.scheme import SCALE_DTYPES, ModuleTensor, groups_of, in_groups
-
-INT_BITS = 32
+from dunlin.model.quantization.scheme import INT_BITS, SCALE_DTYPES, ModuleTensor, groups_of, in_groups
 
 
 @dataclass(frozen=True, slots=True)

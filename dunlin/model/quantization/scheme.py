@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 SCALE_DTYPES = ("F32", "F16", "BF16")
+INT_BITS = 32
+"""Of the integers that small weights are packed into."""
 
 
 @dataclass(frozen=True, slots=True)

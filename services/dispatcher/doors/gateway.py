@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from dunlin.effects import Address, Message
-from dunlin.limits import check_vocabulary
+from dunlin.limits import InvalidField, check_vocabulary
 from dunlin.messages.door import Abort, CancelById, CancelResult, RejectionCode, Submit
 from dunlin.messages.types import I32, FinishReason, i32
 from dunlin.runtime.core_host import CoreHost
@@ -101,6 +101,7 @@ class RequestGateway:
         check_vocabulary(settings.sampling, settings.stop_ids, self.model.vocabulary)
         self.prompts.check_length(tokens, settings.max_tokens)
         self.prompts.check_received(tokens, retry.resume_tokens)
+        _check_scored(settings, retry, len(tokens))
         output = OutputProcessor(
             self.model.tokenizer.detokenizer(), settings.stops, settings.sampling.min_tokens, shown
         )
@@ -196,7 +197,14 @@ class RequestGateway:
             rises_after_s=call.rises_after_s,
             ttft_objective_s=seeded.ttft_objective_s,
             tpot_objective_s=seeded.tpot_objective_s,
+            scored=retry.resume_scored,
         )
+
+
+def _check_scored(settings: RequestSettings, retry: RetryIdentity, prompt_tokens: int) -> None:
+    most = max(0, prompt_tokens - 1) if settings.sampling.prompt_logprobs is not None else 0
+    if retry.resume_scored > most:
+        raise InvalidField("resume_scored", f"is {retry.resume_scored}: there are {most} log-probabilities of a prompt")
 
 
 async def _skip_received(output: OutputProcessor, received: I32) -> bool:

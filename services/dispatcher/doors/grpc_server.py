@@ -1,7 +1,7 @@
 """The public gRPC endpoint: Generate, Cancel, Info. Translates between protobuf messages and the gateway."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
@@ -40,6 +40,8 @@ R = TypeVar("R")
 DOOR_NAME = "grpc"
 KEEPALIVE_S = 1.0
 """Seconds between two events of a stream; the SDK takes a dispatcher that is silent for a few of these for stuck."""
+PROMPT_LOGPROBS_AT_ONCE = 4_096
+"""Prompt tokens whose log-probabilities are in one event: with all alternatives less than 1 MB."""
 TRACEPARENT = "traceparent"
 STATUS_CODES = {
     RejectionCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -189,7 +191,8 @@ class GrpcDoor:
             finish = FinishReason.RUNNING
             while finish is FinishReason.RUNNING:
                 piece = await stream.next_within(KEEPALIVE_S) or OutputPiece()
-                await context.write(_event_of(stream.request, piece, prompt_tokens))
+                for event in _events_of(stream.request, piece, prompt_tokens):
+                    await context.write(event)
                 finish = piece.finish
         finally:
             self._gateway.close(client)
@@ -233,6 +236,22 @@ def host_of(peer: str) -> str:
 def _trace_of(metadata: Mapping[str, Any]) -> str:
     given = metadata.get(TRACEPARENT)
     return valid_traceparent(given) if isinstance(given, str) else ""
+
+
+def _events_of(request: str, piece: OutputPiece, prompt_tokens: int) -> Iterator[GenerateEvent]:
+    """The piece as an event, and before it its log-probabilities of the prompt: of a long one in several."""
+    if piece.prompt is not None:
+        for start in range(0, len(piece.prompt), PROMPT_LOGPROBS_AT_ONCE):
+            part = piece.prompt.part(start, start + PROMPT_LOGPROBS_AT_ONCE)
+            yield GenerateEvent(
+                request,
+                prompt_tokens=prompt_tokens,
+                prompt_logprobs=part.logprob,
+                prompt_ranks=part.rank,
+                prompt_top_token=part.top_token,
+                prompt_top_logprob=part.top_logprob,
+            )
+    yield _event_of(request, piece, prompt_tokens)
 
 
 def _event_of(request: str, piece: OutputPiece, prompt_tokens: int) -> GenerateEvent:

@@ -78,6 +78,7 @@ class RequestAdoption:
             chain,
             submit.idempotency,
             submit.digest,
+            scored=request.scored,
         )
         self._queries[request.number] = AdoptionQuery(adopt)
         queries: list[Effect] = [Send(instance, adopt) for instance in self._fleet.connected]

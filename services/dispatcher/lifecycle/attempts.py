@@ -12,13 +12,14 @@ from dunlin.messages.dispatch import (
     Failed,
     Poisoned,
     Preempted,
+    PromptScored,
     Refusal,
     Refused,
     Returned,
     Reused,
     Tokens,
 )
-from dunlin.messages.door import Delta, single_token_delta
+from dunlin.messages.door import Delta, PromptLogprobs, single_token_delta
 from dunlin.messages.types import FinishReason, f32, i32
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.lifecycle.events import LifecycleEvents
@@ -83,6 +84,29 @@ class AttemptEvents:
                     effects.append(Send(reader, delta))
         self._totals.tokens += plain_decodes
         return effects
+
+    @handles
+    def on_prompt_scored(self, now_s: float, sender: Address, message: PromptScored) -> list[Effect]:
+        """Log-probabilities of the prompt go to the readers, each once; those of old attempts are cancelled."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None:
+            return self._stale(sender, message.request, message.attempt)
+        known = request.prompt_logprobs
+        if known is None or not _is_consistent(message):
+            self._totals.stale += 1
+            return []
+        if message.start > request.scored + 1:
+            text = f"the log-probability of prompt token {message.start} came where {request.scored + 1} was due"
+            return self._on_gap(now_s, request, text)
+        self._mark_running_if_dispatched(now_s, request)
+        columns = message.logprob, message.rank, message.top_token, message.top_logprob
+        new = PromptLogprobs(message.best, *columns).part(request.scored + 1 - message.start)
+        if not new:
+            self._totals.stale += 1
+            return []
+        known.extend(new)
+        delta = Delta(i32(), cached_tokens=request.cached_tokens, prompt=new)
+        return [Send(reader, delta) for reader in request.readers]
 
     @handles
     def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:
@@ -181,9 +205,10 @@ class AttemptEvents:
             return self._stale(sender, row.request, row.attempt)
         if row.position != len(request.tokens):
             return self._on_misplaced(now_s, request, row.position)
-        if request.state is RequestState.DISPATCHED:
-            self._mark_running(now_s, request)
+        self._mark_running_if_dispatched(now_s, request)
         effects: list[Effect] = []
+        if request.awaits_first_token and request.lacks_scores:
+            return self._on_gap(now_s, request, f"log-probabilities of the prompt end at {request.scored}")
         if request.awaits_first_token:
             request.awaits_first_token = False
             effects.append(self._events.first_token(now_s, request))
@@ -201,14 +226,21 @@ class AttemptEvents:
         return effects
 
     def _on_misplaced(self, now_s: float, request: Request, position: int) -> list[Effect]:
-        """Drop a repeated token. After a gap the missing tokens never come: end the attempt, the next computes them."""
+        """Drop a repeated token; end the attempt after a gap."""
         self._totals.stale += 1
         if position < len(request.tokens):
             return []
+        return self._on_gap(now_s, request, f"token {position} came where {len(request.tokens)} was due")
+
+    def _on_gap(self, now_s: float, request: Request, text: str) -> list[Effect]:
+        """What is missing never comes: end the attempt, the next computes it."""
         assert request.instance is not None
         cancel = self._fences.cancel(request.instance, request.number, request.attempt, "tokens are missing")
-        text = f"token {position} came where {len(request.tokens)} was due"
         return [*cancel, *self._completion.requeue_lost(now_s, request, text)]
+
+    def _mark_running_if_dispatched(self, now_s: float, request: Request) -> None:
+        if request.state is RequestState.DISPATCHED:
+            self._mark_running(now_s, request)
 
     def _mark_running(self, now_s: float, request: Request) -> None:
         if self._journal.advance(request, RequestState.RUNNING):
@@ -235,6 +267,16 @@ class AttemptEvents:
     def _stale(self, sender: Address, number: int, attempt: int) -> list[Effect]:
         self._totals.stale += 1
         return self._fences.cancel(sender, number, attempt, "this attempt is over")
+
+
+def _is_consistent(message: PromptScored) -> bool:
+    """Whether the columns agree in length; if not, nothing of the message can be trusted."""
+    tokens, tops = len(message.logprob), len(message.logprob) * message.best
+    return message.start > 0 and (len(message.rank), len(message.top_token), len(message.top_logprob)) == (
+        tokens,
+        tops,
+        tops,
+    )
 
 
 def _refusal_text(refused: Refused) -> str:

@@ -13,6 +13,7 @@ from services.dispatcher.requests.replay_cache import CachedAnswer, ReplayCache
 
 MAX_READERS = 16
 AHEAD_RETRY_S = 0.5
+_LOGPROBS_GONE = "the log-probabilities of its first tokens are not known any more: send it under another key"
 
 
 class RequestJoins:
@@ -43,14 +44,14 @@ class RequestJoins:
         self.joined_total += 1
         return [
             Send(client, Admitted(request.key)),
-            Send(client, remaining_delta(request, len(submit.received), replay.finish)),
+            Send(client, remaining_delta(request, submit, replay.finish)),
         ]
 
     def _add_reader(self, now_s: float, client: Address, submit: Submit, request: Request) -> tuple[bool, list[Effect]]:
         refusal = self._refusal(submit, request)
         if refusal is not None:
             return True, self._completion.reject(now_s, client, submit, refusal)
-        if len(submit.received) > request.generated_tokens:
+        if len(submit.received) > request.generated_tokens or submit.scored > request.scored:
             if submit.idempotency and request.readers:
                 return True, self._completion.reject(now_s, client, submit, _client_is_ahead(submit, request))
             # Another dispatcher has delivered more than what runs here: this one is out of date.
@@ -59,9 +60,9 @@ class RequestJoins:
             )
         self.joined_total += 1
         self._journal.add_reader(request, client)
-        delta = remaining_delta(request, len(submit.received))
+        delta = remaining_delta(request, submit)
         # An adoption may still change the public id. A client that gets tokens needs an id to resume elsewhere.
-        needs_id = request.state is not RequestState.ADOPTING or len(delta.tokens) > 0
+        needs_id = request.state is not RequestState.ADOPTING or len(delta.tokens) > 0 or delta.prompt is not None
         admitted: list[Effect] = [Send(client, Admitted(request.key))] if needs_id else []
         return True, [*admitted, Send(client, delta)]
 
@@ -78,8 +79,9 @@ class RequestJoins:
         if request.generated_logprobs is not None and len(
             request.generated_logprobs.logprobs
         ) < request.generated_tokens - len(submit.received):
-            text = "the log-probabilities of its first tokens are not known any more: send it under another key"
-            return SubmitRejected(RejectionCode.CONFLICT, text)
+            return SubmitRejected(RejectionCode.CONFLICT, _LOGPROBS_GONE)
+        if request.prompt_logprobs is not None and submit.scored < request.submit.scored:
+            return SubmitRejected(RejectionCode.CONFLICT, _LOGPROBS_GONE)
         return None
 
 
@@ -97,12 +99,14 @@ def _client_is_ahead(submit: Submit, request: Request) -> SubmitRejected:
     return SubmitRejected(RejectionCode.UNAVAILABLE, text, AHEAD_RETRY_S)
 
 
-def remaining_delta(request: Request, received: int, finish: FinishReason = FinishReason.RUNNING) -> Delta:
-    """The request's generated tokens after the first `received`, with their log-probabilities."""
-    tokens = request.tokens[request.prompt_tokens + received :]
-    scores = request.generated_logprobs
+def remaining_delta(request: Request, submit: Submit, finish: FinishReason = FinishReason.RUNNING) -> Delta:
+    """The request's generated tokens, and log-probabilities, that the client of `submit` has not."""
+    tokens = request.tokens[request.prompt_tokens + len(submit.received) :]
+    scores, prompt = request.generated_logprobs, request.prompt_logprobs
+    if prompt is not None:
+        prompt = prompt.part(submit.scored - request.submit.scored) or None
     if scores is None:
-        return Delta(tokens, finish=finish, cached_tokens=request.cached_tokens)
+        return Delta(tokens, finish=finish, cached_tokens=request.cached_tokens, prompt=prompt)
     skipped = len(scores.logprobs) - len(tokens)
     tops = sum(scores.top_count[:skipped])
     return Delta(
@@ -113,6 +117,7 @@ def remaining_delta(request: Request, received: int, finish: FinishReason = Fini
         scores.top_logprob[tops:],
         finish,
         cached_tokens=request.cached_tokens,
+        prompt=prompt,
     )
 
 

@@ -5,6 +5,7 @@ dispatcher that does not know yet what the fleet was leaves that to the manager.
 """
 
 from dunlin.cores.recent_peak import RecentPeak
+from dunlin.messages.door import RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import GroupKind, GroupRole
 from dunlin.policies.long_requests import KnownGroup
 from services.dispatcher.config import PlacementConfig
@@ -36,13 +37,26 @@ class GroupCapacity:
             return max(alone, positions)
         return max(alone, self.pool_tokens(now_s))
 
+    def refusal(self, submit: Submit) -> SubmitRejected | None:
+        """Why a request that is not too long for a group cannot be served by one; None: it can, or needs none."""
+        alone, length = self._fleet.fleet_max_length([]), len(submit.tokens) + (submit.max_tokens or 1)
+        if not self.is_used or submit.sampling.prompt_logprobs is None or alone is None or length <= alone:
+            return None
+        text = (
+            f"prompt_logprobs: {length} tokens are more than the {alone} of one instance, and a group of instances "
+            "computes no log-probabilities of prompts"
+        )
+        return SubmitRejected(RejectionCode.TOO_LONG, text, field="prompt_logprobs")
+
     def pool_tokens(self, now_s: float) -> int:
         """Tokens that all instances hold together, by the views so far."""
         return self._peak.peak(now_s)
 
     def needs_group(self, request: Request) -> bool:
-        """Whether the request is for a group: no instance can hold it, or its prompt is worth several."""
-        if not self.is_used:
+        """Whether the request is for a group: no instance can hold it, or its prompt is worth several. Groups compute
+        no log-probabilities of prompts.
+        """
+        if not self.is_used or request.prompt_logprobs is not None:
             return False
         if self.fits_no_instance(request):
             return True

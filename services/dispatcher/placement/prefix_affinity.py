@@ -59,7 +59,7 @@ class PrefixAffinity:
 
         The last token never counts: it must be computed for the next one's logits.
         """
-        if not self._prefixes:
+        if not self._prefixes or request.lacks_scores:  # whose prompt is computed anew, wherever it is
             return NO_PREFIX_HITS
         marks = self._marks(request, len(request.tokens) - 1)
         listed: dict[Address, int] = {}

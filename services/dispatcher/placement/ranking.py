@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from heapq import merge
 
 from dunlin.effects import Address
-from dunlin.policies.dispatch import MAX_ALTERNATIVES, CandidateOrder, DispatchCandidate
+from dunlin.messages.types import MAX_ALTERNATIVES
+from dunlin.policies.dispatch import CandidateOrder, DispatchCandidate
 
 KEPT_PER_SHAPE = 1 + MAX_ALTERNATIVES
 """Candidates of each shape: the chosen one and the alternatives that its reason names."""

@@ -12,7 +12,7 @@ from itertools import chain, islice
 
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
-from dunlin.messages.door import Submit
+from dunlin.messages.door import PromptLogprobs, Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
 from dunlin.policies.starvation import Progress
 from services.dispatcher.requests.deferred import DeferredRequests
@@ -83,7 +83,8 @@ class Request:
     and fits one instance.
 
     Prefix cache: the first instance had KV of `cached_tokens` of the prompt; the current one was expected to have
-    `expected_cached_tokens`. `generated_logprobs` is None unless the request asks for log-probabilities.
+    `expected_cached_tokens`. `generated_logprobs` is None unless the request asks for log-probabilities;
+    `prompt_logprobs` alike, from the first that its client had not when it submitted the request.
     """
 
     number: int
@@ -108,6 +109,7 @@ class Request:
     reader_absence: int = 0
     adopted_elsewhere: int = 0
     generated_logprobs: GeneratedLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     first_dispatch_s: float | None = None
     token_s: float | None = None
     is_risen: bool = False
@@ -153,6 +155,16 @@ class Request:
     def is_plain_decode(self) -> bool:
         """Whether its next token needs no bookkeeping: not an attempt's first one, and without log-probabilities."""
         return self.state is RequestState.RUNNING and not self.awaits_first_token and self.generated_logprobs is None
+
+    @property
+    def scored(self) -> int:
+        """The prompt tokens after the first whose log-probabilities are known, here or to its client."""
+        return self.submit.scored + (len(self.prompt_logprobs) if self.prompt_logprobs is not None else 0)
+
+    @property
+    def lacks_scores(self) -> bool:
+        """Whether log-probabilities of its prompt are wanted that have not come."""
+        return self.prompt_logprobs is not None and self.scored < self.prompt_tokens - 1
 
     @property
     def generated_tokens(self) -> int:
@@ -224,6 +236,8 @@ class Journal:
         request = Request(self._numbers, key, [client], submit, now_s, tokens, submit.max_tokens)
         if submit.sampling.logprobs is not None:
             request.generated_logprobs = GeneratedLogprobs()
+        if submit.sampling.prompt_logprobs is not None:
+            request.prompt_logprobs = PromptLogprobs(submit.sampling.prompt_logprobs)
         self._requests[request.number] = self._by_key[key] = self._by_reader[client] = request
         if submit.idempotency:
             self._by_idempotency[submit.tenant, submit.idempotency] = request

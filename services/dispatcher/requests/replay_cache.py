@@ -32,8 +32,9 @@ class ReplayCache:
         if finish is FinishReason.STOP and (not request.generated_tokens or request.tokens[-1] not in submit.stop_ids):
             # A stop string ended it. The door finds the string in the text again, at the same place.
             finish = FinishReason.RUNNING
-        name = (submit.tenant, submit.idempotency)
-        self._answers.put(now_s, name, CachedAnswer(request, finish), len(request.tokens))
+        name, scores = (submit.tenant, submit.idempotency), request.prompt_logprobs
+        tokens = len(request.tokens) + (len(scores) + len(scores.top_token) if scores is not None else 0)
+        self._answers.put(now_s, name, CachedAnswer(request, finish), tokens)
 
     def find(self, now_s: float, tenant: str, idempotency: str) -> CachedAnswer | None:
         """The answer to the tenant's idempotency key; None if none is kept."""

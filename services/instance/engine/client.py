@@ -27,6 +27,7 @@ from services.instance.engine.watchdog import EngineWatchdog
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.objectives.misses import ObjectiveMisses
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.prompt_scores import score_messages
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.scheduling.token_messages import steady_token_messages, token_messages
@@ -154,7 +155,7 @@ class EngineClient:
             more += self.misses.on_repeated(timing, self._sequences.running)
             return [*steady_token_messages(answer), *more] if more else steady_token_messages(answer)
         more += self.misses.on_step(timing, answer.rows, answer.sampled, answer.left)
-        effects = token_messages(answer) + more
+        effects = [*score_messages(answer), *token_messages(answer), *more]
         for sequence in answer.rows:
             is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed
             if is_over or not sequence.is_plain_decode:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.dispatch import Continued, Poisoned, Returned
+from dunlin.messages.dispatch import Continued, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, RejectedOption, Why, i32
 from services.instance.config import KvCacheConfig, RecoveryConfig
@@ -71,7 +71,6 @@ class EngineRecovery:
         host_cache: HostCacheClient,
     ) -> None:
         self.revived_tokens_total = 0
-        self.poisoned_total = 0
         self._engine = engine
         self._config = config
         self._kv_cache = kv_cache
@@ -85,6 +84,11 @@ class EngineRecovery:
         self._losses = 0
         self._is_waiting = False
         self._reason = ""
+
+    @property
+    def may_blame_requests(self) -> bool:
+        """Whether the engine that is being lost may have ended by the fault of a request in its step."""
+        return may_be_request_fault(self._exited)
 
     def on_engine_exited(self, message: EngineExited) -> None:
         """Record how the engine ended; its loss is reported next."""
@@ -106,7 +110,7 @@ class EngineRecovery:
         for sequence in self._sequences.by_arrival():
             effects += self._roll_back(sequence, trusted)
         for sequence in poison:
-            effects += self._stop_poisoned(sequence)
+            effects += [self._lifecycle.say_poisoned(sequence), *self._lifecycle.end(sequence)]
         for sequence in hung:
             effects += self._return(sequence, f"{MAX_ENGINES_LOST} engines in a row were lost in its steps")
         back_in_s = exited.back_in_s if exited is not None else 0.0
@@ -204,12 +208,6 @@ class EngineRecovery:
         sequence.engines_lost += 1
         is_over = sequence.state is SequenceState.ENDING or crash_suspects.is_poison(sequence)
         return sequence.engines_lost >= MAX_ENGINES_LOST and not is_over
-
-    def _stop_poisoned(self, sequence: Sequence) -> list[Effect]:
-        self.poisoned_total += 1
-        place = sequence.place
-        said = Poisoned(place.request, place.attempt, crash_suspects.poison_reason(sequence))
-        return [Send(sequence.dispatcher, said), *self._lifecycle.end(sequence)]
 
     def _return_all(self, wait_s: float) -> list[Effect]:
         rejected = RejectedOption(

@@ -25,6 +25,15 @@ class InstanceGroupsConfig:
         least=1,
         why="as instance.scheduler.budget_tokens: what a step may hold without holding up other tokens for long",
     )
+    step_s: float = setting(
+        0.1,
+        "What a step of a group may take: a long prompt's chunk gets so many tokens, up to `chunk_tokens`, where the "
+        "time of the leader's steps is known.",
+        unit="seconds",
+        above=0,
+        why="requests of the members' own wait for it between any two of their tokens; beyond a long prefix a chunk of "
+        "few tokens is as efficient as one of many",
+    )
     ring: bool = setting(
         False,
         "Whether a prompt that members compute in one step of `chunk_tokens` each goes round as a ring, and is kept at "

@@ -21,7 +21,7 @@ from dunlin.messages.group import (
     GuestSlots,
     OpenGuest,
 )
-from dunlin.messages.types import Figure, RejectedOption, Why, f32, i8, i32, i64
+from dunlin.messages.types import I64, Figure, RejectedOption, Why, f32, i8, i32, i64
 from services.instance.group.guests import MAX_GUESTS, Guest, GuestTable
 from services.instance.group.member_step import (
     GuestRow,
@@ -151,6 +151,15 @@ class GuestSteps:
         self._running.is_dropped = True
         self._running.closing += guests
         return effects + self._interrupt()
+
+    def suspects(self) -> tuple[int, I64]:
+        """(exchange, its guests that the engine computes for) of the step that the engine computes, or did when it
+        ended; (0, none): that is none of the group's.
+        """
+        running = self._running
+        if running is None or self._steps.oldest_step != running.number or running.is_dropped:
+            return 0, i64()
+        return running.asked.exchange, i64(sorted(named_guests(running.asked)))
 
     def on_engine_lost(self) -> None:
         """No step will be answered, and nothing that guests had is left."""

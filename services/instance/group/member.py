@@ -23,7 +23,7 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import GroupOrder
-from dunlin.messages.types import GroupKind, RejectedOption, Why, i32
+from dunlin.messages.types import I64, GroupKind, RejectedOption, Why, i32, i64
 from services.instance.engine.met_engines import MetEngines, PeerState
 from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.member_step import MemberPlace
@@ -70,11 +70,6 @@ class GroupMember:
         return f"[lease: {self._lease} | said: {self._said is not None} | {self._steps!r}]"
 
     @property
-    def relied_on_by(self) -> Address | None:
-        """The leader that was told that this member is ready, and not that it lost its guests; None: there is none."""
-        return self._lease[1] if self._lease is not None and self._said is not None else None
-
-    @property
     def steps(self) -> GuestSteps:
         """The guests here and the group's steps."""
         return self._steps
@@ -117,6 +112,7 @@ class GroupMember:
         before, self._order, lease = self._order, order, _lease(order)
         if lease is not None and lease == self._lease:
             assert before is not None
+            self._place_steps()
             removed = {each.name for each in set(before.members) - set(order.members)}
             return self._steps.end_with(removed) if removed else []
         effects = self._lose("it follows another order")
@@ -136,19 +132,20 @@ class GroupMember:
         self._joined = self._said = None
         return self._drop()
 
-    def on_engine_lost(self) -> list[Effect]:
-        """The engine is lost, and all guests with it."""
+    def on_engine_lost(self, may_blame: bool) -> list[Effect]:
+        """The engine is lost, and all guests with it; `may_blame`: a request of its step may have crashed it."""
+        exchange, suspects = self._steps.suspects() if may_blame else (0, i64())
         self._steps.on_engine_lost()
-        return self._lose("its engine is gone")
+        return self._lose("its engine is gone", exchange, suspects)
 
-    def _lose(self, reason: str) -> list[Effect]:
+    def _lose(self, reason: str, exchange: int = 0, suspects: I64 | None = None) -> list[Effect]:
         """Nothing of the guests is here any more; the leader is told if it relies on this member."""
         if self._lease is None or self._said is None:
             return []
         (group, leader), self._said = self._lease, None
         unmet = [Send(leader, MembersMet(group, detail=reason)) for _ in self._meetings]
         why = Why("group", "lose the guests", (), (RejectedOption("keep them", reason),))
-        return [*self._drop(), *unmet, Send(leader, GuestsLost(group, why))]
+        return [*self._drop(), *unmet, Send(leader, GuestsLost(group, why, exchange, suspects or i64()))]
 
     def _drop(self) -> list[Effect]:
         self._meetings.clear()
@@ -189,7 +186,6 @@ class GroupMember:
         """Meet the engines of the others that are not met as they are now."""
         if not self._is_current(sender, asked.group):
             return []
-        ready = self._ready()
         assert self._joined is not None
         self._agents = {each.member: (each.engine, each.agent) for each in asked.engines}
         self._agents.pop(self._joined.member, None)
@@ -199,12 +195,19 @@ class GroupMember:
             effects += self._met_engines.meet(engine, agent)
         if effects:  # a meeting may take a transfer helper long, an engine answers a probe at once
             effects.append(self._steps.probe())
-        if ready is not None:
-            self._steps.on_place(sender, self._place(ready, self._joined), ready)
+        self._place_steps()
         return effects
 
+    def _place_steps(self) -> None:
+        """What is known of the other members has changed."""
+        ready = self._ready()
+        if ready is not None and self._said is not None and self._lease is not None and self._joined is not None:
+            self._steps.on_place(self._lease[1], self._place(ready, self._joined), ready)
+
     def _place(self, ready: EngineReady, joined: JoinGroup) -> MemberPlace:
-        engines = {member: engine for member, (engine, _) in self._agents.items()}
+        """Steps that name members whom the order does not, for their leader has not heard of it yet, are refused."""
+        names = {each.name for each in self._order.members} if self._order is not None else set[str]()
+        engines = {member: engine for member, (engine, _) in self._agents.items() if engine.name in names}
         return MemberPlace(joined.member, engines, len(all_layers(ready)), ready.layout)
 
     def _answer_meetings(self) -> list[Effect]:

@@ -29,22 +29,27 @@ class MemberPlace:
 class GuestRow:
     """Row `index` of a step. It writes the positions `covered`, or a ring's stripe of them, and `kept` stays here.
 
-    `elsewhere` are the spans that lie at other members, in order.
+    `elsewhere` are the spans that lie at other members, in order; `others` the stripes that those compute.
     """
 
     index: int
     guest: Guest
     positions: range
-    elsewhere: list[tuple[range, int]] = field(default_factory=list)
+    elsewhere: list[range] = field(default_factory=list)
+    others: list[range] = field(default_factory=list)
     kept: list[Span] = field(default_factory=list)
-    is_ring: bool = False
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it is a stripe."""
+        return len(self.others) > 0
 
     @property
     def covered(self) -> range:
         """The tokens that are computed, here or by other members of the ring."""
         if not self.is_ring:
             return self.positions
-        stripes = [self.positions, *(span for span, _ in self.elsewhere)]
+        stripes = [self.positions, *self.others]
         return range(min(each.start for each in stripes), max(each[-1] for each in stripes) + 1)
 
     @property
@@ -108,6 +113,7 @@ def compose_step(
         span_stop=step.span_stop,
         span_holder=i32(peers[member] for member in step.span_member),
         span_stride=step.span_stride,
+        span_asked=step.span_asked,
         exchange=step.exchange,
         own_room=i64(member + 1 for member in members),
         peer_room=i64([place.me + 1] * len(members)),
@@ -127,8 +133,9 @@ def _check_columns(step: GroupStep) -> None:
     rows, spans, parts = len(step.sequence), len(step.span_row), len(step.serve_sequence)
     groups = (
         (rows, (step.start, step.stop, step.sample, step.stride or step.start)),
-        (spans, (step.span_start, step.span_stop, step.span_member, step.span_stride or step.span_start)),
-        (parts, (step.serve_start, step.serve_stop, step.serve_member)),
+        (spans, (step.span_start, step.span_stop, step.span_member)),
+        (spans, (step.span_stride or step.span_start, step.span_asked or step.span_start)),
+        (parts, (step.serve_start, step.serve_stop, step.serve_member, step.serve_stride or step.serve_start)),
         (len(step.serve_span_part), (step.serve_span_start, step.serve_span_stop)),
         (len(step.keep_row), (step.keep_start, step.keep_stop)),
     )
@@ -144,9 +151,8 @@ def _check_columns(step: GroupStep) -> None:
     ends = [*zip(step.start, step.stop, strict=True), *zip(step.span_start, step.span_stop, strict=True)]
     ends += [*zip(step.serve_span_start, step.serve_span_stop, strict=True)]
     ends += [*zip(step.keep_start, step.keep_stop, strict=True)]
-    if any(not 0 <= start < stop for start, stop in ends) or any(
-        each < 1 for each in (*step.stride, *step.span_stride)
-    ):
+    strides = (*step.stride, *step.span_stride, *step.serve_stride)
+    if any(not 0 <= start < stop for start, stop in ends) or min(strides, default=1) < 1:
         raise StepRefusal("an empty row or span")
 
 
@@ -155,11 +161,12 @@ def _rows(step: GroupStep, guests: GuestTable) -> list[GuestRow]:
     rows = []
     for index, number in enumerate(step.sequence):
         positions = range(step.start[index], step.stop[index], strides[index])
-        rows.append(GuestRow(index, _guest(guests, number), positions, is_ring=step.kind is GroupKind.RING))
-    span_strides = step.span_stride or i64([1] * len(step.span_row))
-    spans = zip(step.span_start, step.span_stop, span_strides, step.span_member, step.span_row, strict=True)
-    for start, stop, stride, member, row in sorted(spans):
-        rows[row].elsewhere.append((range(start, stop, stride), member))
+        rows.append(GuestRow(index, _guest(guests, number), positions))
+    count, is_ring = len(step.span_row), step.kind is GroupKind.RING
+    span_strides, asked = step.span_stride or i64([1] * count), step.span_asked or [0] * count
+    spans = zip(step.span_start, step.span_stop, span_strides, step.span_row, asked, strict=True)
+    for start, stop, stride, row, is_asked in sorted(spans):
+        (rows[row].others if is_ring and not is_asked else rows[row].elsewhere).append(range(start, stop, stride))
     for row, start, stop in sorted(zip(step.keep_row, step.keep_start, step.keep_stop, strict=True)):
         rows[row].kept.append((start, stop))
     return rows
@@ -175,13 +182,15 @@ def _guest(guests: GuestTable, number: int) -> Guest:
 def _check_row(row: GuestRow, guests: GuestTable) -> None:
     number, covered = row.guest.number, row.covered
     at = 0
-    for span in () if row.is_ring else (span for span, _ in row.elsewhere):
+    for span in row.elsewhere:
         if span.start < at or span.stop > covered.start:
             raise StepRefusal(f"guest {number}: spans overlap, or reach beyond token {covered.start}")
         _check_here(guests, row.guest, at, span.start)
         at = span.stop
     _check_here(guests, row.guest, at, covered.start)
-    if row.is_ring and any(start < covered.start or stop > covered.stop for start, stop in row.kept):
+    if row.kept and not row.is_ring:
+        raise StepRefusal(f"guest {number}: of a row that does not go round all stays")
+    if any(start < covered.start or stop > covered.stop for start, stop in row.kept):
         raise StepRefusal(f"guest {number}: what is to stay lies outside the stripes")
     if any(after[0] < before[1] for before, after in zip(row.kept, row.kept[1:], strict=False)):
         raise StepRefusal(f"guest {number}: what is to stay overlaps")
@@ -250,7 +259,7 @@ def _serve(step: GroupStep, guests: GuestTable, peers: Mapping[int, int]) -> Ser
         step.serve_sequence,
         step.serve_start,
         step.serve_stop,
-        i64([1] * parts),
+        step.serve_stride or i64([1] * parts),
         i32(peers[member] for member in step.serve_member),
     )
     for part, start, stop in zip(step.serve_span_part, step.serve_span_start, step.serve_span_stop, strict=True):

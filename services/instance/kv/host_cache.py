@@ -312,15 +312,17 @@ class HostCacheClient:
         return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
 
     def attach_regions(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """Keep the regions that cover the sequence's own tokens from the first on, in every layer; release the
-        others.
+        """Keep the regions that cover the sequence's own tokens from the first on, in every layer, as far as it may
+        take KV that was computed elsewhere; release the others.
         """
         assert self._kvstore is not None
         assert self._ready is not None
         groups, useless = group_whole(regions, all_layers(self._ready))
+        most, length = sequence.reusable_most, len(sequence.tokens)
+        most = length if most == length - 1 else most
         for group in groups:
             region, chain = group[0].region, group[0].chain
-            fits = region.start == sequence.kept_tokens and region.stop <= len(sequence.tokens)
+            fits = region.start == sequence.kept_tokens and region.stop <= most
             if fits and chain == self.chain_hash(sequence, region.stop):
                 sequence.kept += [KeptHostRegion(one.region, one.host, self._kvstore, one.chain) for one in group]
             else:

@@ -77,10 +77,10 @@ class KvCache:
         return merge_adjacent(found) if len(found) > 1 else found
 
     def reusable_tokens(self, sequence: Sequence) -> int:
-        """How many of its first tokens are here already; never all of them, for the last one must be computed."""
+        """How many of its first tokens are here already; never all of them, for some must be computed."""
         if self._weights_digest is None:
             return 0
-        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        most = sequence.reusable_most // BLOCK_TOKENS
         return _up_to_kept_region(
             self.prefix_cache.cached_blocks(self._chain_of(sequence), most) * BLOCK_TOKENS, sequence
         )
@@ -220,16 +220,20 @@ class KvCache:
         self, sequence: Sequence, path: list[PrefixBlock], blocks: int, heirs: list[PrefixBlock | None]
     ) -> None:
         """Make new blocks of the sequence's own slots, after those that go to `heirs`."""
-        link = self._chain_of(sequence)
-        for count in range(len(path) + 1, blocks + 1):
-            path.append(self.prefix_cache.add(link(count), path[-1] if path else None))
-            heirs.append(path[-1])
+        known, block = len(path), path[-1] if path else None
+        for chain in sequence.chains.blocks(self._chain_start(sequence), sequence.tokens, known + 1, blocks):
+            block = self.prefix_cache.add(chain, block)
+            path.append(block)
+            heirs.append(block)
         self._shared[sequence.number] = path
         self.slot_table.split_off(sequence.number, heirs, BLOCK_TOKENS)
 
-    def _chain_of(self, sequence: Sequence) -> ChainOf:
+    def _chain_start(self, sequence: Sequence) -> bytes:
         # No RoPE name: no text is taken that is so long that the frequencies would change (`RopeConfig`).
-        start = chain_root(sequence.place.tenant, self._weights_digest or "")
+        return chain_root(sequence.place.tenant, self._weights_digest or "")
+
+    def _chain_of(self, sequence: Sequence) -> ChainOf:
+        start = self._chain_start(sequence)
         return lambda count: sequence.chains.chain_at(start, sequence.tokens, count * BLOCK_TOKENS)
 
 

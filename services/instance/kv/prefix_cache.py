@@ -50,6 +50,8 @@ class PrefixCache:
 
     def cached_blocks(self, link: ChainOf, most: int) -> int:
         """How many of a text's first `most` blocks are here."""
+        if not most or link(1) not in self._blocks:  # as of most texts, which share nothing
+            return 0
         return _largest_count(most, lambda count: link(count) in self._blocks)
 
     def pinned_blocks(self, link: ChainOf, held: int) -> int:

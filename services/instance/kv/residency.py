@@ -102,6 +102,9 @@ class Residency:
 
     def remove(self, start: int, stop: int) -> list[Extent]:
         """Take the slots of positions `[start, stop)` away, as far as they have any; in order of position."""
+        if start <= self.start and self.stop <= stop:  # all of them, as nearly always
+            whole, self.starts, self.extents, self.slots = self.extents, [], [], 0
+            return whole
         taken = self._find(start, stop)
         left = [*self._find(self.start, start), *self._find(stop, self.stop)]
         self.starts = [position for position, _ in left]

@@ -5,7 +5,7 @@ quarantined == capacity. Before the capacity shrinks, the slots of the tail are 
 of owners that have some must be released or replaced.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 
 from services.instance.kv.residency import Extent, Residency, SlotUse, Span, cut_extents
@@ -170,9 +170,10 @@ class SlotTable:
                     self._return_extent(extent)
                 continue
             self._generations += 1
-            self._residencies[heir] = part = Residency(self._generations, residency.use)
-            for extent in extents:
-                part.add(part.stop or at, extent)
+            first, *more = extents
+            self._residencies[heir] = part = Residency(self._generations, residency.use, [at], [first], first[1])
+            for extent in more:
+                part.add(part.stop, extent)
 
     def release(self, owner: Owner) -> int:
         """Free all slots of `owner`; returns their number."""
@@ -283,8 +284,10 @@ class SlotTable:
         """The smallest free extent that is large enough, else the largest; how many it gave."""
         best, best_length = 0, 0
         for index, (_, length) in enumerate(self._free):
-            fits, best_fits = length >= count, best_length >= count
-            if (fits, -length if fits else length) > (best_fits, -best_length if best_fits else best_length):
+            if length == count:
+                best = index
+                break
+            if count < length < best_length if best_length > count else length > best_length:
                 best, best_length = index, length
         return self._take_from(residency, best, position, count)
 
@@ -321,11 +324,17 @@ class SlotTable:
 
 def _insert(extents: list[Extent], extent: Extent) -> None:
     """Put it in its order, as one with its neighbours if it is adjacent to them."""
-    insort(extents, extent)
+    first, length = extent
     index = bisect_left(extents, extent)
-    if index + 1 < len(extents) and end_of(extents[index]) == extents[index + 1][0]:
-        extents[index] = (extents[index][0], extents[index][1] + extents[index + 1][1])
-        del extents[index + 1]
-    if index > 0 and end_of(extents[index - 1]) == extents[index][0]:
-        extents[index - 1] = (extents[index - 1][0], extents[index - 1][1] + extents[index][1])
+    follows = index > 0 and end_of(extents[index - 1]) == first
+    if index < len(extents) and extents[index][0] == first + length:
+        length += extents[index][1]
+        if not follows:
+            extents[index] = (first, length)
+            return
         del extents[index]
+    if follows:
+        before, before_length = extents[index - 1]
+        extents[index - 1] = (before, before_length + length)
+    else:
+        extents.insert(index, (first, length))

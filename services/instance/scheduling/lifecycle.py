@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.dispatch import Continued, Ended, Failed, Preempted, Returned, Reused
+from dunlin.messages.dispatch import Continued, Ended, Failed, Poisoned, Preempted, Returned, Reused
 from dunlin.messages.engine import Close, Open, TransferDone
 from dunlin.messages.types import Figure, HostRegion, Priority, RejectedOption, TransferStatus, Why, i32, i64
 from dunlin.policies.preemption import PreemptionCandidate, PreemptionMode, spill, swap
@@ -17,6 +17,7 @@ from services.instance.kv.residency import SlotUse
 from services.instance.kv.slot_table import Owner, SlotTable
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.scheduling.step_ledger import StepLedger
+from services.instance.sequence.crash_suspects import poison_reason
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 _IN_USE = (SequenceState.SPILLING, SequenceState.RESTORING, SequenceState.SPREAD)
@@ -47,6 +48,7 @@ class SequenceLifecycle:
         self.prefix_hit_tokens_total = 0
         self.prefix_query_tokens_total = 0
         self.claimed_tokens_total = 0
+        self.poisoned_total = 0
         self._engine = engine
         self._sequences = sequences
         self._host_cache = host_cache
@@ -87,6 +89,7 @@ class SequenceLifecycle:
             place.stop_ids,
             i64([first for first, _ in extents]),
             i64([length for _, length in extents]),
+            sequence.scored,
         )
         return Send(self._engine, opened)
 
@@ -194,7 +197,7 @@ class SequenceLifecycle:
         The last token is computed in any case: its step samples the next one.
         """
         self.kv_cache.adopt_reserved(sequence, owner)
-        held = min(tokens, len(sequence.tokens) - 1)
+        held = min(tokens, sequence.reusable_most)
         sequence.issued = sequence.valid = held
         self._sequences.transition(sequence, SequenceState.RUNNING)
         return [self.open_in_engine(sequence)]
@@ -223,10 +226,16 @@ class SequenceLifecycle:
         why = Why("engine", chosen, (Figure("tokens", len(sequence.tokens)),), (rejected,))
         return [Send(sequence.dispatcher, Failed(place.request, place.attempt, why)), *self.stop(sequence)]
 
+    def say_poisoned(self, sequence: Sequence) -> Effect:
+        """Its dispatcher is told that the sequence is poison."""
+        self.poisoned_total += 1
+        place = sequence.place
+        return Send(sequence.dispatcher, Poisoned(place.request, place.attempt, poison_reason(sequence)))
+
     def return_to_dispatcher(self, sequence: Sequence, why: Why) -> list[Effect]:
         """Return an accepted attempt to its dispatcher, which places it anew."""
         place = sequence.place
-        returned = Send(sequence.dispatcher, Returned(place.request, place.attempt, why))
+        returned = Send(sequence.dispatcher, Returned(place.request, place.attempt, why, sequence.suspicion))
         return [returned, *self.stop(sequence)]
 
     def end(self, sequence: Sequence) -> list[Effect]:

@@ -14,11 +14,15 @@ IN_COMPANY = 1
 MAX_CRASHES_ALONE = 2
 
 
-def blame_crash(rows: Iterable[tuple[Sequence, int]]) -> list[Sequence]:
-    """Blame these (sequence, stop of its row) for a crashed step; returns those that are poison now."""
+def blame_crash(rows: Iterable[tuple[Sequence, int]], is_alone: bool | None = None) -> list[Sequence]:
+    """Blame these (sequence, stop of its row) for a crashed step; returns those that are poison now.
+
+    `is_alone`: whether the step had no other row; by default, whether there is one of them.
+    """
     suspects = list(rows)
+    is_alone = len(suspects) == 1 if is_alone is None else is_alone
     for sequence, stop in suspects:
-        sequence.suspicion = max(sequence.suspicion, IN_COMPANY) + (len(suspects) == 1)
+        sequence.suspicion = max(sequence.suspicion, IN_COMPANY) + is_alone
         sequence.trial_stop = stop
     return [sequence for sequence, _ in suspects if is_poison(sequence) and sequence.state is not SequenceState.ENDING]
 

@@ -37,8 +37,8 @@ class FinishedAnswers:
 
     def store(self, now_s: float, sequence: Sequence, finish: FinishReason) -> None:
         """Keep the answer of an ended sequence, unless it has log-probabilities, which are not kept."""
-        place = sequence.place
-        if not place.key or place.sampling.logprobs is not None:
+        place, sampling = sequence.place, sequence.place.sampling
+        if not place.key or sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             return
         # An adopting dispatcher compares tokens with the whole text; the reason of the placement is not needed again.
         answer = FinishedAnswer(replace(place, tokens=i32(), why=None), i32(sequence.tokens), finish)

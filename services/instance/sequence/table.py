@@ -122,7 +122,8 @@ class Sequence:
     the KV cache, as long as it has slots at all: the next ones are nearly always found there. `arrived_s` is the core's
     time when it came. `is_batch`: it is of the batch class; `is_risen`: and scheduled as an interactive one, because it
     was starved. `progress` says how far it had got when it was last looked at for that (None: not yet). `clock` says
-    what it waits for; None for batch work, which has no objectives.
+    what it waits for; None for batch work, which has no objectives. The log-probabilities of the `scored` prompt tokens
+    after the first went to its dispatcher, where it wants any.
     """
 
     order: int
@@ -156,12 +157,14 @@ class Sequence:
     tokens: "list[int]" = field(init=False)
     turn: Turn = field(init=False)
     is_batch: bool = field(init=False)
+    scored: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.place.tokens)
         self.turn = (len(self.tokens) <= self.place.prompt_tokens, self.order)
         self.is_batch = self.place.request_class is RequestClass.BATCH
         self.suspicion = self.place.suspicion
+        self.scored = self.place.scored
         self.trial_stop = len(self.tokens) if self.suspicion else 0
         self.clock = None if self.is_batch else clock_of(self.place, self.arrived_s)
 
@@ -184,6 +187,14 @@ class Sequence:
     def is_spread(self) -> bool:
         """Whether it is for the members of an elastic group, never for the instance alone."""
         return self.place.group != 0
+
+    @property
+    def reusable_most(self) -> int:
+        """Of so many of its first tokens KV may be taken that it did not compute itself: the last token must be
+        computed, and so must a prompt whose log-probabilities are wanted, from where they end.
+        """
+        known, last = self.place.sampling.prompt_logprobs is None, len(self.tokens) - 1
+        return last if known or self.scored >= self.place.prompt_tokens - 1 else self.scored
 
     @property
     def kept_tokens(self) -> int:

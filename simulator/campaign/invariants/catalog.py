@@ -7,6 +7,7 @@ Numbers are those of docs/campaigns.md. Clients check the tokens of I1; I10 need
 from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher
 from simulator.campaign.invariants.ends import EndWatcher
 from simulator.campaign.invariants.groups import GroupStepWatcher, SpreadWatcher
+from simulator.campaign.invariants.members import ConversationWatcher, GuestWatcher
 from simulator.campaign.invariants.peer_writes import PeerWriteWatcher
 from simulator.campaign.invariants.progress import ProgressWatcher, QuotaWatcher
 from simulator.campaign.invariants.slots import RowWriteWatcher, SlotWatcher
@@ -23,6 +24,8 @@ WATCHERS: tuple[type[InvariantWatcher], ...] = (
     PeerWriteWatcher,
     GroupStepWatcher,
     SpreadWatcher,
+    ConversationWatcher,
+    GuestWatcher,
     RegionWatcher,
     RegionNameWatcher,
     SuspicionWatcher,

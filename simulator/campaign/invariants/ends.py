@@ -1,5 +1,7 @@
 """I1: a stream ends with all of its tokens, or with a refusal or an error that its request and the cluster allow."""
 
+from collections import deque
+
 from dunlin.effects import Address, Message
 from dunlin.messages.door import RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import FinishReason
@@ -12,6 +14,10 @@ from simulator.cluster.simulated import SimulatedCluster
 LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
 WAIT_TOO_LONG = "s allowed"
 """Of a refusal by the longest wait that a dispatcher allows."""
+TOO_LONG = "than all instances together can hold"
+"""Of an error about a prompt that no group could have held for so long (manager.long_requests.remembered_s)."""
+VIEWED_S = 5.0
+"""Seconds after which views tell of an instance that came, or is drained."""
 FASTEST_CLOCK = 1.2
 """Seconds that a skewed clock shows for one."""
 
@@ -34,6 +40,9 @@ class EndWatcher(InvariantWatcher):
         self._seen: set[int] = set()
         self._max_queued = cluster.spec.dispatcher_config().admission.max_queued
         self._queued_before = 0
+        self._remembered_s = cluster.spec.manager_config().long_requests.remembered_s
+        self._rooms: deque[tuple[float, int]] = deque()
+        """By time: the tokens that the instances of one node could hold together."""
 
     def before(self, event: Delivery) -> None:
         core = self.cluster.core(event.to)
@@ -54,6 +63,9 @@ class EndWatcher(InvariantWatcher):
             raise self.fail(f"{sender} refuses {submit}: {message}")
 
     def audit(self) -> None:
+        self._rooms.append((self.cluster.world.now_s, self._room()))
+        while self._rooms[0][0] < self.cluster.world.now_s - self._remembered_s:
+            self._rooms.popleft()
         for client in self.clients.all:
             if client.is_done and client.number not in self._seen:
                 self._seen.add(client.number)
@@ -101,11 +113,28 @@ class EndWatcher(InvariantWatcher):
         waited_s = client.ended_s - self._begun_s.get(client.planned.number, client.ended_s)
         return timeout_s is not None and waited_s >= timeout_s / FASTEST_CLOCK
 
+    def _is_too_long(self, client: CampaignClient) -> bool:
+        """Whether instances that serve could not have held it for as long as it is remembered, as far as views tell."""
+        since_s, until_s = client.ended_s - self._remembered_s + VIEWED_S, client.ended_s - VIEWED_S
+        longest = len(client.planned.tokens) + client.planned.max_tokens
+        if not any(room >= longest for at_s, room in self._rooms if since_s <= at_s <= until_s):
+            return True
+        tellers = [one for role in ("monitor", "global_manager", "dispatcher") for one in self.cluster.of_role(role)]
+        return self.faults.was_disturbed(*tellers)
+
+    def _room(self) -> int:
+        """The most that instances of one node hold together: none that drains, none without an engine."""
+        by_node: dict[str, int] = {}
+        for core in self.cluster.instances.values():
+            report, node = core.report(), self.cluster.roster.node_of[core.address]
+            if report.ready and not report.draining and not self.cluster.world.is_paused(core.address):
+                by_node[node] = by_node.get(node, 0) + report.capacity_slots
+        return max(by_node.values(), default=0)
+
     def _may_fail(self, client: CampaignClient) -> bool:
         is_blamed = "poison" in client.detail and self.faults.engines.crashes >= 2
         has_cause = self.faults.last_s > 0 or any(one.planned.poison for one in self.clients.all)
-        # Drained instances hold nothing: a long request may be more than the others do.
-        is_too_long = "than all instances together can hold" in client.detail and self.faults.last_s > 0
+        is_too_long = TOO_LONG in client.detail and self._is_too_long(client)
         if not is_blamed and not is_too_long and not (client.detail.startswith(LEGAL_ERRORS) and has_cause):
             return False
         self.excuse("a request ends with an error")

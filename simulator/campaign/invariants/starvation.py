@@ -12,6 +12,7 @@ from dunlin.messages.dispatch import Accepted, Cancel, Place, Tokens
 from dunlin.messages.door import Submit
 from dunlin.messages.engine import Open, StepDone
 from dunlin.messages.fleet import FleetView
+from dunlin.messages.group import OpenGuest, group_of
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass
 from services.dispatcher.core import DispatcherCore
@@ -155,6 +156,8 @@ class StarvationWatcher(InvariantWatcher):
             self._is_first(sender, to, message)
         elif isinstance(message, Open) and sender.role == "instance":
             self._is_first_in_line(sender, message)
+        elif isinstance(message, OpenGuest):
+            self._is_first_in_group(sender, message)
 
     def _is_share_kept(self, dispatcher: Address) -> None:
         journal = self.cluster.core(dispatcher).journal
@@ -175,10 +178,20 @@ class StarvationWatcher(InvariantWatcher):
             if request.is_risen and fits and instance not in request.excluded_instances:
                 raise self.fail(f"{dispatcher} dispatches {place.request} before {request}, which has risen")
 
+    def _is_first_in_group(self, leader: Address, opened: OpenGuest) -> None:
+        """Check that no starved request waits for room in its group, and waited, while a younger one starts."""
+        core = self.cluster.core(leader)
+        spread = core.led_group.spreads.by_number(opened.sequence)
+        if spread is None or spread.sequence.is_batch or _key(spread.sequence) in self._had_slots:
+            return
+        for other in core.led_group.spreads.waiting():
+            if other.sequence.is_risen and other.turn < spread.turn and _key(other.sequence) in self._waited:
+                raise self.fail(f"{leader} starts {spread.sequence.name} before {other.sequence.name}, which has risen")
+
     def _is_first_in_line(self, instance: Address, opened: Open) -> None:
         """Check that no starved sequence waits, and waited, while a younger interactive one starts."""
-        if opened.sequence >> 32:
-            return  # a guest: the queue of its group's leader is another one
+        if group_of(opened.sequence):
+            return  # a guest: see `_is_first_in_group`
         sequences = self.cluster.core(instance).sequences
         started = sequences.by_number(opened.sequence)
         if started is None or started.is_batch or started.preempted or started.place.handle:

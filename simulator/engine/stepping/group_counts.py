@@ -12,6 +12,8 @@ from simulator.engine.stepping.step_queue import row_positions
 
 Span = tuple[int, int, int]
 """(start, stop, stride) of tokens."""
+Spans = dict[int, dict[int, list[Span]]]
+"""By row and peer."""
 
 
 def count_group_work(
@@ -25,13 +27,14 @@ def count_group_work(
     `is_near(peer)`: it is an engine of the same node.
     """
     peers = [PeerWork(is_near(peer)) for peer in step.peers]
-    own, is_ring, spans = BatchCounts(), step.group is GroupKind.RING, _spans_by_row(step)
+    own, (asked, stripes) = BatchCounts(), _spans_by_row(step)
     for row in rows:
-        positions, split = row_positions(step, row), spans.get(row, {})
-        if is_ring:
-            _count_stripe(own, peers, positions, split)
+        positions = row_positions(step, row)
+        elsewhere = _count_asked(peers, len(positions), asked.get(row, {}))
+        if row in stripes:
+            _count_stripe(own, peers, positions, stripes[row], elsewhere)
         else:
-            _count_master(own, peers, positions, split, prompt_tokens(step.sequence[row]))
+            _count_master(own, positions, elsewhere, prompt_tokens(step.sequence[row]))
     if is_serving:
         _count_served(step, peers)
     return GroupWork(own, peers, _kept(step, rows))
@@ -45,27 +48,34 @@ def _kept(step: Step, rows: Collection[int]) -> int:
     return sum(stop - start for row, start, stop in zip(keep.row, keep.start, keep.stop, strict=True) if row in rows)
 
 
-def _spans_by_row(step: Step) -> dict[int, dict[int, list[Span]]]:
-    """The spans elsewhere, by row and peer."""
-    found: dict[int, dict[int, list[Span]]] = {}
-    strides = step.span_stride or [1] * len(step.span_row)
-    columns = zip(step.span_row, step.span_holder, step.span_start, step.span_stop, strides, strict=True)
-    for row, peer, *span in columns:
-        found.setdefault(row, {}).setdefault(peer, []).append((span[0], span[1], span[2]))
-    return found
+def _spans_by_row(step: Step) -> tuple[Spans, Spans]:
+    """The spans that peers are asked for, and their stripes of a ring."""
+    asked_spans: Spans = {}
+    stripes: Spans = {}
+    count, is_ring = len(step.span_row), step.group is GroupKind.RING
+    strides, asked = step.span_stride or [1] * count, step.span_asked or [0] * count
+    columns = zip(step.span_row, step.span_holder, step.span_start, step.span_stop, strides, asked, strict=True)
+    for row, peer, start, stop, stride, is_asked in columns:
+        found = stripes if is_ring and not is_asked else asked_spans
+        found.setdefault(row, {}).setdefault(peer, []).append((start, stop, stride))
+    return asked_spans, stripes
 
 
-def _count_master(
-    own: BatchCounts, peers: list[PeerWork], positions: range, split: dict[int, list[Span]], prompt_tokens: int
-) -> None:
-    """Rows attend here to the keys that lie here; to the others their holders do, for a partial result per span."""
-    queries, elsewhere = len(positions), 0
+def _count_asked(peers: list[PeerWork], queries: int, split: dict[int, list[Span]]) -> int:
+    """Holders attend to the keys that lie there, for a partial result per span; returns how many keys those are."""
+    elsewhere = 0
     for peer, spans in split.items():
         keys = _tokens(spans)
         elsewhere += keys
         peers[peer].asked.add(queries, keys)
         peers[peer].queries_out += queries
         peers[peer].results_in += queries * _runs(spans)
+    return elsewhere
+
+
+def _count_master(own: BatchCounts, positions: range, elsewhere: int, prompt_tokens: int) -> None:
+    """Rows attend here to the keys that lie here."""
+    queries = len(positions)
     here = max(0, positions.start - elsewhere)
     if queries == 1 and positions.start >= prompt_tokens:
         own.add_decode(here + 1)
@@ -73,17 +83,14 @@ def _count_master(
         own.add_prefill(queries, here)
 
 
-def _count_stripe(own: BatchCounts, peers: list[PeerWork], positions: range, split: dict[int, list[Span]]) -> None:
-    """A stripe attends to all keys before each of its tokens, whoever computed them."""
-    queries = len(positions)
+def _count_stripe(
+    own: BatchCounts, peers: list[PeerWork], positions: range, split: dict[int, list[Span]], elsewhere: int
+) -> None:
+    """A stripe attends to all keys before each of its tokens, whoever computed them, but those that lie `elsewhere`."""
     for peer, spans in split.items():
         peers[peer].keys_in += _tokens(spans)
-        peers[peer].keys_out += queries
-    before = sum(positions)  # keys before each query
-    own.prefill_rows += 1
-    own.prefill_tokens += queries
-    own.self_products += queries * queries
-    own.prefix_products += before - queries * (queries - 1) // 2
+        peers[peer].keys_out += len(positions)
+    own.add_stripe(range(positions.start - elsewhere, positions.stop - elsewhere, positions.step))
 
 
 def _count_served(step: Step, peers: list[PeerWork]) -> None:

@@ -24,9 +24,10 @@ class PeersDue:
 
 @dataclass(frozen=True, slots=True)
 class SplitSpans:
-    """The tokens of a row that lie at peers, as (peer, positions)."""
+    """The tokens of a row that lie at peers, as (peer, positions), and a ring's stripes that those compute."""
 
     spans: tuple[tuple[Address, range], ...]
+    stripes: tuple[tuple[Address, range], ...] = ()
 
     def covers(self, start: int, stop: int) -> bool:
         """Whether the spans without strides name all tokens `[start, stop)`; prompts are long, so none is counted."""
@@ -40,6 +41,15 @@ class SplitSpans:
     @property
     def positions(self) -> frozenset[int]:
         return frozenset(position for _, positions in self.spans for position in positions)
+
+    @property
+    def peers(self) -> set[Address]:
+        return {peer for peer, _ in (*self.spans, *self.stripes)}
+
+    def covered(self, own: range) -> range:
+        """The tokens of all stripes, the `own` one included."""
+        stripes = [own, *(positions for _, positions in self.stripes)]
+        return range(min(each.start for each in stripes), max(each[-1] for each in stripes) + 1)
 
 
 class GroupSteps:
@@ -117,7 +127,7 @@ class GroupSteps:
         """Whether a step that these rows need has ended early, or they cannot be computed with its peer: it lacks rows
         of this step, or cannot be written any more.
         """
-        needed = {peer for row, split in self.spans(step).items() if row in rows for peer, _ in split.spans}
+        needed = set().union(*(split.peers for row, split in self.spans(step).items() if row in rows))
         is_cut_off = any(not self._reaches(step, peer) for peer in step.peers)
         given_up = (peer for peer in needed if self._meetings.is_given_up(self._engine, peer, step.exchange))
         return is_cut_off or any(self._is_gone(peer, step) for peer in needed) or any(given_up)
@@ -147,13 +157,16 @@ class GroupSteps:
 
     def spans(self, step: Step) -> dict[int, SplitSpans]:
         """The spans elsewhere, by row."""
-        strides = step.span_stride or [1] * len(step.span_row)
-        found: dict[int, list[tuple[Address, range]]] = {}
-        for row, start, stop, stride, holder in zip(
-            step.span_row, step.span_start, step.span_stop, strides, step.span_holder, strict=True
+        count = len(step.span_row)
+        strides = step.span_stride or [1] * count
+        asked = (step.span_asked or [0] * count) if step.group is GroupKind.RING else [1] * count
+        found: dict[int, tuple[list[tuple[Address, range]], list[tuple[Address, range]]]] = {}
+        for row, start, stop, stride, holder, is_asked in zip(
+            step.span_row, step.span_start, step.span_stop, strides, step.span_holder, asked, strict=True
         ):
-            found.setdefault(row, []).append((step.peers[holder], range(start, stop, stride)))
-        return {row: SplitSpans(tuple(spans)) for row, spans in found.items()}
+            spans, stripes = found.setdefault(row, ([], []))
+            (spans if is_asked else stripes).append((step.peers[holder], range(start, stop, stride)))
+        return {row: SplitSpans(tuple(spans), tuple(stripes)) for row, (spans, stripes) in found.items()}
 
     def check(self, step: Step, sequence: int, split: SplitSpans, start: int) -> bool:
         """Compare what the peers told of tokens before `start` with the sequence's own text; returns whether they told
@@ -164,17 +177,17 @@ class GroupSteps:
         """
         if self._audit is None:
             return True
-        if step.group is GroupKind.MASTERS and not self._audit.elsewhere(sequence, start) <= split.positions:
+        if not self._audit.elsewhere(sequence, start) <= split.positions:
             raise ContractBroken(f"sequence {sequence}: a row reads tokens that lie elsewhere, and no span names them")
         is_whole = True
-        for peer, positions in split.spans:
-            told = (self._meetings.told(peer, self._engine, step.exchange) or {}).get(sequence, {})
-            if step.group is GroupKind.RING and not told:
-                is_whole = False
-                continue
-            found = [told.get(position) for position in positions]
-            if found != self._audit.digests(sequence, positions):
-                raise ContractBroken(f"sequence {sequence}: {peer} does not hold tokens {positions}")
+        for is_stripe, spans in ((False, split.spans), (True, split.stripes)):
+            for peer, positions in spans:
+                told = (self._meetings.told(peer, self._engine, step.exchange) or {}).get(sequence, {})
+                found = [told.get(position) for position in positions]
+                if is_stripe and found.count(None) == len(found):
+                    is_whole = False
+                elif found != self._audit.digests(sequence, positions):
+                    raise ContractBroken(f"sequence {sequence}: {peer} does not hold tokens {positions}")
         return is_whole
 
     def _tells(self, step: Step, rows: Container[int], index: int) -> Told:
@@ -183,7 +196,7 @@ class GroupSteps:
         if self._audit is None:
             return told
         if step.group is GroupKind.RING:
-            for row in [row for row in dict.fromkeys(step.span_row) if row in rows]:
+            for row in [row for row, split in self.spans(step).items() if split.stripes and row in rows]:
                 positions = range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
                 digests = self._audit.digests(step.sequence[row], positions)
                 told[step.sequence[row]] = dict(zip(positions, digests, strict=True))

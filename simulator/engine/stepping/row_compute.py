@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dunlin.cost.group_steps import GroupWork
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
-from dunlin.messages.types import FinishReason, GroupKind
+from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.prompt_scores import score
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.stepping.group_counts import count_group_work
 from simulator.engine.stepping.group_steps import GroupSteps, SplitSpans
@@ -86,7 +87,7 @@ class RowComputer:
         for row in queued.rows:
             number = step.sequence[row]
             sequence = sequences.get(number) or closing[number]
-            if splits and row in splits and isinstance(step, Step) and step.group is GroupKind.RING:
+            if splits and row in splits and splits[row].stripes and isinstance(step, Step):
                 self._ring_row(step, row, sequence, splits[row], tally)
                 continue
             start, stop = step.start[row], step.stop[row]
@@ -96,6 +97,8 @@ class RowComputer:
             ):
                 raise _broken(sequence, start, stop)
             sequence.kv_tokens = stop
+            if sequence.scores is not None and (queued.layers is None or queued.layers.stop == self._layers):
+                tally.scores = score(tally.scores, sequence.number, sequence.scores, start, stop, self._vocabulary)
             if slots is not None:
                 self._audit_row(queued, row, number, slots[row], split)
             if stop - start == 1 and start >= sequence.prompt_tokens:
@@ -140,9 +143,10 @@ class RowComputer:
         self, step: Step, row: int, sequence: SimulatedSequence, split: SplitSpans, tally: IterationResult
     ) -> None:
         """Compute a stripe, and take in the others."""
-        stripe, positions = row_positions(step, row), split.positions
-        covered = range(min(stripe.start, *positions), max(stripe[-1], *positions) + 1)
-        if covered.start > sequence.kv_tokens or covered.stop > sequence.length:
+        stripe = row_positions(step, row)
+        covered = split.covered(stripe)
+        is_known = covered.start <= sequence.kv_tokens or split.covers(sequence.kv_tokens, covered.start)
+        if not is_known or covered.stop > sequence.length:
             raise _broken(sequence, covered.start, covered.stop)
         sequence.kv_tokens = covered.stop
         if self._audit is not None:

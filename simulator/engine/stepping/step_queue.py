@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import sub
 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind, Ints
@@ -120,8 +121,9 @@ def check_step(step: Step) -> None:
     given = [0] * rows
     for row, length in zip(step.extent_row, step.extent_length, strict=True):
         given[row] += length
-    for row in range(rows):
-        if given[row] < (count := len(row_positions(step, row))):
+    counts = [len(row_positions(step, row)) for row in range(rows)] if step.stride else map(sub, step.stop, step.start)
+    for row, count in enumerate(counts):
+        if given[row] < count:
             raise ContractBroken(f"step {step.step}: row {row} writes {count} tokens into {given[row]} slots")
 
 
@@ -142,9 +144,10 @@ def is_unsupported(step: Step) -> bool:
     if not has_peers:
         asks = bool(step.span_row) or step.serve is not None or step.keep is not None
         return asks or any(one != 1 for one in step.stride)
-    is_ring, split = step.group is GroupKind.RING, set(step.span_row)
-    striped = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())
-    return (is_ring and step.serve is not None) or not striped <= (split if is_ring else set())
+    asked = step.span_asked or [int(step.group is GroupKind.MASTERS)] * len(step.span_row)
+    striped = {row for row, is_asked in zip(step.span_row, asked, strict=True) if not is_asked}
+    named = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())
+    return not named <= striped
 
 
 def row_slots(step: RowColumns) -> list[list[int]]:

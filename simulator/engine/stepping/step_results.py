@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
-from dunlin.messages.types import FinishReason, f32, i8, i32, i64
+from dunlin.messages.types import FinishReason, PromptScores, f32, i8, i32, i64
 
 
 @dataclass(slots=True)
@@ -12,7 +12,7 @@ class IterationResult:
 
     The lists have an entry per row that sampled, except `dropped` (sequences whose rows did not run), `failed`
     (sequences without a next token, because their logits are not finite) and `left` (sequences whose rows left at an
-    `Interrupt`). `computed` counts tokens. `cut_short`: as in `StepDone`.
+    `Interrupt`). `computed` counts tokens. `cut_short` and `scores`: as in `StepDone`.
     """
 
     step: int
@@ -27,6 +27,7 @@ class IterationResult:
     decode_rows: int = 0
     computed: int = 0
     cut_short: bool = False
+    scores: PromptScores | None = None
 
 
 def step_done(tally: IterationResult, vocabulary: int, compute_s: float, idle_s: float) -> StepDone:
@@ -53,4 +54,5 @@ def step_done(tally: IterationResult, vocabulary: int, compute_s: float, idle_s:
         i64(tally.failed),
         i64(tally.left),
         tally.cut_short,
+        tally.scores,
     )

@@ -45,9 +45,9 @@ def test_each_of_these_is_broken() -> None:
 
 
 def test_a_field_that_was_taken_without_effect_is_named_also_an_undeclared_one() -> None:
-    assert without_effect(exchange(200, user="ann", echo=False, n=2, suffix=None, frobnicate=1)) == [
+    assert without_effect(exchange(200, user="ann", priority=0, n=2, suffix=None, frobnicate=1)) == [
         "user",
-        "echo",
+        "priority",
         "frobnicate",
     ]
 

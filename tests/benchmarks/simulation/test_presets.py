@@ -14,7 +14,11 @@ from dunlin.workload.loadgen.stats import RequestRecord
 from simulator.study.report import PresetFigures, figures
 from simulator.study.report import SimulationOutcome as Simulated
 
-OPTIONS = argparse.Namespace(only=["conv"], seed=0, seconds=300.0, defaults=False, overhead="")
+OPTIONS = argparse.Namespace(
+    only=["conv"], preset=[], seeds=(0,), seconds=300.0, tune_seconds=60.0, defaults=False, overhead=""
+)
+
+PROMISED = {"instance.objectives.ttft_s": 2.0, "instance.objectives.tpot_s": 0.1}
 
 
 def found(share: float) -> PresetFigures:
@@ -56,7 +60,7 @@ def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
     one.matrix()
     assert len(made) == tuned + len(presets.PRESETS)
     settings = {case.preset: dict(case.settings) for case in made[tuned:]}
-    assert settings["chunked"] == {"instance.scheduler.budget_tokens": 1024}
+    assert settings["chunked"] == {"instance.scheduler.budget_tokens": 1024} | PROMISED
     assert settings["distserve"]["manager.groups.prefill_share"] == 0.75
     again = PresetBench(Path("t"), Results(tmp_path / "r"), OPTIONS)
     again.tune()
@@ -66,13 +70,21 @@ def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
 
 def test_without_tuning_all_have_the_same_but_for_whole_prompts(bench: tuple[PresetBench, list[Any]]) -> None:
     _, made = bench
-    options = argparse.Namespace(only=["code"], seed=0, seconds=120.0, defaults=True, overhead="0")
+    options = argparse.Namespace(**{**vars(OPTIONS), "only": ["code"], "defaults": True, "overhead": "0"})
     PresetBench(Path("t"), bench[0]._results, options).matrix()
     assert {case.overhead for case in made} == {"0"}
     settings = {case.preset: dict(case.settings) for case in made}
-    assert settings["chunked"] == settings["llumnix"] == {}
-    assert settings["vllm"] == settings["fifo"] == {"instance.scheduler.budget_tokens": 2048}
-    assert settings["distserve"] == {"manager.groups.prefill_share": 0.75}
+    promised = {"instance.objectives.ttft_s": 3.0, "instance.objectives.tpot_s": 0.1}
+    assert settings["chunked"] == settings["llumnix"] == promised
+    assert settings["vllm"] == settings["fifo"] == {"instance.scheduler.budget_tokens": 2048} | promised
+    assert settings["distserve"] == {"manager.groups.prefill_share": 0.75} | promised
+
+
+def test_chosen_presets_run_with_every_seed(bench: tuple[PresetBench, list[Any]]) -> None:
+    one, made = bench
+    asked = {"preset": ["vllm", "unified"], "seeds": (0, 2), "defaults": True, "seconds": 90.0}
+    PresetBench(Path("t"), one._results, argparse.Namespace(**{**vars(OPTIONS), **asked})).matrix()
+    assert [(case.preset, case.seed) for case in made] == [("vllm", 0), ("vllm", 2), ("unified", 0), ("unified", 2)]
 
 
 def test_what_is_tuned_on_is_not_reported() -> None:
@@ -101,6 +113,22 @@ def test_tables_name_the_best_settings_and_every_preset(
     said = capsys.readouterr().out
     assert "| distserve | budget_tokens 1024, prefill_share 0.75 (90%; the worst 50%) |" in said
     assert "| llumnix | 70.0% |" in said
+    assert "| 0 / 0 / 0 | 0 |" in said  # refused, expired, failed; no first token
+    assert "The engine's host adds" in said
+
+
+def test_what_was_lost_is_summed_over_the_seeds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    results = Results(tmp_path / "r")
+    for seed, lost in ((0, ("refused", "error")), (1, ("refused", "expired"))):
+        records = [RequestRecord(0.0, 10, 2, token_s=[1.0, 2.0], end_s=2.0, outcome="ok")]
+        records += [RequestRecord(0.0, 10, 2, outcome=outcome) for outcome in lost]
+        made = figures(Simulated("fifo", records, [0.0, -1.0, -1.0], {}, overhead="vllm: 11 ms"), {"": Slo(ttft=2.0)})
+        results.add(PresetRun("matrix", "conv", "fifo", (), 4.6, seed, 60), made)
+    preset_tables.print_tables(results.rows, None)
+    said = capsys.readouterr().out
+    assert "| 2 / 1 / 1 | 4 |" in said
+    assert "never" in said  # the 99th percentile of the first token
+    assert "vllm: 11 ms: fifo" in said
 
 
 def test_a_run_is_known_by_all_that_it_is(tmp_path: Path) -> None:

@@ -10,76 +10,20 @@ import pytest
 import torch
 
 from dunlin.messages.engine import Close, Interrupted, StepDone, Unsupported
-from dunlin.messages.types import GroupKind, SamplingParams, i32, i64
+from dunlin.messages.types import i64
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import make_checkpoint
-from tests.engine.commands import make_open, make_step
+from tests.engine.commands import make_open
 from tests.engine.execution.interrupting import interrupt
-from tests.engine.execution.members import Member, group, meet_all, peer_index, run_all, serve, span_columns, whole_text
+from tests.engine.execution.members import SAMPLING, Member, meet_all, run_all, whole_text
+from tests.engine.execution.spread_text import DECODES, TEXT, Block, Spread, samples
 
 LAYERS = 3
-TEXT = [(7 * at * at + 3 * at + 11) % 500 for at in range(1300)]
-SAMPLING = SamplingParams(temperature=0.0, logprobs=0)
-DECODES = 3
-Block = tuple[int, int, int]
-"""(first token, last, member)."""
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"), seed=3, layers=LAYERS)
-
-
-class Spread:
-    """One text at several members: where its blocks lie, slot = position + `base`; it is open where it has rows."""
-
-    def __init__(self, members: Sequence[Member], base: int = 0) -> None:
-        self.members = members
-        self.blocks: list[Block] = []
-        self._base = base
-        self._steps = 0
-
-    def open(self, *numbers: int) -> None:
-        for number in numbers:
-            self.members[number].tell(make_open(1, TEXT, sampling=SAMPLING, max_tokens=DECODES + 2))
-
-    def step(self, blocks: Sequence[Block], skip: Sequence[int] = ()) -> None:
-        """The next tokens, at their masters; all that lies before them is served."""
-        self._steps += 1
-        self.blocks += blocks
-        for me in self.members:
-            if me.number not in skip:
-                me.tell(self._part(me, blocks))
-
-    def _part(self, me: Member, blocks: Sequence[Block]) -> Any:
-        own = [block for block in blocks if block[2] == me.number]
-        spans = [
-            (row, (start, stop, 1, peer_index(me, at)))
-            for row, block in enumerate(own)
-            for start, stop, at in self.blocks
-            if at != me.number and stop <= block[0]
-        ]
-        columns = {**span_columns(spans), **group(me, self.members, GroupKind.MASTERS, 40 + self._steps)}
-        parts, masters = [], []
-        for block in blocks:
-            held = [(a, b, self._base + a) for a, b, at in self.blocks if at == me.number and b <= block[0]]
-            if block[2] != me.number and held:
-                parts.append((1, block[0], block[1], held))
-                masters.append(peer_index(me, block[2]))
-        if parts:
-            columns["serve"] = serve(0, parts)
-            columns["serve"].master[:] = i32(masters)
-        rows = [(1, start, stop, self._base + start) for start, stop, _ in own]
-        known = len(TEXT) + DECODES
-        return make_step(self._steps, *rows, sample=[len(TEXT) <= stop <= known for _, stop, _ in own], **columns)
-
-    def keys(self, layer: int) -> torch.Tensor:
-        """The K/V of all tokens in order."""
-        parts = [
-            self.members[at].loaded.decoder.kv[layer][self._base + start : self._base + stop]
-            for start, stop, at in sorted(self.blocks)
-        ]
-        return torch.cat(parts)
 
 
 def cut(chunk: tuple[int, int], masters: Sequence[int], uneven: int) -> list[Block]:
@@ -117,10 +61,6 @@ def compute_spread(directory: Path, mode: str, dtype: str, count: int) -> tuple[
         run_all(members)
         found += samples([event for each in members for event in each.answers()])
     return expected, found, alone, [spread.keys(layer) for layer in range(LAYERS)]
-
-
-def samples(events: Sequence[Any]) -> list[tuple[int, float]]:
-    return [pair for event in events for pair in zip(event.token, event.logprob, strict=True)]
 
 
 @pytest.mark.parametrize("count", [2, 3])

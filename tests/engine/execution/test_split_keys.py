@@ -377,13 +377,12 @@ RING: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
     "do not make up the tokens 0 to 4": ((0, 4, 3), span_columns([(0, (0, 2, 1, 0))])),
     "do not make up the tokens 0 to 6": ((0, 4, 2), span_columns([(0, (5, 6, 1, 0))])),
     "regions to keep that overlap": ((0, 4, 2), {"keep": keep(0, LAYERS, 0, 5, 0)}),
-    "the stripes begin at token 2, but the KV before them ends at 0": (
+    "token 2 is computed, but the KV before it ends at 0": (
         (2, 6, 2),
         span_columns([(0, (3, 6, 2, 0))]),
     ),
     "stripes up to 11 are named, 10 tokens are known": ((0, 10, 2), span_columns([(0, (1, 11, 1, 0))])),
     "keep of a part of the step's layers": ((0, 4, 2), {"keep": keep(0, 1, 0, 2, 0)}),
-    "go round": ((0, 4, 2), {"serve": serve(0, [(1, 0, 4, [(0, 1, 0)])])}),
     "token 9 is to be sampled, but 10 are known": (
         (0, 10, 2),
         {**span_columns([(0, (1, 10, 2, 0))]), "sample": i8([1])},

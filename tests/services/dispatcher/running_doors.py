@@ -20,7 +20,7 @@ import dunlin.text
 from dunlin.auth.tenants import Tenant
 from dunlin.effects import Message
 from dunlin.messages.declare import Method
-from dunlin.messages.dispatch import Accepted, Adopt, Cancel, Ended, NotHeld, Place, Reused, Tokens
+from dunlin.messages.dispatch import Accepted, Adopt, Cancel, Ended, NotHeld, Place, PromptScored, Reused, Tokens
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import FinishReason
 from dunlin.runtime.core_host import CoreHost, wall_clock
@@ -103,6 +103,8 @@ class FakeInstance:
                 if message.sampling.grammar is not None:
                     self._matchers[message.request] = self._grammars.matcher(message.sampling.grammar)
                 self._host.deliver(A, Accepted(message.request, message.attempt, message.request))
+                if message.sampling.prompt_logprobs is not None:
+                    self._score(message)
                 if self.reuses:
                     self._host.deliver(A, Reused(message.request, message.attempt, self.reuses))
                 asyncio.get_running_loop().call_soon(self.step)
@@ -114,6 +116,16 @@ class FakeInstance:
                 self._host.deliver(A, Ended(message.request, message.attempt))
         self.changed.set()
         return True
+
+    def _score(self, place: Place) -> None:
+        """Token n of a prompt has log-probability -n and rank n, and n, n + 1, … are the likeliest; in two parts."""
+        first, stop, best = place.scored + 1, place.prompt_tokens, place.sampling.prompt_logprobs or 0
+        middle = (first + stop) // 2
+        for span in (range(first, middle), range(middle, stop)):
+            tops = [token + place for token in span for place in range(best)]
+            ranks, logprobs = array("i", span), array("f", [-float(token) for token in span])
+            columns = logprobs, ranks, array("i", tops), array("f", [-0.5] * len(tops))
+            self._host.deliver(A, PromptScored(place.request, place.attempt, span.start, best, *columns))
 
     def close(self, reason: str) -> None:
         self._running.clear()

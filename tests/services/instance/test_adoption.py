@@ -1,5 +1,6 @@
 """A request that changes hands at an instance: fed message by message, answered to the letter."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from dunlin.messages.dispatch import (
     Ended,
     NotHeld,
     Place,
+    PromptScored,
     Refused,
     Returned,
     Tokens,
 )
-from dunlin.messages.engine import EngineExited
-from dunlin.messages.types import FinishReason, SamplingParams
+from dunlin.messages.engine import EngineExited, StepDone
+from dunlin.messages.types import FinishReason, PromptScores, SamplingParams, f32, i8, i32, i64
 from services.instance.core import DispatcherGraceOver
 from tests.services.instance.bench import ENGINE, ME, OTHER, Bench, D, Direct, Dispatcher, done, make_place, of, only
 from tests.services.instance.bench import ready_core as make_core
@@ -181,6 +183,17 @@ def test_log_probabilities_that_are_lost_are_computed_again() -> None:
     assert (of(NotHeld, sent), len(of(AdoptedElsewhere, sent))) == ([NotHeld(41, 1)], 1)
     core = running(70, 71, sampling=SamplingParams(logprobs=0))
     assert list(only(Adopted, core.give(OTHER, adopt([*PROMPT, 70, 71]))).tokens) == []
+
+
+def test_log_probabilities_of_the_prompt_that_are_lost_are_computed_again() -> None:
+    wanted = SamplingParams(prompt_logprobs=0)
+    scores = PromptScores(i64([1]), i32([1]), i32([2]), i32([0]), f32([-1.0, -2.0]), i32([1, 2]))
+    for known, is_held in ((1, False), (2, True)):
+        core = running(sampling=wanted)
+        (said,) = of(PromptScored, core.give(ENGINE, StepDone(1, i64(), i32(), f32(), i8(), scores=scores)))
+        assert (said.request, said.attempt, said.start, list(said.logprob)) == (1, 1, 1, [-1.0, -2.0])
+        sent = core.give(OTHER, replace(adopt(PROMPT), scored=known))
+        assert (len(of(Adopted, sent)), len(of(NotHeld, sent))) == (is_held, not is_held)
 
 
 def test_a_newer_attempt_is_the_one_that_changes_hands() -> None:

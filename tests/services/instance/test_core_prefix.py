@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from dunlin.messages.dispatch import Accepted, Continued, Reused
+from dunlin.messages.dispatch import Accepted, Continued, PromptScored, Reused
 from dunlin.messages.engine import Open, Step
 from dunlin.messages.types import SamplingParams
+from simulator.engine.prompt_scores import prompt_logprob
 from tests.services.instance.bench import Attempt, Bench, figures
 
 PROMPT = [7 * token % 900 for token in range(40)]
@@ -201,3 +202,29 @@ def test_hits_are_counted() -> None:
     report = bench.core.report()
     assert (report.prefix_query_tokens_total, report.prefix_hit_tokens_total) == (120, 64)
     assert report.cached_slots == bench.core.slot_table.capacity - bench.core.slot_table.free
+
+
+def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_anew() -> None:
+    """KV that another request computed has no logits. What the dispatcher has already is not scored again."""
+    bench, wanted = Bench(), SamplingParams(prompt_logprobs=1)
+    ask(bench, 1)
+    bench.run_until_quiet()
+    ask(bench, 2, sampling=wanted)
+    bench.run_until_quiet()
+    ask(bench, 3, sampling=wanted, attempt=2, scored=20)
+    ask(bench, 4, sampling=wanted, attempt=2, scored=39)
+    bench.run_until_quiet()
+    assert reused(bench) == [(3, 16), (4, 32)]
+    assert first_rows(bench) == {1: 0, 2: 0, 3: 16, 4: 32}
+    assert scored(bench) == {2: [*range(1, 40)], 3: [*range(21, 40)]}
+
+
+def scored(bench: Bench) -> dict[int, list[int]]:
+    """The prompt tokens of each request whose log-probabilities came, as they came."""
+    found: dict[int, list[int]] = {}
+    for message in bench.dispatcher.of(PromptScored):
+        assert len(message.rank) == len(message.logprob) == len(message.top_token) == len(message.top_logprob)
+        tokens = range(message.start, message.start + len(message.logprob))
+        assert list(message.logprob) == [prompt_logprob(PROMPT[token], token) for token in tokens]
+        found.setdefault(message.request, []).extend(tokens)
+    return found

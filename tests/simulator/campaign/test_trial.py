@@ -42,6 +42,21 @@ def test_crowded_faults_break_nothing_at_any_event(seed: int, monkeypatch: pytes
     run(crowded(seed))
 
 
+@pytest.mark.parametrize("seed", range(300, 316))
+def test_log_probabilities_of_prompts_come_once_and_whole_whatever_is_killed(seed: int) -> None:
+    """Of prompts that begin alike, so that there is KV to take for them that another computed, and that take many
+    steps, so that much happens in between.
+    """
+    base = crowded(seed)
+    asks = tuple(
+        replace(ask, tokens=(*range(40), *ask.tokens[:40]), prompt_best=(None, 0, 2)[ask.number % 3])
+        for ask in base.requests
+    )
+    shape = replace(base.shape, slots=max(base.shape.slots, 256), budget_tokens=8)
+    outcome = run(replace(base, requests=asks, shape=shape))
+    assert outcome.ends["length"] > 0
+
+
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_no_preset_breaks_an_invariant(preset: str) -> None:
     run(crowded(200, preset))

@@ -318,3 +318,26 @@ def test_messages_of_one_time_come_in_order_and_each_counts_whether_watched_or_n
 
     assert run(True) == run(False)
     assert [(name, text) for _, name, text in run(False)[0]] == [("b", "0"), ("c", "1"), ("c", "3")]
+
+
+def test_what_watches_one_kind_of_message_sees_it_alone_also_among_others_of_its_time() -> None:
+    world, _, other = pair("1", "2")
+    world.keep_sent = False  # so that both words are one event
+    seen: list[tuple[Message, int]] = []
+    world.on_kind[Word] = lambda event: seen.append((event.message, len(other.heard)))
+    world.post(A, A, Word("go"), 0.0)
+    world.connect(A, C)
+    world.run_to(2.0)
+    assert seen == [(Word("go"), 1), (Word("1"), 2), (Word("2"), 3)]
+
+
+def test_what_comes_at_once_waits_for_a_process_that_stops_between() -> None:
+    world, _, other = pair("1", "2")
+    world.keep_sent = False
+    world.on_kind[Word] = lambda event: world.pause(B) if event.message == Word("1") else None
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    assert other.heard[-1][-1] == Word("1")
+    world.resume(B)
+    world.run_to(3.0)
+    assert other.heard[-1][-1] == Word("2")

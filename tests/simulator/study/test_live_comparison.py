@@ -1,6 +1,7 @@
 """A run again: what was simulated comes out the same, and a slower engine shows as a difference."""
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,14 @@ from dunlin.cost.models import PiecewiseCurve, ProfileQuality, StepModel, Transf
 from dunlin.cost.store import ProfileKey, ProfileStore
 from dunlin.workload.loadgen.run_record import RecordedRun, write_run
 from dunlin.workload.traffic.trace import Arrival
-from simulator.study.live_comparison import Difference, differences, resimulate
+from simulator.study.live_comparison import (
+    CountDifference,
+    Difference,
+    count_differences,
+    differences,
+    resimulate,
+    resimulate_whole,
+)
 from simulator.study.recorded_cluster import RunError
 from tests.simulator.study.recorded_facts import recorded_facts
 
@@ -44,6 +52,37 @@ def test_a_slower_engine_shows() -> None:
 
 def test_what_was_not_measured_differs_by_nothing() -> None:
     assert Difference("ttft", "p50", 0.0, 1.0).relative == 0.0
+
+
+def test_too_few_slots_are_counted_as_preemptions() -> None:
+    arrivals = [Arrival(0.02 * index, 20 + index, 90) for index in range(30)]
+    roomy, tight = (
+        resimulate_whole(RecordedRun(recorded_facts(slots=slots), arrivals, []), TIMING).counts for slots in (4096, 256)
+    )
+    assert roomy["preemptions"] == 0 < tight["preemptions"]
+    found = {each.name: each for each in count_differences(tight, roomy)}
+    assert found["preemptions"].relative == -1.0
+    assert found["moves"].relative == 0.0
+
+
+def test_what_never_happened_live_differs_without_end() -> None:
+    assert CountDifference("moves", 0, 3).relative == inf
+    assert CountDifference("moves", 4, 3).relative == -0.25
+
+
+def test_the_command_shows_counts_where_the_record_holds_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = live_run()
+    after = {"members": [*FACTS["before"]["members"]]}
+    counted = {**after["members"][0], "instance": {"capacity_slots": 4096, "preemptions_total": 7}}
+    after["members"][0] = counted
+    write_run(tmp_path / "run.jsonl", replace(run, facts={**FACTS, "after": after}))
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", TIMING)
+    assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "db")]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preemptions"))
+    assert line.split() == ["preemptions", "7", "0", "-100.0%"]
 
 
 def test_a_record_without_facts_is_refused() -> None:

@@ -38,6 +38,7 @@ def test_a_sample_holds_the_reports_numbers_and_the_engines() -> None:
         preemptions_total=8,
         migrations_total=9,
         prefix_hit_tokens_total=11,
+        recomputed_tokens_total=12,
         group=2,
         part=GroupRole.DECODE,
     )
@@ -60,6 +61,7 @@ def test_a_sample_holds_the_reports_numbers_and_the_engines() -> None:
         "migrations_total": [9],
         "moved_bytes_total": [640],
         "prefix_hit_tokens_total": [11],
+        "recomputed_tokens_total": [12],
         "group": [2],
         "part": [int(GroupRole.DECODE)],
     }

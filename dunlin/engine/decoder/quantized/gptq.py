@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from dunlin.engine.decoder.quantized.module import (
-    INT_BITS,
     ModuleTensors,
     RowReader,
     dequantised,
@@ -11,6 +10,7 @@ from dunlin.engine.decoder.quantized.module import (
     unpacked,
 )
 from dunlin.model.quantization.gptq import GptqScheme
+from dunlin.model.quantization.scheme import INT_BITS
 
 
 def open_gptq(scheme: GptqScheme, module: ModuleTensors) -> RowReader:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dunlin.model.errors import ModelError
 
-BYTE_BITS, INT_BITS = 8, 32
+BYTE_BITS = 8
 ROW_STEP = 32
 """Rows are asked for from a multiple of this on: where no packed word begins between."""
 RowReader = Callable[[int, int], Tensor]

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.quantized.module import (
-    INT_BITS,
     ModuleTensors,
     RowReader,
     dequantised,
@@ -12,6 +11,7 @@ from dunlin.engine.decoder.quantized.module import (
     unpacked,
 )
 from dunlin.model.quantization.packed import PackedScheme
+from dunlin.model.quantization.scheme import INT_BITS
 
 
 def open_packed(scheme: PackedScheme, module: ModuleTensors) -> RowReader:

@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 
-from dunlin.limits import I32_MOST, MOST_NAME_CHARACTERS, InvalidField
+from dunlin.limits import I32_MOST, MOST_NAME_CHARACTERS, InvalidField, WholeNumber
 from dunlin.messages.types import I32, i32
 from services.dispatcher.doors.generation.settings import RequestSettings
 
@@ -21,24 +21,25 @@ class RetryIdentity:
     """What makes a request a retry: `idempotency_key` ("" for none), or the request to resume.
 
     `resume_request` is the public id of a request at another dispatcher ("" for none), `resume_tokens` are the
-    generated tokens of it that the client has.
+    generated tokens of it that the client has, `resume_scored` counts its prompt's log-probabilities that it has.
     """
 
     idempotency_key: str = ""
     resume_request: str = ""
     resume_tokens: I32 = field(default_factory=i32)
+    resume_scored: int = 0
 
 
 NEW_REQUEST = RetryIdentity()
 
 
 def parse_retry_identity(
-    idempotency_key: str, resume_request: str = "", resume_tokens: I32 | None = None
+    idempotency_key: str, resume_request: str = "", resume_tokens: I32 | None = None, resume_scored: int = 0
 ) -> RetryIdentity:
     """Check the fields of a `RetryIdentity`, and make one.
 
     Raises:
-        InvalidField: a field is malformed, or `resume_tokens` come without `resume_request`.
+        InvalidField: a field is malformed, or what the client has comes without `resume_request`.
     """
     if not (
         idempotency_key.isascii() and idempotency_key.isprintable() and len(idempotency_key) <= MOST_NAME_CHARACTERS
@@ -52,7 +53,10 @@ def parse_retry_identity(
         raise InvalidField("resume_tokens", "have no meaning without resume_request")
     if tokens and not 0 <= min(tokens) <= max(tokens) <= I32_MOST:
         raise InvalidField("resume_tokens", "hold what is no token id")
-    return RetryIdentity(idempotency_key, resume_request, tokens)
+    if resume_scored and not resume_request:
+        raise InvalidField("resume_scored", "has no meaning without resume_request")
+    WholeNumber(0, I32_MOST)("resume_scored", resume_scored)
+    return RetryIdentity(idempotency_key, resume_request, tokens, resume_scored)
 
 
 def derived_seed(tenant: str, idempotency_key: str) -> int:
@@ -77,6 +81,8 @@ def request_digest(tokens: I32, settings: RequestSettings, choice: int, requests
         for name in names:  # a dispatcher of an earlier version knows them not
             if not part[name]:
                 del part[name]
+    if decisive["sampling"]["prompt_logprobs"] is None:
+        del decisive["sampling"]["prompt_logprobs"]
     values = [decisive, choice, requests]
     canonical = json.dumps(values, default=list, sort_keys=True).encode()
     return blake2b(canonical + tokens.tobytes(), digest_size=16, person=b"dunlin-asked").digest()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dunlin.messages.door import Delta
+from dunlin.messages.door import Delta, PromptLogprobs
 from dunlin.messages.types import F32, I32, FinishReason, f32, i32
 from dunlin.text.detokenizer import Detokenizer
 from dunlin.text.stop_strings import StopMatcher
@@ -18,8 +18,8 @@ from dunlin.text.stop_strings import StopMatcher
 class OutputPiece:
     """New text and tokens of a request. `offsets[i]` is where token i's characters start in its whole text.
 
-    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish`, `detail` and `cached_tokens`
-    are as in `Delta`.
+    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish`, `detail`, `cached_tokens`
+    and `prompt` are as in `Delta`.
     """
 
     text: str = ""
@@ -32,6 +32,7 @@ class OutputPiece:
     finish: FinishReason = FinishReason.RUNNING
     detail: str = ""
     cached_tokens: int = 0
+    prompt: PromptLogprobs | None = None
 
     def extend(self, later: "OutputPiece") -> None:
         """Append the piece that follows this one."""
@@ -44,6 +45,14 @@ class OutputPiece:
         self.top_logprob.extend(later.top_logprob)
         self.finish, self.detail = later.finish, later.detail
         self.cached_tokens = max(self.cached_tokens, later.cached_tokens)
+        if later.prompt is not None:
+            self.add_prompt(later.prompt)
+
+    def add_prompt(self, later: PromptLogprobs) -> None:
+        """Append log-probabilities of the prompt."""
+        if self.prompt is None:
+            self.prompt = PromptLogprobs(later.best)
+        self.prompt.extend(later)
 
 
 class OutputProcessor:
@@ -104,7 +113,7 @@ class OutputProcessor:
     def drain(self) -> OutputPiece | None:
         """All output since the last call; None if there is none."""
         piece = self._piece
-        if not piece.text and not piece.tokens and piece.finish is FinishReason.RUNNING:
+        if not (piece.text or piece.tokens or piece.prompt) and piece.finish is FinishReason.RUNNING:
             return None
         self._piece = OutputPiece(finish=piece.finish, detail=piece.detail)
         return piece
@@ -117,6 +126,8 @@ class OutputProcessor:
             piece.top_count.extend(delta.top_count)
             piece.top_token.extend(delta.top_token)
             piece.top_logprob.extend(delta.top_logprob)
+        if delta.prompt is not None:
+            piece.add_prompt(delta.prompt)
         piece.cached_tokens = max(piece.cached_tokens, delta.cached_tokens)
 
     def _drop_last(self, tokens: int) -> None:

@@ -58,6 +58,8 @@ class OpenAIResponder:
         self, index: int, stream: ResponseStream, reply: CompletionReply | ChatReply, lines: "_EventStream"
     ) -> None:
         piece = await stream.next()
+        while not piece.tokens and piece.finish is FinishReason.RUNNING:  # log-probabilities of the prompt come first
+            piece.extend(await stream.next())
         # With the first token, not before it: load tools measure the time to the first token by the first chunk.
         for chunk in reply.first_chunks(index):
             await lines.write(STRICT_JSON.encode(self._with_usage(index, chunk)))
@@ -71,7 +73,7 @@ class OpenAIResponder:
     ) -> None:
         if piece.finish not in GOOD_FINISHES:
             raise finish_error(piece.finish, piece.detail)
-        self._called.usage.add(index, piece)
+        piece = self._called.shown(index, piece)
         if self._needs_chunk(piece):
             text = await self._called.encoded(lambda: self._with_usage(index, reply.chunk(index, piece)), [piece])
             await lines.write(text)
@@ -84,6 +86,8 @@ class OpenAIResponder:
 
     def _needs_chunk(self, piece: OutputPiece) -> bool:
         """Whether a piece is worth a chunk: one without text is not, unless it ends or has log-probabilities."""
+        if self._called.request.no_text:
+            return piece.finish is not FinishReason.RUNNING
         return bool(piece.text) or piece.finish is not FinishReason.RUNNING or self._called.wants_logprobs
 
 

@@ -18,6 +18,7 @@ from services.dispatcher.doors.gateway import CallPart, RequestGateway
 from services.dispatcher.doors.generation.idempotency import NEW_REQUEST, RetryIdentity
 from services.dispatcher.doors.generation.output import OutputPiece
 from services.dispatcher.doors.openai.errors import finish_error, not_found
+from services.dispatcher.doors.openai.prompt_reply import AnsweredPrompts
 from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply, Json
 from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.openai.usage import CallUsage
@@ -97,8 +98,11 @@ class OpenAICall:
         most = None if tools is None or tools.is_parallel else 1
         parsers = [] if kind is None else [ToolCallParser(kind, stream.request, most) for stream in streams]
         named = tools is not None and bool(tools.named)
-        made = streams[0].request, self._created, model.name, model.tokenizer, self.wants_logprobs
-        return self._kind(*made, parsers, named)
+        logprobs = self.request.settings.sampling.logprobs
+        made = streams[0].request, self._created, model.name, model.tokenizer, logprobs
+        asked = self.request
+        prompts = AnsweredPrompts(self._prompts, asked.choices, asked.echo, asked.prompt_best, model.tokenizer)
+        return self._kind(*made, parsers, named, prompts if prompts.are_shown else None)
 
     async def whole(self, streams: Sequence[ResponseStream]) -> str:
         """The whole response body, as JSON.
@@ -117,10 +121,24 @@ class OpenAICall:
         With log-probabilities a body can have millions of values: many tokens are in one piece for a client that reads
         slowly, and for one that joins a request late.
         """
-        if self.wants_logprobs and sum(len(piece.tokens) for piece in pieces) > INLINE_LOGPROB_TOKENS:
+        if self._tokens_to_encode(pieces) > INLINE_LOGPROB_TOKENS:
             # `encode` would hold the interpreter's lock from start to end; `iterencode` lets other threads run.
             return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(make())))
         return STRICT_JSON.encode(make())
+
+    def shown(self, index: int, piece: OutputPiece) -> OutputPiece:
+        """A piece of choice `index`, counted, and without what its client does not want."""
+        if self.request.no_text:
+            end = FinishReason.RUNNING if piece.finish is FinishReason.RUNNING else FinishReason.LENGTH
+            piece = OutputPiece(finish=end, cached_tokens=piece.cached_tokens, prompt=piece.prompt)
+        self.usage.add(index, piece)
+        return piece
+
+    def _tokens_to_encode(self, pieces: Sequence[OutputPiece]) -> int:
+        """Tokens that are spelled one by one in a body of these pieces."""
+        generated = sum(len(piece.tokens) for piece in pieces) if self.wants_logprobs else 0
+        scored = sum(len(piece.prompt) for piece in pieces if piece.prompt is not None)
+        return generated + scored + (sum(map(len, self._prompts)) if self.request.echo else 0)
 
     def _check_model(self) -> None:
         name = self.request.model
@@ -134,8 +152,7 @@ class OpenAICall:
             whole.extend(await stream.next())
         if whole.finish not in GOOD_FINISHES:
             raise finish_error(whole.finish, whole.detail)
-        self.usage.add(index, whole)
-        return whole
+        return self.shown(index, whole)
 
 
 async def gather(coroutines: list[Any]) -> list[Any]:

@@ -99,7 +99,10 @@ _OLD_TOOLS = "use tools and tool_choice, which replaced it"
 _AUDIO = "models here take and give text alone"
 _ONE_FORMAT = "the output matches it; see Structured output below"
 _ENDS = "so many tokens come before an end token or one of `stop_token_ids`, or a stop string's first; default 0"
-_PROMPT_LOGPROBS = "log-probabilities of prompt tokens are not computed"
+_PROMPT_LOGPROBS = (
+    "as vLLM's: `prompt_logprobs` of the whole answer has each prompt token's log-probability and rank, and so many "
+    "likeliest tokens there; not with `stream: true`. See Log-probabilities of prompts below"
+)
 _OWN_TEMPLATE = "the model's own chat template is used, as it is"
 _NO_TRANSFER = "the cluster moves KV by itself"
 
@@ -153,7 +156,7 @@ _BOTH: dict[str, RequestField] = {
     "logprob_token_ids": _refused("log-probabilities are those of the likeliest tokens"),
     "min_tokens": _setting("min_tokens", _ENDS),
     "priority": _only("use request_class: interactive goes before batch", 0),
-    "prompt_logprobs": _refused(_PROMPT_LOGPROBS),
+    "prompt_logprobs": _setting("prompt_logprobs", _PROMPT_LOGPROBS),
     "repetition_detection": _refused("use repetition_penalty"),
     "request_id": _refused("the server names requests; a client's own name is the header Idempotency-Key"),
     "response_format": _honoured(
@@ -184,11 +187,14 @@ COMPLETION_FIELDS: dict[str, RequestField] = {
     "best_of": _honoured(
         "must be equal to `n`: every text that is generated is sent", range_of(WholeNumber(1, MOST_CHOICES))
     ),
-    "echo": _only(f"{_PROMPT_LOGPROBS}; put the prompt before the text yourself", False),
+    "echo": _honoured("the prompt stands before the text, and with `logprobs` its tokens before the text's", BOOLEAN),
     "logprobs": _honoured(
         "so many likeliest tokens beside the chosen one; 0: the chosen one alone", SETTING_SCHEMAS["logprobs"]
     ),
-    "max_tokens": _setting("max_tokens", "default 16; prompt and text together must fit into the model"),
+    "max_tokens": _honoured(
+        "default 16; prompt and text together must fit into the model. 0: the prompt alone, with `echo: true` only",
+        {**SETTING_SCHEMAS["max_tokens"], "minimum": 0},
+    ),
     "suffix": _only("texts are continued at their end alone", ""),
     "add_special_tokens": _only("the tokenizer's own special tokens are added to a text", True),
     "prompt_embeds": _refused("prompts are texts or token ids"),

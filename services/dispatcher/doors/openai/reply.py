@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dunlin.messages.types import FinishReason
+from dunlin.messages.door import PromptLogprobs
+from dunlin.messages.types import I32, FinishReason
 from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.doors.generation.output import OutputPiece
+from services.dispatcher.doors.openai.prompt_reply import AnsweredPrompts, json_logprob
 from services.dispatcher.doors.tools.call_parser import CallDelta, ParsedText, ToolCallParser
 
-MIN_LOGPROB = -9999.0
-"""OpenAI's number for a token that is very unlikely."""
 FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 Json = dict[str, Any]
 
@@ -22,18 +22,21 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 @dataclass(frozen=True, slots=True)
 class OpenAIReply:
-    """What all parts of one response share. `created` is in Unix seconds; `logprobs`: the client wants them.
+    """What all parts of one response share. `created` is in Unix seconds; `logprobs`: the client wants them, and so
+    many likeliest tokens besides; None: it does not.
 
     `calls[i]` parses the tool calls of choice i; empty: there can be none. `named_call`: the client named the function.
+    `prompts`: what is said of them; None: nothing.
     """
 
     id: str
     created: int
     model: str
     tokenizer: Tokenizer
-    logprobs: bool
+    logprobs: int | None
     calls: Sequence[ToolCallParser] = ()
     named_call: bool = False
+    prompts: AnsweredPrompts | None = None
 
     def _envelope(self, kind: str, choices: list[Json]) -> Json:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
@@ -52,11 +55,6 @@ class OpenAIReply:
         if "\ufffd" not in text:
             return text
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.tokenizer.token_bytes(token))
-
-
-def _json_logprob(logprob: float) -> float:
-    """At least `MIN_LOGPROB`: an excluded token's log-probability is -infinity, which JSON cannot express."""
-    return max(logprob, MIN_LOGPROB)
 
 
 def _call_chunk(call: CallDelta) -> Json:
@@ -84,6 +82,9 @@ class CompletionReply(OpenAIReply):
     def full_reply(self, pieces: list[OutputPiece], counts: Json) -> Json:
         """The whole response: piece i is choice i, `counts` the usage."""
         choices = [self._choice(index, piece) for index, piece in enumerate(pieces)]
+        if self.prompts is not None and self.prompts.best is not None:
+            for index, piece in enumerate(pieces):
+                choices[index]["prompt_logprobs"] = self.prompts.logprobs(index, piece.prompt)
         return {**self._envelope("text_completion", choices), "usage": counts}
 
     def first_chunks(self, index: int) -> list[Json]:
@@ -99,19 +100,47 @@ class CompletionReply(OpenAIReply):
         return {**self._envelope("text_completion", []), "usage": counts}
 
     def _choice(self, index: int, piece: OutputPiece) -> Json:
+        text, logprobs = piece.text, None if self.logprobs is None else self._logprobs(piece)
+        if self.prompts is not None and self.prompts.echo:
+            text, logprobs = self._after_prompt(index, self.prompts, piece, logprobs)
         return {
             "index": index,
-            "text": piece.text,
-            "logprobs": self._logprobs(piece) if self.logprobs else None,
+            "text": text,
+            "logprobs": logprobs,
             "finish_reason": FINISH_REASONS.get(piece.finish),
+        }
+
+    def _after_prompt(
+        self, index: int, prompts: AnsweredPrompts, piece: OutputPiece, logprobs: Json | None
+    ) -> tuple[str, Json | None]:
+        """The text and the log-probabilities of a piece, after those of the prompt if it is the choice's first."""
+        prompt, is_first = prompts.spelled(index), prompts.begin(index)
+        if logprobs is not None:
+            logprobs["text_offset"] = [len(prompt.text) + offset for offset in logprobs["text_offset"]]
+        if not is_first:
+            return piece.text, logprobs
+        if logprobs is None:
+            return prompt.text + piece.text, None
+        before = self._prompt_logprobs(prompts.tokens(index), prompt.offsets, piece.prompt)
+        return prompt.text + piece.text, {name: [*before[name], *values] for name, values in logprobs.items()}
+
+    def _prompt_logprobs(self, tokens: I32, offsets: Sequence[int], scores: PromptLogprobs | None) -> Json:
+        """As `_logprobs`, of a prompt, whose first token has none."""
+        scored = scores if scores is not None else PromptLogprobs(0)
+        tops = scored.tops(self.logprobs or 0)
+        return {
+            "tokens": [self._name(token) for token in tokens],
+            "token_logprobs": [None, *map(json_logprob, scored.logprob)],
+            "top_logprobs": [None, *({self._name(token): json_logprob(value) for token, value in top} for top in tops)],
+            "text_offset": list(offsets),
         }
 
     def _logprobs(self, piece: OutputPiece) -> Json:
         return {
             "tokens": [self._name(token) for token in piece.tokens],
-            "token_logprobs": [_json_logprob(value) for value in piece.logprobs],
+            "token_logprobs": [json_logprob(value) for value in piece.logprobs],
             "top_logprobs": [
-                {self._name(token): _json_logprob(value) for token, value in top} for top in self._tops(piece)
+                {self._name(token): json_logprob(value) for token, value in top} for top in self._tops(piece)
             ],
             "text_offset": list(piece.offsets),
         }
@@ -133,7 +162,10 @@ class ChatReply(OpenAIReply):
             }
             for index, piece in enumerate(pieces)
         ]
-        return {**self._envelope("chat.completion", choices), "usage": counts}
+        whole = {**self._envelope("chat.completion", choices), "usage": counts}
+        if self.prompts is not None:
+            whole["prompt_logprobs"] = self.prompts.logprobs(0, pieces[0].prompt)
+        return whole
 
     def first_chunks(self, index: int) -> list[Json]:
         """The chunk with the role `assistant`, which precedes the first text."""
@@ -174,7 +206,7 @@ class ChatReply(OpenAIReply):
         return self._envelope("chat.completion.chunk", [choice])
 
     def _logprobs(self, piece: OutputPiece) -> Json | None:
-        if not self.logprobs or not piece.tokens:
+        if self.logprobs is None or not piece.tokens:
             return None
         rows = zip(piece.tokens, piece.logprobs, self._tops(piece), strict=True)
         return {
@@ -188,6 +220,6 @@ class ChatReply(OpenAIReply):
     def _entry(self, token: int, logprob: float) -> Json:
         return {
             "token": self._name(token),
-            "logprob": _json_logprob(logprob),
+            "logprob": json_logprob(logprob),
             "bytes": list(self.tokenizer.token_bytes(token)),
         }

@@ -42,7 +42,8 @@ class ParsedRequest:
 
     `wants_usage`: a last chunk has the usage of all choices; `wants_running_usage`: each chunk has that of its choice
     so far. `grammar_field` is the field that asked for the grammar of the settings.
-    `tools`: its calls are to be told apart from the text; None: there can be none.
+    `tools`: its calls are to be told apart from the text; None: there can be none. `echo`: the prompt stands before
+    the text; `no_text`: in place of it. `prompt_best`: vLLM's `prompt_logprobs`.
     """
 
     prompts: tuple[Prompt, ...]
@@ -54,6 +55,9 @@ class ParsedRequest:
     wants_running_usage: bool = False
     grammar_field: str = ""
     tools: ToolUse | None = None
+    echo: bool = False
+    no_text: bool = False
+    prompt_best: int | None = None
 
 
 def parse_completion(body: Mapping[str, Any]) -> ParsedRequest:
@@ -65,9 +69,16 @@ def parse_completion(body: Mapping[str, Any]) -> ParsedRequest:
     given = _given(body, COMPLETION_FIELDS)
     values = _settings(given)
     values.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
+    echo = flag("echo", given.get("echo", False))
+    no_text = echo and values["max_tokens"] == 0 and not isinstance(values["max_tokens"], bool)
+    if no_text:
+        values["max_tokens"] = 1  # an engine has nothing to compute otherwise
+    if echo and "logprobs" in values:
+        values["prompt_logprobs"] = _most(values, "prompt_logprobs", "logprobs")
     if "best_of" in given and CHOICES_RANGE("best_of", given["best_of"]) != given.get("n", 1):
         raise InvalidField("best_of", "must be equal to n: every text that is generated is sent")
-    return _request(_prompts(given.get("prompt")), values, given)
+    request = _request(_prompts(given.get("prompt")), values, given)
+    return replace(request, echo=echo, no_text=no_text)
 
 
 def parse_chat(body: Mapping[str, Any]) -> ParsedRequest:
@@ -87,6 +98,12 @@ def parse_chat(body: Mapping[str, Any]) -> ParsedRequest:
     if tools is not None and tools.is_required:
         check_beside_grammar(values)
     return replace(request, tools=tools)
+
+
+def _most(values: Mapping[str, Any], *names: str) -> int:
+    """The greatest of the named counts of likeliest tokens that are given."""
+    given: list[int] = [SETTING_CHECKS[name](name, values[name]) for name in names if name in values]
+    return max(given)
 
 
 def _given(body: Any, fields: Mapping[str, RequestField]) -> dict[str, Any]:
@@ -123,10 +140,13 @@ def _request(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping
         raise InvalidField("model", "must be a string")
     streams = flag("stream", given.get("stream", False))
     usage, running = _stream_options(given.get("stream_options"), streams)
+    if streams and "prompt_logprobs" in given:
+        raise InvalidField("prompt_logprobs", "comes in whole answers alone, not with stream: true")
     asked = asked_grammar(given)
     settings = parse_settings(values, None if asked is None else asked.grammar)
     field = "" if asked is None else asked.name
-    return ParsedRequest(prompts, settings, model, choices, streams, usage, running, field)
+    best = given.get("prompt_logprobs")
+    return ParsedRequest(prompts, settings, model, choices, streams, usage, running, field, prompt_best=best)
 
 
 def _stream_options(options: Any, streams: bool) -> tuple[bool, bool]:

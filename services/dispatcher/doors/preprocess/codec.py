@@ -78,7 +78,11 @@ def _preprocessed_to_json(preprocessed: Preprocessed) -> dict[str, Any]:
     refused = preprocessed.refused
     return {
         "request": asdict(preprocessed.request),
-        "retry": [preprocessed.retry.idempotency_key, preprocessed.retry.resume_request],
+        "retry": [
+            preprocessed.retry.idempotency_key,
+            preprocessed.retry.resume_request,
+            preprocessed.retry.resume_scored,
+        ],
         "is_chat": preprocessed.is_chat,
         "refused": None if refused is None else _refusal_to_json(refused),
     }
@@ -86,8 +90,8 @@ def _preprocessed_to_json(preprocessed: Preprocessed) -> dict[str, Any]:
 
 def _preprocessed_from_json(header: Mapping[str, Any], columns: list[I32]) -> Preprocessed:
     *prompts, resume_tokens = columns
-    idempotency_key, resume_request = header["retry"]
-    retry = RetryIdentity(idempotency_key, resume_request, resume_tokens)
+    idempotency_key, resume_request, resume_scored = header["retry"]
+    retry = RetryIdentity(idempotency_key, resume_request, resume_tokens, resume_scored)
     settings = _settings_of(**header["request"].pop("settings"))
     asked = header["request"].pop("tools")
     tools = None if asked is None else ToolUse(**{**asked, "functions": ()})

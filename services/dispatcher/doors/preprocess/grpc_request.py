@@ -20,7 +20,7 @@ from services.dispatcher.doors.openai.request import ParsedRequest
 SETTING_FIELDS = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "timeout_s", "request_class",
-    "tenant", "ttft_objective_s", "tpot_objective_s", "min_tokens", "bad_words",
+    "tenant", "ttft_objective_s", "tpot_objective_s", "min_tokens", "bad_words", "prompt_logprobs",
 )  # fmt: skip
 """Fields of a GenerateRequest that are settings, by the settings' own names."""
 
@@ -41,7 +41,8 @@ def parse_generate(data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
     values["allowed_token_ids"] = request.allowed_token_ids or None  # an empty column is one that was not sent
     asked = None if request.structured_output is None else _grammar_of(request.structured_output)
     settings = parse_settings(values, None if asked is None else asked.grammar)
-    retry = parse_retry_identity(request.idempotency_key, request.resume_request, request.resume_tokens)
+    resumed = request.resume_request, request.resume_tokens, request.resume_scored
+    retry = parse_retry_identity(request.idempotency_key, *resumed)
     field = "" if asked is None else asked.name
     return ParsedRequest((_prompt_of(request),), settings, grammar_field=field), retry
 

@@ -81,7 +81,7 @@ class SpreadEnds:
                 RejectedOption("wait", "no request of the group has moved for so long"),
                 *spread.refusals.values(),
             )
-            effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
+            effects += self._give_back(spread, figures, rejected)
         return effects
 
     def on_member_lost(self, member: int, reason: str) -> list[Effect]:
@@ -107,8 +107,7 @@ class SpreadEnds:
         )
         said = f"member {member} had tokens of it: {reason}"
         if spread.losses > MAX_LOSSES:
-            why = Why("group", "return the request", figures, (RejectedOption("go on", said),))
-            return self._give_back(spread, why)
+            return self._give_back(spread, figures, (RejectedOption("go on", said),))
         why = Why("group", f"compute again: {said}", figures)
         continued = Continued(place.request, place.attempt, spread.number, recomputed_tokens=lost, why=why)
         return [Send(sequence.dispatcher, continued)]
@@ -119,8 +118,7 @@ class SpreadEnds:
         for spread in self._spreads:
             if spread.is_live or spread.is_waiting:
                 figures = (Figure("tokens", len(spread.sequence.tokens)),)
-                rejected = (RejectedOption("go on", reason),)
-                effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
+                effects += self._give_back(spread, figures, (RejectedOption("go on", reason),))
         effects += self._steps.cancel_all()
         for spread in self._spreads:
             effects += self._close(spread)
@@ -135,10 +133,13 @@ class SpreadEnds:
         for spread in self._spreads.waiting():
             figures = (Figure("tokens", len(spread.sequence.tokens)),)
             rejected = (RejectedOption("wait", "the leader is being emptied"),)
-            effects += self._give_back(spread, Why("group", "return the request", figures, rejected))
+            effects += self._give_back(spread, figures, rejected)
         return effects
 
-    def _give_back(self, spread: SpreadSequence, why: Why) -> list[Effect]:
+    def _give_back(
+        self, spread: SpreadSequence, figures: tuple[Figure, ...], rejected: tuple[RejectedOption, ...]
+    ) -> list[Effect]:
+        why = Why("group", "return the request", figures, rejected)
         return self._lifecycle.return_to_dispatcher(spread.sequence, why)
 
     def _close(self, spread: SpreadSequence) -> list[Effect]:

@@ -13,11 +13,12 @@ from services.instance.sequence.table import Sequence
 
 
 class ExchangeTokens:
-    """Delivers tokens."""
+    """Delivers tokens. `dop_changes_total`: how often another number of members computed a sequence than before."""
 
     def __init__(
         self, lifecycle: SequenceLifecycle, finished_answers: FinishedAnswers, misses: ObjectiveMisses
     ) -> None:
+        self.dop_changes_total = 0
         self._lifecycle = lifecycle
         self._finished_answers = finished_answers
         self._misses = misses
@@ -26,6 +27,9 @@ class ExchangeTokens:
         """These rows count: their tokens go to the dispatchers, and those that ended with them end."""
         if not rows:
             return []
+        for row in rows:
+            before, row.spread.dop = row.spread.dop, len(row.computed_by)
+            self.dop_changes_total += before not in (0, row.spread.dop)
         outcome = _outcome(exchange, rows)
         effects = self._misses.on_step(exchange.timing, outcome.rows, outcome.sampled, [])
         effects += token_messages(outcome) if outcome.sampled else []

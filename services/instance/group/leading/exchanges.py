@@ -6,7 +6,7 @@ Decides nothing, and knows no slot.
 from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
-from dunlin.messages.group import GroupStepDone
+from dunlin.messages.group import GroupStepDone, number_in_group
 from dunlin.policies.elastic import Block, RingPlan
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
@@ -31,6 +31,11 @@ class ExchangeRow:
     def members(self) -> tuple[int, ...]:
         """The members that compute it."""
         return self.ring.stripes if self.ring is not None else tuple(block.member for block in self.blocks)
+
+    @property
+    def computed_by(self) -> set[int]:
+        """Those members, and the ones that answer for the keys before: the degree of parallelism is their number."""
+        return {*self.members, *(block.member for block in self.spread.blocks if block.start < self.stop)}
 
     @property
     def start(self) -> int:
@@ -115,7 +120,7 @@ class ExchangeLedger:
     def next_number(self, group: int) -> int:
         """The number of the next exchange."""
         self._numbers += 1
-        return (group << 32) + self._numbers
+        return number_in_group(group, self._numbers)
 
     def answer(self, member: int, message: GroupStepDone) -> bool:
         """Note a member's answer; False: none is awaited."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dunlin.cores.handlers import handles
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Accepted, Place, Refusal
 from dunlin.messages.group import (
@@ -33,7 +34,8 @@ from services.instance.sequence.table import SequenceTable
 class GroupLeader:
     """Owns the group that is led; None while there is none. `stale_total` counts words of members of older groups.
 
-    `is_draining`: the instance is being emptied; what waits goes elsewhere.
+    `times`: what predicts the steps of its own engine, if anything does. `is_draining`: the instance is being emptied;
+    what waits goes elsewhere.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class GroupLeader:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
+        times: Callable[[], StepTimes | None],
         is_draining: Callable[[], bool],
     ) -> None:
         self.stale_total = 0
@@ -52,6 +55,7 @@ class GroupLeader:
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._tokens = tokens
+        self._times = times
         self._streams: set[Address] = set()
         self._led: LedGroup | None = None
 
@@ -70,7 +74,8 @@ class GroupLeader:
         led = self._led
         waiting = len(led.spreads.waiting()) if led is not None else 0
         running = len(led.spreads.live()) if led is not None else 0
-        return {"spread_waiting": waiting, "spread_running": running}
+        changes = self._tokens.dop_changes_total
+        return {"spread_waiting": waiting, "spread_running": running, "dop_changes_total": changes}
 
     def on_order(self, manager: Address, order: GroupOrder) -> list[Effect]:
         """The instance follows this order now."""
@@ -82,7 +87,8 @@ class GroupLeader:
         if not leads:
             return effects
         if self._led is None:
-            self._led = LedGroup(self._own, self._config, self._streams, self._sequences, self._lifecycle, self._tokens)
+            parts = (self._sequences, self._lifecycle, self._tokens, self._times)
+            self._led = LedGroup(self._own, self._config, self._streams, *parts)
         return effects + self._led.follow(manager, order)
 
     def on_joined(self, address: Address) -> list[Effect]:

@@ -1,5 +1,8 @@
 """One elastic group that this instance leads: builds its parts, and gives each event to those that it concerns."""
 
+from collections.abc import Callable
+
+from dunlin.cost.models import StepTimes
 from dunlin.effects import Address, Effect
 from dunlin.messages.group import (
     GroupStepDone,
@@ -16,9 +19,10 @@ from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
-from services.instance.group.leading.roster import MemberRetry, GroupRoster
+from services.instance.group.leading.roster import GroupRoster, MemberRetry
 from services.instance.group.leading.spread import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
+from services.instance.group.leading.suspects import SpreadSuspects
 from services.instance.group.leading.wishes import MemberWishes, ReturnDue
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceTable
@@ -38,12 +42,14 @@ class LedGroup:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         tokens: ExchangeTokens,
+        times: Callable[[], StepTimes | None],
     ) -> None:
         self.spreads = spreads = SpreadTable()
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
         self.placement = SpreadPlacement(config, sequences, spreads, roster, requests)
-        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens)
+        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times)
+        self.suspects = SpreadSuspects(lifecycle, spreads, self.steps.ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)
 
@@ -89,7 +95,7 @@ class LedGroup:
             return self.roster.on_met(sender, message)
         if isinstance(message, GuestsLost):
             reason = message.why.chosen if message.why is not None else "it lost all guests"
-            return self.roster.on_lost(sender, reason)
+            return [*self.suspects.on_crash(message), *self.roster.on_lost(sender, reason)]
         return self._on_guest(now_s, state.index, message)
 
     def _on_guest(self, now_s: float, member: int, message: GuestSlots | GuestRefused | GuestClosed) -> list[Effect]:

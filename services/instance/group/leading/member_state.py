@@ -14,7 +14,8 @@ class MemberState:
     `ready` is what it said of itself last (None: nothing yet, or it lost its engine or its stream since); `meetings`
     the engines that it was told to meet and has not answered for, in order, and `told` those that it was told of last;
     `reaches` the agents of the members that its engine can reach. `tries` count what was asked of it in vain, `turn`
-    the timers that wait to ask again. `is_returned`: it was given back, and no newer order names it yet.
+    the timers that wait to ask again. `is_returned`: it was given back, and no newer order names it yet. `is_lost`: it
+    took part, or was to, and was lost; nobody knows whether it comes back.
     """
 
     index: int
@@ -26,6 +27,7 @@ class MemberState:
     tries: int = 0
     turn: int = 0
     is_returned: bool = False
+    is_lost: bool = False
 
     @property
     def engine(self) -> MemberEngine | None:
@@ -33,8 +35,9 @@ class MemberState:
         return MemberEngine(self.index, self.ready.engine, self.ready.agent) if self.ready is not None else None
 
     def reset(self) -> None:
-        """It has to become ready anew."""
+        """It is lost, and has to become ready anew."""
         self.ready = None
+        self.is_lost = True
         self.reaches.clear()
         self.told.clear()
 

@@ -70,7 +70,7 @@ class SpreadPlacement:
     def await_members(self) -> list[Effect]:
         """A newer order came: a sequence that were opened now would be spread over those that joined before."""
         self._orders += 1
-        self._awaits_members = not self._roster.is_complete
+        self._awaits_members = self._roster.awaits_members
         return [After(self._config.retry_s, JoinWaitOver(self._orders))] if self._awaits_members else []
 
     def on_join_wait_over(self, due: JoinWaitOver) -> None:
@@ -84,11 +84,14 @@ class SpreadPlacement:
             effects += self._provide(spread)
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
-        self._awaits_members = self._awaits_members and not self._roster.is_complete
+        self._awaits_members = self._awaits_members and self._roster.awaits_members
         for spread in [] if self._awaits_members else self._spreads.waiting():
             if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
-            effects += self._open(spread)
+            opened = self._open(spread)
+            effects += opened
+            if not opened and spread.sequence.is_risen:
+                break  # it starved: what is smaller and came later passes it no more
         return effects + self._retry_later()
 
     def on_retry(self, due: SlotsRetry) -> None:
@@ -142,7 +145,7 @@ class SpreadPlacement:
 
     def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for the slots of a ring that computes the prompt in one step, if members have them."""
-        if not self._config.ring:
+        if not self._config.ring or spread.sequence.trial_stop:
             return []
         ahead, most = self._ahead(spread), self._config.chunk_tokens
         rooms = self._requests.rooms(self._spreads.rows())

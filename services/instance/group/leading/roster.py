@@ -57,6 +57,11 @@ class GroupRoster:
         """Whether every member of the order takes part."""
         return len(self.taking_part) == len(self._members)
 
+    @property
+    def awaits_members(self) -> bool:
+        """Whether members of the order are on their way: not those that were lost, which may never come back."""
+        return any(each.index not in self.taking_part and not each.is_lost for each in self._members.values())
+
     def placeable(self) -> list[int]:
         """The members that take part and were not given back."""
         return [each.index for each in self.members if each.index in self.taking_part and not each.is_returned]
@@ -178,6 +183,7 @@ class GroupRoster:
             others = [each for each in self.members if each.index in self.taking_part and each is not state]
             if state.ready is not None and all(state.fits(each) for each in others):
                 self.taking_part.add(state.index)
+                state.is_lost = False
 
     def _lose(self, state: MemberState, reason: str) -> list[Effect]:
         state.reset()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from dunlin.messages.group import number_in_group
 from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom, RingPlan
 from services.instance.sequence.table import Sequence as InstanceSequence
@@ -43,7 +44,8 @@ class SpreadSequence:
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
     counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
     `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is.
-    `losses` of members with tokens of it since its last token; `has_lost` one, and goes back to what lies before those.
+    `losses` of members with tokens of it since its last token, those before it was in a step again (`has_issued`) as
+    one; `has_lost` one, and goes back to what lies before those. `dop` members computed its last row.
     """
 
     sequence: InstanceSequence
@@ -55,7 +57,9 @@ class SpreadSequence:
     is_paused: bool = False
     failures: int = 0
     losses: int = 0
+    has_issued: bool = False
     has_lost: bool = False
+    dop: int = 0
     ring: RingPlan | None = None
     refusals: dict[int, RejectedOption] = field(default_factory=dict)
 
@@ -68,6 +72,12 @@ class SpreadSequence:
     def turn(self) -> tuple[bool, tuple[bool, int]]:
         """Those that do not give way come first, of these answers that were cut off, then by arrival."""
         return self.sequence.gives_way, self.sequence.turn
+
+    @property
+    def importance(self) -> tuple[bool, bool]:
+        """What comes before its wait: those that do not give way, then answers that were cut off."""
+        gives_way, (is_new, _) = self.turn
+        return gives_way, is_new
 
     @property
     def decodes(self) -> bool:
@@ -126,6 +136,7 @@ class SpreadSequence:
         for block in blocks:
             self._append(block)
             self.guests[block.member].tokens += block.stop - block.start
+        self.has_issued = True
         self.sequence.issued = blocks[-1].stop
         self.sequence.pending += samples
         self.sequence.in_steps += 1
@@ -163,7 +174,8 @@ class SpreadSequence:
             return False
         lost = [block.start for block in self.blocks if block.member == member]
         self.sequence.valid = min([self.sequence.valid, *lost])
-        self.losses += 1
+        self.losses += self.has_issued
+        self.has_issued = False
         self.has_lost = self.is_rolling_back = True
         if not self.sequence.in_steps:
             self.roll_back()
@@ -203,7 +215,7 @@ class SpreadTable:
     def next_number(self, group: int) -> int:
         """A number that no other sequence of a group has, or had."""
         self._numbers += 1
-        return (group << 32) + self._numbers
+        return number_in_group(group, self._numbers)
 
     def add(self, sequence: InstanceSequence) -> None:
         """A new one, which waits for slots."""

@@ -4,14 +4,22 @@ Chunks of prompts ride along with decode rows. What came to nothing is computed 
 back to its dispatcher.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dunlin.cost.models import StepTimes
 from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
 from dunlin.policies.elastic import Block, RingPlan, cut_chunk
+from dunlin.policies.group_turns import (
+    LEAST_BLOCK_TOKENS,
+    PromptTurn,
+    choose_run,
+    chunk_within,
+    response_order,
+)
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
@@ -19,7 +27,9 @@ from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence, SpreadTable
 from services.instance.group.leading.step_columns import group_steps
+from services.instance.group.leading.suspects import on_trial
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence import crash_suspects
 from services.instance.sequence.wait_clock import StepTiming
 
 MAX_FAILURES = 4
@@ -44,6 +54,7 @@ class SpreadSteps:
         roster: GroupRoster,
         requests: GuestRequests,
         tokens: ExchangeTokens,
+        times: Callable[[], StepTimes | None],
     ) -> None:
         self.ledger = ExchangeLedger()
         self._config = config
@@ -52,6 +63,7 @@ class SpreadSteps:
         self._roster = roster
         self._requests = requests
         self._tokens = tokens
+        self._times = times
 
     # --- composing ---
 
@@ -59,24 +71,41 @@ class SpreadSteps:
         """Send as many exchanges as may be outstanding, while there are rows for them."""
         effects: list[Effect] = []
         while self.ledger.has_room and not self.ledger.is_cancelling:
-            rows = self._choose_rows(effects)
+            rows = self._choose_rows(now_s, effects)
             if not rows:
                 break
             effects += self._send(now_s, rows)
         return effects
 
-    def _choose_rows(self, effects: list[Effect]) -> list[ExchangeRow]:
-        """The rows of the next exchange, in the order of their sequences; what they need is added to `effects`."""
+    def _choose_rows(self, now_s: float, effects: list[Effect]) -> list[ExchangeRow]:
+        """The rows of the next exchange, decode rows first; what they need is added to `effects`."""
+        live = self._spreads.live()
+        for spread in on_trial(live):
+            if blocks := self._next_blocks(spread, dict.fromkeys(self._roster.placeable(), 1.0)):
+                return [self._issue(spread, blocks, None, effects)]
         rows: list[ExchangeRow] = []
-        for spread in self._spreads.live():
+        runnable = self._in_turn(now_s, [spread for spread in live if not spread.sequence.trial_stop])
+        for spread in runnable:
             if (ring := self._next_ring(spread)) is not None:
                 return [self._issue(spread, ring.kept, ring, effects)]
-        left = dict.fromkeys(self._roster.placeable(), self._config.chunk_tokens)
-        for spread in self._spreads.live():
-            blocks = self._blocks(spread, left) if self._may_run(spread) else ()
-            if blocks and self._may_master(spread, [block.member for block in blocks]):
+        left = dict.fromkeys(self._roster.placeable(), 1.0)
+        for spread in runnable:
+            if blocks := self._next_blocks(spread, left):
                 rows.append(self._issue(spread, blocks, None, effects))
         return rows
+
+    def _in_turn(self, now_s: float, spreads: Sequence[SpreadSequence]) -> list[SpreadSequence]:
+        """Those that decode, then prompts in the order of their turns."""
+        prompts = [spread for spread in spreads if not spread.decodes]
+        turns = [
+            PromptTurn(each.sequence.remaining, now_s - each.sequence.arrived_s, each.importance) for each in prompts
+        ]
+        return [*(each for each in spreads if each.decodes), *(prompts[index] for index in response_order(turns))]
+
+    def _next_blocks(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
+        """The blocks of its next row, if their members may compute them now; see `_blocks`."""
+        blocks = self._blocks(spread, left) if self._may_run(spread) else ()
+        return blocks if blocks and self._may_master(spread, [block.member for block in blocks]) else ()
 
     def _issue(
         self, spread: SpreadSequence, blocks: tuple[Block, ...], ring: RingPlan | None, effects: list[Effect]
@@ -111,9 +140,9 @@ class SpreadSteps:
         is_told = not unaware or not (spread.sequence.in_steps or any(guest.asked for guest in unaware))
         return is_told and self._roster.taking_part.issuperset(members)
 
-    def _blocks(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
-        """The blocks of its next row; none: it has no row now. `left` are the tokens of prompts that each member may
-        compute in this exchange.
+    def _blocks(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
+        """The blocks of its next row; none: it has no row now. `left` is the share of this exchange that each member
+        has for prompts still.
         """
         sequence = spread.sequence
         if spread.redo:
@@ -126,16 +155,34 @@ class SpreadSteps:
             return (Block(spread.master, start, start + 1),) if master is not None and master.room else ()
         return self._chunk(spread, left)
 
-    def _chunk(self, spread: SpreadSequence, left: dict[int, int]) -> tuple[Block, ...]:
+    def _chunk(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
         """The next chunk of a prompt, once all of it has slots."""
         if spread.missing or spread.is_opening or spread.ring is not None:
             return ()
-        sequence = spread.sequence
-        rooms = spread.rooms(self._spreads.rows(), left)
+        sequence, times, most = spread.sequence, self._times(), self._config.chunk_tokens
+        whole = chunk_within(times, sequence.issued, self._config.step_s, most)
+        if whole < min(LEAST_BLOCK_TOKENS, most):
+            return self._run_on(spread, left)
+        rooms = spread.rooms(self._spreads.rows(), {member: int(share * whole) for member, share in left.items()})
+        if sequence.trial_stop:
+            rooms = sorted(rooms, key=lambda room: (-room.slots, room.member))[:1]
         blocks = cut_chunk(sequence.issued, sequence.length, rooms)
         for block in blocks:
-            left[block.member] -= block.stop - block.start
+            left[block.member] -= (block.stop - block.start) / whole
         return tuple(blocks)
+
+    def _run_on(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
+        """A chunk at one member alone, which goes on where the last one was: the exchange is full with it."""
+        sequence, guests = spread.sequence, spread.guests
+        held = {member: guests[member].tokens for member in left if member in guests and guests[member].room}
+        master = choose_run(held, spread.blocks[-1].member if spread.blocks else -1)
+        if master is None or min(left.values()) < 1.0:
+            return ()
+        prefix = sequence.issued // len(guests)
+        most = chunk_within(self._times(), prefix, self._config.step_s, self._config.chunk_tokens)
+        stop = min(sequence.length, sequence.issued + min(most, guests[master].room))
+        left.update(dict.fromkeys(left, 0.0))
+        return (Block(master, sequence.issued, stop),)
 
     def _send(self, now_s: float, rows: list[ExchangeRow]) -> list[Effect]:
         group = self._roster.group
@@ -154,14 +201,11 @@ class SpreadSteps:
     def lose(self, member: int) -> list[Effect]:
         """The member answers no step any more. One that only comes to it now would hold up those that follow."""
         newest = self.ledger.lose(member)
-        cancelled = CancelGroupSteps(self._roster.group, newest)
-        return [Send(self._roster.address(member), cancelled)] if newest else []
+        return self._cancel({member: newest}) if newest else []
 
     def settle(self, now_s: float) -> list[Effect]:
         """Take in the exchanges that are answered, in their order; cancel what others wait for in vain."""
-        effects: list[Effect] = []
-        for member, number in self.ledger.spoilt().items():
-            effects.append(Send(self._roster.address(member), CancelGroupSteps(self._roster.group, number)))
+        effects = self._cancel(self.ledger.spoilt())
         while (exchange := self.ledger.take_answered()) is not None:
             effects += self._settle(now_s, exchange)
         return effects
@@ -172,8 +216,7 @@ class SpreadSteps:
         for exchange in self.ledger.outstanding:
             found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
         self.ledger.outstanding.clear()
-        group = self._roster.group
-        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+        return self._cancel(found)
 
     def cancel_useless(self) -> list[Effect]:
         """Cancel the first exchanges if they compute nothing but prompts of sequences that are over."""
@@ -184,8 +227,12 @@ class SpreadSteps:
             if not exchange.is_cancelled:
                 found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
             exchange.is_cancelled = True
+        return self._cancel(found)
+
+    def _cancel(self, newest: Mapping[int, int]) -> list[Effect]:
+        """Tell members, each with an exchange's number, to end that one and all before it."""
         group = self._roster.group
-        return [Send(self._roster.address(member), CancelGroupSteps(group, found[member])) for member in found]
+        return [Send(self._roster.address(member), CancelGroupSteps(group, newest[member])) for member in newest]
 
     def _settle(self, now_s: float, exchange: Exchange) -> list[Effect]:
         exchange.timing.ended_s = now_s
@@ -220,6 +267,7 @@ class SpreadSteps:
         row.spread.failures = 0
         if row.samples:
             row.spread.losses = 0
+        crash_suspects.clear_if_past_crash(row.spread.sequence)
 
     def _undo(self, row: ExchangeRow) -> None:
         """It came to nothing: no step is composed for it until those that name it are answered. Its members are told

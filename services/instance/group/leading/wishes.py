@@ -22,7 +22,9 @@ class ReturnDue:
 class MemberWishes:
     """Owns what was said to the manager: it is said once for each order and state of the group."""
 
-    def __init__(self, return_after_s: float, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement) -> None:
+    def __init__(
+        self, return_after_s: float, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement
+    ) -> None:
         self._manager: Address | None = None
         self._return_after_s = return_after_s
         self._spreads = spreads
@@ -51,7 +53,7 @@ class MemberWishes:
         for state in states:
             state.is_returned = True
         order, self._idle = self._roster.order, []
-        figures = (Figure("members", len(self._roster.members)), Figure("members_used", self._used()))
+        figures = (Figure("members", len(self._roster.members)), Figure("members_used", len(self._used())))
         rejected = (RejectedOption("keep them", "nothing of a request lies there, and none waits"),)
         why = Why("group", f"give {len(states)} members back", figures, rejected)
         addresses = tuple(state.address for state in states)
@@ -59,7 +61,7 @@ class MemberWishes:
         return [Send(self._manager, returned)]
 
     def _ask(self) -> list[Effect]:
-        if not self._roster.is_complete or any(each.is_opening for each in self._spreads.live()):
+        if self._roster.awaits_members or any(each.is_opening for each in self._spreads.live()):
             return []
         missing = self._placement.missing_slots()
         lacking = [each.number for each in self._spreads if each.is_waiting or (each.is_live and each.missing)]
@@ -90,10 +92,11 @@ class MemberWishes:
 
     def _idle_members(self) -> list[int]:
         """Members that take part, on which nothing of a sequence lies or is asked for; none while they are needed."""
-        used = {member for spread in self._spreads for member in spread.guests}
+        used = self._used()
         idle = [member for member in self._roster.placeable() if member and member not in used]
         is_needed = self._spreads.waiting() or (idle and self._placement.missing_slots(without=idle))
         return [] if is_needed else idle
 
-    def _used(self) -> int:
-        return len({member for spread in self._spreads for member in spread.guests})
+    def _used(self) -> set[int]:
+        """Members with guests."""
+        return {member for spread in self._spreads for member in spread.guests}

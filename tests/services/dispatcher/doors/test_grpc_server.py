@@ -13,6 +13,7 @@ from dunlin.messages.types import FinishReason, i32
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode, encode
 from dunlin.wire.rpc.methods import GENERATE, RETRY_AFTER, stub
+from services.dispatcher.doors import grpc_server
 from services.dispatcher.doors.generation.settings import RequestSettings
 from services.dispatcher.doors.grpc_server import host_of
 from tests.services.dispatcher.running_doors import Doors, doors
@@ -139,3 +140,55 @@ def test_events_on_the_wire() -> None:
 @pytest.mark.parametrize(("peer", "host"), [("ipv4:10.0.0.1:99", "10.0.0.1"), ("ipv6:%5B::1%5D:99", "::1")])
 def test_the_host_of_a_peer_is_an_address_of_either_kind(peer: str, host: str) -> None:
     assert host_of(peer) == host
+
+
+async def events_of(channel: grpc.aio.Channel, request: GenerateRequest) -> list[GenerateEvent]:
+    found: list[GenerateEvent] = []
+    async for data in raw(channel, encode(request)):
+        event = decode(GenerateEvent.__name__, data)
+        assert isinstance(event, GenerateEvent)
+        found.append(event)
+    return found
+
+
+def test_log_probabilities_of_a_prompt_come_in_events_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "PROMPT_LOGPROBS_AT_ONCE", 3)
+
+    async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
+        asked = GenerateRequest(prompt_tokens=i32(range(10)), max_tokens=2, prompt_logprobs=2)
+        found = await events_of(channel, asked)
+        assert [len(event.prompt_logprobs) for event in found if event.prompt_logprobs] == [3, 3, 3]
+        assert [one for event in found for one in event.prompt_ranks] == list(range(1, 10))
+        assert [one for event in found for one in event.prompt_top_token][:4] == [1, 2, 2, 3]
+        assert not any(event.tokens for event in found[: found.index(_last_scored(found))])
+
+    with_channel(test)
+
+
+def _last_scored(found: list[GenerateEvent]) -> GenerateEvent:
+    return [event for event in found if event.prompt_logprobs][-1]
+
+
+def test_who_resumes_says_what_it_has_of_them() -> None:
+    async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
+        asked = GenerateRequest(
+            prompt_tokens=i32(range(10)), max_tokens=2, prompt_logprobs=0, resume_request="req-1-1", resume_scored=4
+        )
+        found = await events_of(channel, asked)
+        assert cluster.instance.placed[0].scored == 4
+        assert [one for event in found for one in event.prompt_ranks] == list(range(5, 10))
+
+    with_channel(test)
+
+
+@pytest.mark.parametrize(
+    "more", [{"resume_scored": 10}, {"resume_scored": -1}, {"resume_scored": 1, "prompt_logprobs": None}]
+)
+def test_who_says_that_it_has_what_there_is_not_is_refused(more: dict[str, Any]) -> None:
+    async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
+        asked = {"prompt_logprobs": 0, "resume_request": "req-1-1", **more}
+        refused = await failure(channel, GenerateRequest(prompt_tokens=i32(range(10)), **asked))
+        assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "resume_scored" in (refused.details() or "")
+
+    with_channel(test)

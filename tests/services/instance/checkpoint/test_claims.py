@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dunlin.messages.dispatch import Continued
+from dunlin.messages.dispatch import Continued, PromptScored
 from dunlin.messages.engine import Step, Transfer
 from dunlin.messages.pool import FindRegions, ReleaseRegion
-from dunlin.messages.types import TransferKind
+from dunlin.messages.types import SamplingParams, TransferKind
 from tests.services.instance.bench import Bench, make_place
 
 TOKENS = [1, *range(79)]
@@ -238,3 +238,15 @@ def test_an_interrupted_answer_comes_before_prompts_without_a_token() -> None:
     finish(bench, attempt)
     for one in long:
         assert one.tokens == one.expected
+
+
+@pytest.mark.parametrize(("scored", "restored"), [(0, 0), (31, 0), (32, 32), (58, 32), (59, 64)])
+def test_of_a_prompt_whose_log_probabilities_are_wanted_only_what_was_scored(scored: int, restored: int) -> None:
+    """A checkpoint may have outlived the message with them."""
+    bench = make_bench()
+    bench.leave_behind(place_of(), (0, 32), (32, 64))
+    attempt = again(bench, sampling=SamplingParams(seed=1, prompt_logprobs=0), scored=scored)
+    finish(bench, attempt)
+    assert bench.core.report().claimed_tokens_total == restored
+    found = [each for said in bench.dispatcher.of(PromptScored) for each in range(len(said.logprob))]
+    assert len(found) == 59 - scored

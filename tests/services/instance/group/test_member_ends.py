@@ -10,6 +10,7 @@ from dunlin.messages.engine import (
     EngineExited,
     Interrupt,
     Remap,
+    Step,
 )
 from dunlin.messages.group import (
     CancelGroupSteps,
@@ -110,6 +111,17 @@ def test_an_order_with_other_members_ends_only_what_needs_those_that_went() -> N
     assert (first.exchange, second.exchange) == (1, 2)
 
 
+def test_a_step_with_a_member_that_the_order_took_away_is_refused() -> None:
+    """Its leader has not heard of the order yet. The one that comes back later is computed with again."""
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(MANAGER, elastic(3, LEADER, ME))
+    (refused,) = to_leader(direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 2)])))
+    assert "member 2 is not one of [0]" in refused.refusal
+    direct.give(MANAGER, elastic(4, LEADER, ME, THIRD))
+    assert len(only(Step, direct.give(LEADER, group_step(2, [(GUEST, 20, 50)], [(0, 0, 20, 2)]))).peers) == 1
+
+
 def test_a_lost_engine_takes_the_guests_and_the_next_one_is_ready() -> None:
     direct = busy()
     direct.give(ENGINE, EngineExited(1, incarnation=0))
@@ -120,6 +132,29 @@ def test_a_lost_engine_takes_the_guests_and_the_next_one_is_ready() -> None:
     assert ready.agent == b"next"
     direct.give(LEADER, group_step(3, [(GUEST, 0, 5)]))
     assert use(direct) == (SLOTS, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("exited", "suspects"),
+    [({"signal": 11}, [GUEST]), ({"code": 1}, [GUEST]), ({"signal": 9}, []), ({"code": 1, "ended_by_us": True}, [])],
+    ids=str,
+)
+def test_the_guests_of_the_step_that_ran_are_suspects_of_a_crash(exited: dict[str, Any], suspects: list[int]) -> None:
+    direct = busy()
+    direct.give(ENGINE, EngineExited(**{"code": 0, "incarnation": 0, **exited}))
+    (lost,) = to_leader(direct.give(ENGINE, Gone("died")))
+    assert (lost.exchange, list(lost.suspects)) == (1 if suspects else 0, suspects)
+
+
+def test_guests_are_no_suspects_while_a_step_of_the_instance_itself_runs() -> None:
+    direct = member()
+    direct.give(D, make_place(1, 10))
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    assert direct.core.steps.outstanding == 2
+    direct.give(ENGINE, EngineExited(1, incarnation=0))
+    (lost,) = to_leader(direct.give(ENGINE, Gone("died")))
+    assert (lost.exchange, list(lost.suspects)) == (0, [])
 
 
 def test_meetings_under_way_are_answered_when_the_engine_is_lost() -> None:

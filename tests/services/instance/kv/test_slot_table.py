@@ -88,6 +88,17 @@ def test_the_smallest_free_extent_that_fits_is_used() -> None:
     assert extents(table, 6) == [(6, 3)]
 
 
+@pytest.mark.parametrize(("count", "slots"), [(3, [(0, 3)]), (4, [(14, 4)]), (5, [(14, 5)]), (7, [(6, 6), (0, 1)])])
+def test_free_extents_are_chosen_by_length_wherever_they_lie(count: int, slots: list[tuple[int, int]]) -> None:
+    table = SlotTable(19)  # free: 3, 6 and 5 slots, in this order
+    for owner, length in enumerate((3, 3, 6, 2, 5)):
+        table.allocate(owner, length)
+    for owner in (0, 2, 4):
+        table.release(owner)
+    table.allocate(9, count)
+    assert table.residency(9).extents == slots
+
+
 def test_where_none_fits_the_longest_come_first() -> None:
     table = make_table(20, o1=2, o2=1, o3=5, o4=1, o5=3, o6=8)
     for owner in (1, 3, 5):

@@ -104,11 +104,14 @@ class LedgerBench:
             self.engine.tick()
         self._collect()
 
-    def finish(self, rounds: int = 3000) -> None:
-        """Let everything through until no sequence is left."""
-        for _ in range(rounds):
-            if not len(self.core.sequences) and not self.steps.unanswered:
-                break
+    def finish(self, rounds: int = 1000) -> None:
+        """Let everything through until no sequence is left, or in so many rounds no token came and none ended: how many
+        rounds all of them take depends on how many there are.
+        """
+        heard, left = -1, rounds
+        while left and (len(self.core.sequences) or self.steps.unanswered):
+            now = sum(len(attempt.heard) + len(attempt.tokens) for attempt in self.dispatcher.attempts.values())
+            heard, left = now, left - 1 if now == heard else rounds
             self.let_commands()
             self.tick()
             self.let_events()

@@ -7,7 +7,7 @@ import pytest
 from dunlin.messages.door import Quota, RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import FinishReason, SamplingParams, i32
 from simulator.campaign.clients import MOST_TRIES, CampaignClient
-from simulator.campaign.invariants.ends import EndWatcher
+from simulator.campaign.invariants.ends import VIEWED_S, EndWatcher
 from simulator.campaign.violation import Violation
 from tests.simulator.campaign.campaign_bench import Campaign, fault, planned
 
@@ -130,4 +130,26 @@ def test_an_error_is_excused_where_a_fault_struck_and_counted() -> None:
     ended(campaign, FinishReason.ERROR, detail="given up after 3 attempts")
     watcher.audit()
     watcher.audit()
+    assert watcher.excused == {"I1 a request ends with an error": 1}
+
+
+def end_as_too_long(watcher: EndWatcher, campaign: Campaign) -> None:
+    ended(campaign, FinishReason.ERROR, detail="9 tokens are more than all instances together can hold, 4")
+    watcher.audit()
+
+
+def test_a_request_is_too_long_only_where_instances_could_not_have_held_it_lately() -> None:
+    campaign, watcher = watching()
+    campaign.run(VIEWED_S + 1.0)
+    assert campaign.faults.inject(fault("crash_engine")) is not None, "a fault alone excuses nothing"
+    watcher.audit()
+    campaign.run(2 * VIEWED_S)
+    with broken("should not have ended so"):
+        end_as_too_long(watcher, campaign)
+    campaign, watcher = watching()
+    for instance in campaign.cluster.of_role("instance"):
+        campaign.cluster.pause(instance)
+    watcher.audit()
+    campaign.run(2 * VIEWED_S)
+    end_as_too_long(watcher, campaign)
     assert watcher.excused == {"I1 a request ends with an error": 1}

@@ -1,5 +1,6 @@
 """Planted states that break I12 are found: batch work that stalls, too many that rose, and chat that goes before."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import Open
 from dunlin.messages.fleet import FleetView
+from dunlin.messages.group import OpenGuest
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass, SamplingParams, i32
+from services.instance.group.leading.spread import SpreadTable
 from simulator.campaign.invariants.starvation import StarvationWatcher
 from simulator.campaign.violation import Violation
 from tests.services.dispatcher.factories import submit
@@ -143,3 +146,20 @@ def test_younger_chat_that_starts_before_a_risen_sequence_breaks_i12() -> None:
     watched.look()
     chat.preempted = False  # it starts
     watched.sent(engine, opened)
+
+
+def test_a_younger_request_of_a_group_that_starts_before_a_risen_one_breaks_i12() -> None:
+    watched = Watched("instance")
+    waiting, younger = watched.sequence(1), watched.sequence(2, RequestClass.INTERACTIVE)
+    spreads = SpreadTable()
+    for sequence in (waiting, younger):
+        spreads.add(sequence)
+    watched.look()
+    watched.campaign.plant(watched.address, led_group=SimpleNamespace(spreads=spreads))
+    opened = OpenGuest(1, younger.number, CLIENT, 2, 1, "", i32([7]), 1, 4, 1)
+    watched.sent(Address("instance", "member", 9), opened)
+    waiting.is_risen = True
+    with broken("starts .*request 2 .* before .*request 1 .*, which has risen"):
+        watched.sent(Address("instance", "member", 9), opened)
+    younger.is_batch = True
+    watched.sent(Address("instance", "member", 9), opened)

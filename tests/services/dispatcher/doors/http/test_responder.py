@@ -155,3 +155,61 @@ async def _all(cluster: Doors, streamed: bool) -> None:
     if streamed:
         async for _ in made:
             pass
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time", list(range(200, 240))])
+def test_echo_with_logprobs_streamed_and_whole(prompt: Any) -> None:
+    async def test(cluster: Doors) -> None:
+        asked: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "echo": True, "logprobs": 1, "n": 2}
+        whole = await client(cluster).completions.create(**asked)
+        assert cluster.instance.placed[0].sampling.prompt_logprobs == 1
+        chunks = [chunk async for chunk in await client(cluster).completions.create(**asked, stream=True)]
+        for choice in whole.choices:
+            parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
+            assert "".join(part.text for part in parts) == choice.text
+            assert choice.logprobs is not None
+            for name, values in choice.logprobs.model_dump().items():
+                assert [one for part in parts for one in getattr(part.logprobs, name)] == values
+            count = len(choice.logprobs.tokens or ()) - 3
+            assert choice.logprobs.token_logprobs == [None, *(-float(n) for n in range(1, count)), *[-0.25] * 3]
+            assert choice.text.endswith(cluster.text(3))
+            assert count == cluster.instance.placed[0].prompt_tokens
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_echo_alone_generates_nothing_that_anyone_sees(streams: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        asked: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 0, "echo": True}
+        if streams:
+            made = await client(cluster).completions.create(
+                **asked, logprobs=0, stream=True, stream_options={"include_usage": True}
+            )
+            chunks = [chunk async for chunk in made]
+            (choice,), usage = chunks[0].choices, chunks[-1].usage
+            assert len(chunks) == 2
+        else:
+            answer = await client(cluster).completions.create(**asked, logprobs=0)
+            (choice,), usage = answer.choices, answer.usage
+        assert (choice.text, choice.finish_reason) == ("Once upon a time", "length")
+        assert choice.logprobs is not None
+        assert choice.logprobs.token_logprobs == [None, -1.0, -2.0, -3.0]
+        assert usage is not None
+        assert (usage.completion_tokens, usage.prompt_tokens) == (0, 4)
+
+    with_doors(test)
+
+
+def test_prompt_logprobs_as_vllm_has_them() -> None:
+    async def test(cluster: Doors) -> None:
+        more: dict[str, Any] = {"extra_body": {"prompt_logprobs": 2}, "max_tokens": 1, "model": MODEL}
+        text = await client(cluster).completions.create(prompt=["Once upon a time", "there"], **more)
+        first, second = (choice.model_dump()["prompt_logprobs"] for choice in text.choices)
+        assert (len(first), len(second)) == (4, 2)
+        assert [entry and sorted(one["rank"] for one in entry.values()) for entry in first[:2]] == [None, [1, 1, 2]]
+        messages: Any = [{"role": "user", "content": "Hi"}]
+        chat = (await client(cluster).chat.completions.create(messages=messages, **more)).model_dump()
+        assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+
+    with_doors(test)

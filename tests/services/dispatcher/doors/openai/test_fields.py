@@ -39,6 +39,7 @@ SAMPLES: dict[str, Any] = {
     "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}, "guided_choice": ["a"],
     "guided_grammar": 'start: "a"', "guided_json": {"type": "object"}, "guided_regex": "a+",
     "guided_whitespace_pattern": " ?",
+    "echo": True, "prompt_logprobs": 0,
     "service_tier": "flex", "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False,
 }  # fmt: skip
 """A value of each honoured field that asks for something else than the default. `best_of` only repeats `n`."""
@@ -50,14 +51,19 @@ def rows(*fates: FieldSupport) -> list[tuple[str, str]]:
     return [(endpoint, name) for endpoint, fields in tables for name, field in fields.items() if field.support in fates]
 
 
+def beside(endpoint: str, name: str) -> dict[str, Any]:
+    """What a field needs beside it."""
+    return {"echo": True} if (endpoint, name) == ("completions", "max_tokens") else WITH.get(name, {})
+
+
 def ask(endpoint: str, name: str, value: Any) -> ParsedRequest:
     _, body, reads = ENDPOINTS[endpoint]
-    return reads({**body, **WITH.get(name, {}), name: value})
+    return reads({**body, **beside(endpoint, name), name: value})
 
 
 def without(endpoint: str, name: str) -> ParsedRequest:
     _, body, reads = ENDPOINTS[endpoint]
-    return reads({**body, **WITH.get(name, {})})
+    return reads({**body, **beside(endpoint, name)})
 
 
 def refused(endpoint: str, name: str, value: Any) -> str:

@@ -33,10 +33,10 @@ def test_the_documented_limits_are_the_checked_ones(name: str) -> None:
     low, above = limits.get("minimum", limits.get("exclusiveMinimum")), "exclusiveMinimum" in limits
     inside = [low + step if above else low, limits["maximum"]]
     for value in inside:
-        parse_completion({"prompt": "x", name: value})
+        parse_completion({"prompt": "x", "echo": True, name: value})
     for value in (low if above else low - 1, limits["maximum"] + 1):
         with pytest.raises(InvalidField, match=f"^{name}: "):
-            parse_completion({"prompt": "x", name: value})
+            parse_completion({"prompt": "x", "echo": True, name: value})
 
 
 def test_a_message_has_the_documented_roles_and_fields() -> None:

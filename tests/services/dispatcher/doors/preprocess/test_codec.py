@@ -17,14 +17,16 @@ from services.dispatcher.doors.tools.request import ToolUse
 
 GRAMMAR = Grammar(GrammarKind.REGEX, "naïve|\U0001f600")
 CONSTRAINTS = GRAMMAR, 5, i32([7, 8]), i32([9, 10, 11]), i32([2, 3])
-SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]), *CONSTRAINTS)
+SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]), *CONSTRAINTS, 4)
 STOPS = ("\n", "\U0001f600 \x00")
 SETTINGS = RequestSettings(
     SAMPLING, -9, 12, STOPS, i32([6]), True, 1.5, RequestClass.BATCH, "acme", 0.5, 0.05, ("bad", "worse")
 )
-REQUEST = ParsedRequest((), SETTINGS, "m", 3, True, True, True, "guided_regex", ToolUse((), True, "f", False))
+REQUEST = ParsedRequest(
+    (), SETTINGS, "m", 3, True, True, True, "guided_regex", ToolUse((), True, "f", False), True, True, 5
+)
 PREPROCESSED = Preprocessed(
-    REQUEST, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8])), True
+    REQUEST, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8]), 2), True
 )
 
 

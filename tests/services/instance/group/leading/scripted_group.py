@@ -33,6 +33,7 @@ from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
 from dunlin.messages.types import I32, FinishReason, GroupKind, GroupRole, Why, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
 from services.instance.group.leading.roster import GroupRoster
+from services.instance.scheduling.step_times import KnownStepTimes
 from services.instance.wiring import InstanceParts
 from simulator.engine.token_model import digest_of, token_after
 from tests.services.instance.bench import MANAGER, ME, Attempt, D, Dispatcher, make_place
@@ -260,9 +261,9 @@ class ScriptedMember:
 class ScriptedGroup:
     """The leader's parts, its members, one dispatcher, and a manager that only listens."""
 
-    def __init__(self, *slots: int, start: bool = True, **config: Any) -> None:
+    def __init__(self, *slots: int, start: bool = True, times: KnownStepTimes = None, **config: Any) -> None:
         chosen = {"groups__chunk_tokens": 8, "groups__ahead_tokens": 4, **config}
-        self.parts = InstanceParts(ME, configured(InstanceConfig, role="instance", **chosen))
+        self.parts = InstanceParts(ME, configured(InstanceConfig, role="instance", **chosen), times)
         self.leader = self.parts.group_leader
         self.now_s = 0.0
         found = [ScriptedMember(self, member_address(index), each) for index, each in enumerate(slots)]

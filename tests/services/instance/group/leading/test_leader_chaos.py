@@ -106,5 +106,5 @@ def test_every_request_ends_and_no_token_is_wrong(seed: int) -> None:
             assert attempt.tokens == attempt.expected, f"request {request}"
     assert len(chaos.group.parts.sequences) == 0
     assert chaos.group.is_quiet
-    assert chaos.group.leader.report_fields() == {"spread_waiting": 0, "spread_running": 0}
+    assert chaos.group.leader.report_fields().items() >= {"spread_waiting": 0, "spread_running": 0}.items()
     assert member_address(0) in chaos.group.members

@@ -51,7 +51,7 @@ def test_what_does_not_fit_waits_and_members_are_asked_for() -> None:
     first = group.place(1, 30, max_tokens=8)
     second = group.place(2, 24, max_tokens=8)
     group.run(0.02)
-    assert group.leader.report_fields() == {"spread_waiting": 1, "spread_running": 1}
+    assert group.leader.report_fields().items() >= {"spread_waiting": 1, "spread_running": 1}.items()
     (asked,) = group.wished(AskMembers)
     assert (asked.group, asked.plan_version, asked.slots) == (GROUP, 1, 22)
     assert figures(asked.why) == {"slots": 22, "members": 2, "waiting": 1}
@@ -59,7 +59,7 @@ def test_what_does_not_fit_waits_and_members_are_asked_for() -> None:
     group.members[other] = type(group.at(1))(group, other, 40)
     group.order(*group.members)
     group.run(0.02)
-    assert group.leader.report_fields() == {"spread_waiting": 0, "spread_running": 2}
+    assert group.leader.report_fields().items() >= {"spread_waiting": 0, "spread_running": 2}.items()
     group.run(2.0)
     assert first.tokens == first.expected
     assert second.tokens == second.expected
@@ -94,11 +94,25 @@ def test_a_later_request_takes_no_slots_that_an_earlier_one_lacks() -> None:
     group.run(0.01)
     second = group.place(2, 3, max_tokens=4)
     group.run(0.2)
-    assert group.leader.report_fields() == {"spread_waiting": 1, "spread_running": 1}
+    assert group.leader.report_fields().items() >= {"spread_waiting": 1, "spread_running": 1}.items()
     group.at(1).taken = 0
     group.run(2.0)
     assert first.tokens == first.expected
     assert second.tokens == second.expected
+
+
+def test_what_is_smaller_passes_one_that_waits_unless_that_has_risen() -> None:
+    for has_risen in (False, True):
+        group = ScriptedGroup(40)
+        group.at(0).taken = 25
+        group.at(0).say_ready()
+        group.run(0.01)
+        group.place(1, 20, max_tokens=4)
+        (first,) = group.parts.sequences
+        first.is_risen = has_risen
+        small = group.place(2, 5, max_tokens=4)
+        group.run(0.5)
+        assert small.tokens == ([] if has_risen else small.expected)
 
 
 def test_what_never_gets_room_goes_back() -> None:
@@ -173,6 +187,42 @@ def test_what_lay_at_a_lost_member_is_computed_again_and_nothing_else() -> None:
     assert had
     assert not group.said(Returned)
     assert group.is_quiet
+
+
+def test_a_leader_that_lost_a_member_asks_for_another_before_an_order_takes_that_away() -> None:
+    group = ScriptedGroup(30, 30)
+    attempt = group.place(tokens=50, max_tokens=4)
+    group.run(0.03)
+    group.lose(1)
+    group.run(0.01)
+    (asked,) = group.wished(AskMembers)
+    assert asked.slots == 23, "all that the leader itself has not"
+    other = member_address(2)
+    group.members[other] = type(group.at(0))(group, other, 30)
+    group.order(*group.members)
+    group.run(0.5)
+    assert attempt.tokens == attempt.expected
+
+
+def test_members_that_have_not_joined_yet_are_awaited_before_others_are_asked_for() -> None:
+    group = ScriptedGroup(30, 30, start=False)
+    group.members[member_address(1)].is_silent = True
+    group.order(*group.members)
+    group.run(0.01)
+    group.place(tokens=50, max_tokens=4)
+    group.run(0.5)
+    assert not group.wished(AskMembers)
+
+
+def test_changes_of_how_many_members_compute_a_sequence_are_counted() -> None:
+    """Two compute it, then one, once its only other member is lost, and two again where the order has another."""
+    group = ScriptedGroup(60, 60, groups__policy="widest")
+    group.place(tokens=40, max_tokens=40)
+    group.run(0.08)
+    assert group.leader.report_fields()["dop_changes_total"] == 0
+    group.order(ME)
+    group.run(0.1)
+    assert group.leader.report_fields()["dop_changes_total"] == 1
 
 
 def test_a_member_that_an_order_takes_away_is_lost() -> None:
