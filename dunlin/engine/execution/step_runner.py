@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dunlin.effects import Address
@@ -26,6 +25,7 @@ from dunlin.engine.execution.prompt_scores import PromptScorer
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.split_rows import feeding_rows, split_rows
+from dunlin.engine.execution.stage_rooms import StageRooms
 from dunlin.engine.execution.step_batch import (
     EngineShape,
     RunnableRows,
@@ -76,6 +76,7 @@ class StepRunner:
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
         self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
+        self._stage_rooms = StageRooms(rooms, sequences, decoder)
         self._links = links
         self._give_up_exchange = give_up_exchange
         self._decoder = decoder
@@ -320,14 +321,14 @@ class StepRunner:
         layers = step_layers(step, self._shape)
         samples = layers.stop == self._shape.layers
         if step.hidden_in and layers.start == 0:
-            self._learn_tokens(step)
+            self._stage_rooms.learn_tokens(step)
         found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers, samples)
         for row in found.rows:
             if row.sequence in self.parked or row.sequence in self.suspended:
                 raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")
-        self._check_rooms(found.rows)
+        self._stage_rooms.check(found.rows)
         exchange = self._exchange(step, queued.extents, found)
-        hidden = self._take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
+        hidden = self._stage_rooms.take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
         for row, extents in zip(found.rows, found.extents, strict=True):
             row.issue(layers, extents)
         iteration = self._iterate(found.rows, layers, hidden, exchange=exchange) if found.rows else None
@@ -363,7 +364,7 @@ class StepRunner:
         rows = [each.row for each in parked]
         for each in parked:
             _check_kv(each)
-        self._check_rooms(rows)
+        self._stage_rooms.check(rows)
         for sequence in queued.sequences:
             self.parked.remove(sequence)
         if not parked:
@@ -397,39 +398,6 @@ class StepRunner:
         sizes = None if all(row.is_decode for row in rows) else self._sizes
         batch = pack_rows(rows, self._decoder.numerics.attention)
         return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange)
-
-    def _learn_tokens(self, step: Step) -> None:
-        """Append the tokens that the last stage of a pipeline sampled, as far as they are not known.
-
-        :raises StepError: what lies in the room are no tokens.
-        """
-        try:
-            found = [row for row in self.rooms.rows(step.hidden_in) if row[0] in set(step.sequence)]
-            tokens = self.rooms.take(step.hidden_in, found, torch.int64, 1) if found else ()
-        except TransferError as error:
-            raise StepError(str(error)) from None
-        for (sequence, positions), token in zip(found, tokens, strict=True):
-            state = self._sequences.get(sequence)
-            if state is not None and not state.ended and positions.start == len(state.tokens):
-                state.append(int(token))
-
-    def _take_hidden(self, room: int, rows: Sequence[StepRow]) -> Tensor:
-        """:raises StepError: the room has not the rows' hidden states."""
-        try:
-            return self.rooms.take(
-                room, [row.name for row in rows], self._decoder.kv[0].dtype, self._decoder.config.hidden
-            )
-        except TransferError as error:
-            raise StepError(str(error)) from None
-
-    def _check_rooms(self, rows: Sequence[StepRow]) -> None:
-        """:raises StepError: the room has no place for what the rows leave."""
-        if rows and rows[0].hidden_out:
-            token_bytes = self._decoder.kv[0].element_size() * self._decoder.config.hidden
-            try:
-                self.rooms.check(rows[0].hidden_out, [row.tokens * token_bytes for row in rows])
-            except TransferError as error:
-                raise StepError(str(error)) from None
 
 
 def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:
