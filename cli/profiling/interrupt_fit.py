@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import fsum
+from math import fsum, sqrt
 from statistics import linear_regression, mean, median
 
 from cli.profiling.engine_probe import EngineProbe
@@ -35,8 +35,10 @@ class InterruptPlan:
     interrupts: int
 
 
-# Each prompt is at most half as long again as the one before: between two of them layers are cut alike.
-USUAL_PLAN = InterruptPlan((100, 140, 200, 280, 400, 560, 800, 1130, 1600, 2260, 3200), 4, 20)
+# Each prompt is at most half as long again as the one before, and some stand on either side of the lengths at which a
+# prompt has one block of 512 tokens more (256 past a multiple of it): between two of them layers are cut alike.
+_PIECES_OF = (100, 140, 200, 280, 400, 560, 752, 784, 1010, 1264, 1296, 1600, 1776, 1808, 2400, 3200)
+USUAL_PLAN = InterruptPlan(_PIECES_OF, 4, 20)
 QUICK_PLAN = InterruptPlan((140, 400, 1130), 1, 3)
 
 
@@ -69,15 +71,33 @@ def measure_interrupts(probe: EngineProbe, plan: InterruptPlan = USUAL_PLAN) -> 
 
 def layer_pieces(steps: Sequence[Sequence[float]], layers: int) -> LayerPieces:
     """One layer for all the layers of some steps of one prompt, given the seconds of each step's pieces: as many pieces
-    as a layer has on average, each as long as the average of its share of all pieces in order of length.
+    as a layer has on average, each as long as the average of its share of all pieces in order of length; then spread
+    so that a random moment is as far from the next safepoint, on average, as in those steps. (Averages alone bring
+    safepoints nearer: the mean wait is half the sum of the squares over the sum.) What makes a whole step slower is
+    none of it: each step counts as if it took as long as all of them on average.
     """
-    pieces = sorted(each for step in steps for each in step)
+    step_s = fsum(each for step in steps for each in step) / len(steps)
+    pieces = sorted(each * step_s / fsum(step) for step in steps for each in step)
     count = min(max(round(len(pieces) / len(steps) / layers), 1), _PIECES_MOST, len(pieces))
     bounds = [len(pieces) * number // count for number in range(count + 1)]
     lengths = [fsum(pieces[a:b]) / (b - a) for a, b in pairwise(bounds)]
+    lengths = _spread(lengths, fsum(each * each for each in pieces) / fsum(pieces))
     whole = fsum(lengths)
     starts = accumulate(lengths[:-1], initial=0.0)
-    return LayerPieces(fsum(pieces) / len(steps) / layers, tuple(round(start / whole, 5) for start in starts))
+    return LayerPieces(step_s / layers, tuple(round(start / whole, 5) for start in starts))
+
+
+def _spread(lengths: Sequence[float], double_wait_s: float) -> list[float]:
+    """The lengths moved away from their mean, or towards it, until the sum of their squares over their sum is as given,
+    as far as none gets below 0; the sum stays.
+    """
+    middle = mean(lengths)
+    spread, wanted = fsum((each - middle) ** 2 for each in lengths), fsum(lengths) * (double_wait_s - middle)
+    if spread <= 0.0 or wanted <= 0.0:
+        return list(lengths)
+    most = middle / (middle - min(lengths))
+    scale = min(sqrt(wanted / spread), most)
+    return [middle + scale * (each - middle) for each in lengths]
 
 
 def interrupt_trials(probe: EngineProbe, prompts: Sequence[int], count: int, seed: int) -> list[InterruptTrial]:

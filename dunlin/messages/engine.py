@@ -23,7 +23,6 @@ from dunlin.messages.types import (
     Payload,
     Priority,
     PromptScores,
-    Push,
     Region,
     RemapPhase,
     SamplingParams,
@@ -72,7 +71,7 @@ class Close:
     sequence: int = number(1)
 
 
-@message(command=4, about=Subject.SEQUENCES, hot=True, reserved=(16, 17, 18))
+@message(command=4, about=Subject.SEQUENCES, hot=True, reserved=(14, 16, 17, 18))
 class Step:
     """One iteration over the layers `[layer_start, layer_stop)`. Row i computes tokens `start[i]:stop[i]:stride[i]` of
     `sequence[i]`.
@@ -96,8 +95,9 @@ class Step:
     its extents for this step alone, and what stays of the stripes is what `keep` names; one without is as by MASTERS.
     Either goes through transit rooms: this
     engine writes for `peers[i]` into that one's room `peer_room[i]` and reads `own_room[i]`. `exchange` is the number
-    that the members' steps of one iteration share. Rows of such a step leave it as by DISCARD; an Interrupt of all rows
-    also ends what it serves; and where a member's step ends early, those that need it end, too.
+    that the members' steps of one iteration share. Single rows of such a step leave it as by DISCARD; an Interrupt of
+    all rows also ends what it serves, but the whole step can be suspended by its number; and where a member's step ends
+    early, those that need it end, too.
     """
 
     step: int = number(1)
@@ -114,7 +114,6 @@ class Step:
     part: GroupRole = number(11, default=GroupRole.LOCAL)
     peers: tuple[Address, ...] = number(12, default=())
     keep: Keep | None = number(13, default=None)
-    push: Push | None = number(14, default=None)
     after: I64 = number(15, default_factory=i64)
     why: Why | None = number(19, default=None)
     layer_start: int = number(20, default=0)
@@ -182,7 +181,10 @@ class Interrupt:
     running step is parked where it stands (hidden states, and inside attention its queries and partial result), until
     `Resume`, `Discard` or `Close`. Rows of queued steps have computed nothing and are forgotten under either verdict.
     A step of decode rows alone has no safepoint, unless it is `preemptible`: it ends first. With `step`, all rows of
-    that step leave and it serves no peer any more; other steps are not touched, and `sequence` is empty.
+    that step leave and it serves no peer any more; other steps are not touched, and `sequence` is empty. SUSPEND with
+    `step` parks a step with peers whole, begun or queued: its rows, and what it serves and has exchanged, until it is
+    resumed or discarded by that number (`parked_step`). Each member stands where it stood, and none waits for another;
+    steps of another exchange may follow once all members have answered.
     """
 
     verdict: Verdict = number(2)
@@ -199,7 +201,8 @@ class Interrupted:
     the layers that it had finished there, `block` the pieces of the attention of the layer after them; `parked` = 1
     where the row can be resumed (SUSPEND, and the engine had room to keep it).
 
-    Empty when no row was left to interrupt. Rows of queued steps left at layer 0.
+    Empty when no row was left to interrupt. Rows of queued steps left at layer 0. `parked_step`: the step with peers
+    that is parked whole (0: none); it has its own answer, in which its rows have left.
     """
 
     sequence: I64 = number(4, default_factory=i64)
@@ -208,28 +211,34 @@ class Interrupted:
     layer: I32 = number(7, default_factory=i32)
     block: I32 = number(8, default_factory=i32)
     parked: I8 = number(9, default_factory=i8)
+    parked_step: int = number(10, default=0)
 
 
 @message(command=6, about=Subject.SEQUENCES)
 class Resume:
     """Queue the parked rows of the sequences, which stand at the same layer and block, as a step numbered `step`.
 
-    They finish the layers that are left, and sample where they would have. `after` as in `Step`.
+    They finish the layers that are left, and sample where they would have. `after` as in `Step`. With `parked_step` the
+    step with peers that was parked under that number goes on as `step`, and `sequence` is empty: rows of sequences
+    that were closed meanwhile are dropped. Refused, it is forgotten.
     """
 
     step: int = number(1)
     sequence: I64 = number(2, default_factory=i64)
     after: I64 = number(3, default_factory=i64)
     why: Why | None = number(4, default=None)
+    parked_step: int = number(5, default=0)
 
 
 @message(command=7, reserved=(1,))
 class Discard:
     """Forget the parked rows of the sequences; the KV of earlier steps stays valid. Not answered; those that are not
-    parked are ignored.
+    parked are ignored. With `parked_step` the step with peers parked under that number is forgotten, too: its peers'
+    steps that need it end.
     """
 
     sequence: I64 = number(2, default_factory=i64)
+    parked_step: int = number(3, default=0)
 
 
 @message(command=8)

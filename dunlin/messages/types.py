@@ -311,23 +311,6 @@ class Keep:
 
 
 @message()
-class Push:
-    """Columns: row `row[i]`'s regions to send, layer by layer, to a reserved handle at a peer or the host tier.
-
-    `peer[i]` indexes `Step.peers`; -1 never occurs: a push to the host tier has `to_host[i]` = 1.
-    """
-
-    row: I32 = number(1, default_factory=i32)
-    layer_start: I32 = number(2, default_factory=i32)
-    layer_stop: I32 = number(3, default_factory=i32)
-    start: I64 = number(4, default_factory=i64)
-    stop: I64 = number(5, default_factory=i64)
-    handle: I64 = number(6, default_factory=i64)
-    peer: I32 = number(7, default_factory=i32)
-    to_host: I8 = number(8, default_factory=i8)
-
-
-@message()
 class Serve:
     """Columns: attention that this engine computes for rows of other members, over keys that lie here.
 

@@ -110,7 +110,8 @@ class DispatcherCore:
         effects = handler(now_s, sender, message)
         if self.journal.queued:
             effects += self._dispatch_waiting(now_s)
-        if self.journal.deferred.has_changed:
+        deferred = self.journal.deferred
+        if deferred.entered or deferred.ended:
             effects += self._long.on_change(now_s)
         return effects
 

@@ -53,6 +53,7 @@ class InstanceCore:
         self._engine_client = parts.engine_client
         self._scheduler = parts.scheduler
         self._composer = parts.composer
+        self._is_member = self._leads_group = False
         self._model = config.model
         self._orphan_grace_s = config.retention.orphan_grace_s
         self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
@@ -92,7 +93,7 @@ class InstanceCore:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
-        if self._parts.group_leader.group or isinstance(message, GroupOrder):
+        if self._leads_group or isinstance(message, GroupOrder):
             return self._loopback.receive(now_s, sender, message)
         return self._take(now_s, sender, message)
 
@@ -105,9 +106,11 @@ class InstanceCore:
         if isinstance(message, self._unchanging):
             return effects
         effects += self.migration.advance()
-        effects += self._parts.member.advance(now_s)
+        if self._is_member:
+            effects += self._parts.member.advance(now_s)
         effects += self.layer_changes.advance()
-        effects += self._parts.group_leader.advance(now_s)
+        if self._leads_group:
+            effects += self._parts.group_leader.advance(now_s)
         if self._engine_client.ready is not None:
             effects += self._parts.sequence_rise.raise_starved(now_s)
             effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
@@ -126,6 +129,8 @@ class InstanceCore:
         effects = self._parts.group_orders.apply(sender, order)
         if self._parts.group_orders.current is order:
             effects += self._parts.member.on_order(order) + self._parts.group_leader.on_order(sender, order)
+            self._is_member = self._parts.member.has_leader
+            self._leads_group = self._parts.group_leader.led is not None
         return effects + self._heartbeat.report_now(now_s)
 
     @handles

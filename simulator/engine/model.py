@@ -40,8 +40,10 @@ from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
 from simulator.engine.peer_transfers import PeerCopyDue, PeerNetwork, PeerTransfers
 from simulator.engine.remapping import SimulatedRemapper
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.stepping.group_steps import GroupMeetings, GroupSteps, PeersDue
+from simulator.engine.stepping.group_meetings import GroupMeetings
+from simulator.engine.stepping.group_steps import GroupSteps, PeersDue
 from simulator.engine.stepping.parked_rows import SimulatedParkedRows
+from simulator.engine.stepping.parked_steps import SimulatedParkedSteps
 from simulator.engine.stepping.row_compute import RowComputer
 from simulator.engine.stepping.step_queue import is_unsupported
 from simulator.engine.stepping.step_runner import SafepointDue, SimulatedStepRunner, StepDue
@@ -110,6 +112,7 @@ class SimulatedEngineSettings:
     failing_token: int | None = None
     parked_rows: int = 64
     parked_tokens: int = 1 << 20
+    parked_steps: int = 8
     has_agent: bool = True
     answer_ends: Mapping[int, int] | None = None
 
@@ -181,11 +184,12 @@ class SimulatedEngine:
             layer_bytes,
             ready.kv_dtype,
             lambda step: self.runner.is_unanswered(step),
+            lambda step: self.runner.is_running(step),
             ports,
         )
         wake = (lambda peer: None) if network is None else (lambda peer: network.wake(peer, PeersDue()))
         meetings = GroupMeetings() if network is None else network.meetings
-        group = GroupSteps(self.address, meetings, self.peers.met, self.peers.reaches, wake, audit, self.peers.is_near)
+        group = GroupSteps(self.address, meetings, self.peers.met, self.peers.life, wake, audit, self.peers.is_near)
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
@@ -198,6 +202,7 @@ class SimulatedEngine:
             audit,
             lambda ticket: self.moves.is_pending(ticket) or self.peers.is_pending(ticket),
             SimulatedParkedRows(settings.parked_rows, settings.parked_tokens),
+            SimulatedParkedSteps(settings.parked_steps, settings.parked_tokens),
             lambda now_s: self.remapper.between_steps(now_s),
             group,
             ports.meter.take,
@@ -210,7 +215,7 @@ class SimulatedEngine:
             timing,
             audit,
             lambda: self.runner.running is not None,
-            lambda: len(self.runner.parked) > 0,
+            lambda: self.runner.has_parked,
             self.peers.lacks,
         )
         self._handlers = self._routes()
@@ -248,7 +253,9 @@ class SimulatedEngine:
         handler = self._handlers.get(type(message))
         if handler is not None:
             effects = [] if self.is_stuck else handler(now_s, message)
-            return [*effects, *self.peers.begin_behind(now_s)] if self.peers.is_behind else effects
+            if not self.peers.is_behind:
+                return effects
+            return [*self.peers.fail_left(now_s, effects), *effects, *self.peers.begin_behind(now_s)]
         if isinstance(message, ProgressPoll):
             return self._on_tick(now_s)
         if isinstance(message, Joined):
@@ -294,6 +301,7 @@ class SimulatedEngine:
         self._sequences.close(message.sequence, self.runner.is_computing(message.sequence))
         self.runner.parked.forget(message.sequence)
         self.runner.parked.free([message.sequence])
+        self.runner.close_suspended(message.sequence)
         self.moves.forget(message.sequence)
         self.rooms.forget(message.sequence)
         return []

@@ -4,16 +4,18 @@ As the real ones: nothing happens at the receiver's engine until its own PEER_TO
 with the sender's checksum.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import (
     ClosePeerRoom,
     Forget,
+    Interrupted,
     Meet,
     Met,
     OpenPeerRoom,
+    StepDone,
     Transfer,
     TransferDone,
     Unsupported,
@@ -23,7 +25,8 @@ from simulator.engine.host_memory import checksum_of
 from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
-from simulator.engine.stepping.group_steps import GroupMeetings, PeersDue
+from simulator.engine.stepping.group_meetings import GroupMeetings
+from simulator.engine.stepping.group_steps import PeersDue
 from simulator.engine.transit_rooms import SimulatedTransitRooms
 from simulator.links.flows import Flow
 from simulator.links.ports import EnginePorts
@@ -86,19 +89,24 @@ class PeerNetwork:
 
 @dataclass(slots=True)
 class _Pending:
-    """`flow` is its copy; None: it has not begun, for its step has not left anything yet."""
+    """`flow` is what is copied now; None: nothing can be. `is_behind`: its step writes what it copies; a step's KV is
+    copied beside it, but for the last layer, `last_bytes`, which follows when it has ended.
+    """
 
     transfer: Transfer
     asked_s: float
     flow: Flow | None = None
     size: int = 0
+    is_behind: bool = False
+    last_bytes: int = 0
 
 
 class PeerTransfers:
     """Owns the peers that one engine met, and its transfers with them that are not answered.
 
     `layer_bytes`: bytes of one token's KV in one layer, and of its hidden state. `network`: None where no engine can be
-    met. `is_unanswered(step)`: it is queued or runs. `ports`: its links.
+    met. `is_unanswered(step)`: it is queued or runs; `is_running(step)`: it runs. `ports`: its links. `is_behind`:
+    a transfer copies what a step writes.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class PeerTransfers:
         layer_bytes: float,
         kv_dtype: str,
         is_unanswered: Callable[[int], bool],
+        is_running: Callable[[int], bool],
         ports: EnginePorts,
     ) -> None:
         self.moved_bytes = 0
@@ -121,6 +130,7 @@ class PeerTransfers:
         self._layer_bytes = layer_bytes
         self._kv_dtype = kv_dtype
         self._is_unanswered = is_unanswered
+        self._is_running = is_running
         self.is_behind = False
         self._met: dict[Address, PeerEnd] = {}
         self._pending: dict[int, _Pending] = {}
@@ -143,6 +153,10 @@ class PeerTransfers:
         """Whether the peer was met as it is now: it runs, and has not shut out its peers since."""
         met = self._met.get(peer)
         return met is not None and self._network is not None and self._network.ends.get(peer) is met
+
+    def life(self, peer: Address) -> int:
+        """Which life of the peer was met; 0: it cannot be reached any more."""
+        return self._met[peer].life if self.reaches(peer) else 0
 
     def is_near(self, peer: Address) -> bool:
         """Whether the peer, which was met, is an engine of the same node."""
@@ -205,29 +219,60 @@ class PeerTransfers:
             return self._refuse(transfer, f"ticket {transfer.ticket}, payload {transfer.payload.name}")
         if transfer.kind is TransferKind.SLAB_TO_PEER and (transfer.peer is None or transfer.peer not in self._met):
             return self._refuse(transfer, f"{transfer.peer} was not met")
-        self._pending[transfer.ticket] = _Pending(transfer, now_s)
-        if transfer.payload is Payload.ACTIVATION and self._is_unanswered(transfer.step):
-            self.is_behind = True
-            return []
-        self._begin(now_s, self._pending[transfer.ticket])
+        pending = self._pending[transfer.ticket] = _Pending(transfer, now_s)
+        is_read = transfer.kind is TransferKind.SLAB_TO_PEER or transfer.payload is Payload.ACTIVATION
+        if is_read and self._is_unanswered(transfer.step):
+            self.is_behind = pending.is_behind = True
+        else:
+            self._begin(now_s, pending)
         return []
 
     def begin_behind(self, now_s: float) -> list[Effect]:
-        """Begin the transfers of what steps leave in rooms, where the step has ended."""
-        is_met = self._network is not None and self._own() is not None
-        waiting = [pending for pending in self._pending.values() if pending.flow is None]
-        for pending in waiting:
-            if is_met and not self._is_unanswered(pending.transfer.step):
-                self._begin(now_s, pending)
-        self.is_behind = any(pending.flow is None for pending in waiting)
+        """Copy what steps have written: what lies in rooms when the step has ended, KV beside it."""
+        if self._network is None or self._own() is None:
+            return []
+        behind = [pending for pending in self._pending.values() if pending.is_behind]
+        for pending in behind:
+            step = pending.transfer.step
+            if not self._is_unanswered(step):
+                if pending.flow is None:
+                    self._begin(now_s, pending, pending.last_bytes)
+                pending.is_behind = pending.flow is not None and pending.last_bytes > 0
+            elif pending.transfer.payload is Payload.KV and not pending.size and self._is_running(step):
+                layers, size = len(_layers_of(pending.transfer)), self._bytes(pending.transfer)
+                if layers == 1:
+                    continue
+                pending.last_bytes = -(-size // layers)
+                self._begin(now_s, pending, size - pending.last_bytes)
+        self.is_behind = any(pending.is_behind for pending in behind)
         return []
 
-    def _begin(self, now_s: float, pending: _Pending) -> None:
+    def fail_left(self, now_s: float, effects: Sequence[Effect]) -> list[Effect]:
+        """The answers of transfers behind rows that left or did not run, by the engine's other answers."""
+        failed: list[Effect] = []
+        for event in [effect.message for effect in effects if isinstance(effect, Send)]:
+            if isinstance(event, Interrupted):
+                for step, sequence in zip(event.step, event.sequence, strict=True):
+                    failed += self._step_left(now_s, step, [sequence])
+            elif isinstance(event, StepDone):
+                failed += self._step_left(now_s, event.step, [*event.dropped, *event.left])
+            elif isinstance(event, Unsupported):
+                failed += self._step_left(now_s, event.step, None)
+        return failed
+
+    def _step_left(self, now_s: float, step: int, sequences: list[int] | None) -> list[Effect]:
+        behind = [each.transfer for each in self._pending.values() if each.is_behind and each.transfer.step == step]
+        left = [each.ticket for each in behind if sequences is None or each.sequence in sequences]
+        status = TransferStatus.FAILED
+        return [effect for each in left for effect in self._end(now_s, each, status, 0, f"the row left step {step}")]
+
+    def _begin(self, now_s: float, pending: _Pending, part_bytes: int = 0) -> None:
+        """Copy so many bytes of it; 0: all."""
         transfer, due = pending.transfer, PeerCopyDue(pending.transfer.ticket)
         pending.size = self._bytes(transfer)
         if transfer.kind is TransferKind.SLAB_TO_PEER and transfer.peer is not None:
-            peer = self._met[transfer.peer].ports
-            pending.flow = self._ports.copy_to_peer(now_s, peer, pending.size, transfer.priority, due)
+            peer, size = self._met[transfer.peer].ports, part_bytes or pending.size
+            pending.flow = self._ports.copy_to_peer(now_s, peer, size, transfer.priority, due)
         else:
             pending.flow = self._ports.look(now_s, pending.size, due)
 
@@ -239,7 +284,11 @@ class PeerTransfers:
         """The last byte is through."""
         if due.ticket not in self._pending:
             return []
-        transfer = self._pending[due.ticket].transfer
+        pending = self._pending[due.ticket]
+        if pending.is_behind:
+            pending.flow = None  # all but what the step has not written yet
+            return self.begin_behind(now_s)
+        transfer = pending.transfer
         if transfer.kind is TransferKind.SLAB_TO_PEER:
             return self._end(now_s, due.ticket, *self._written(transfer))
         return self._end(now_s, due.ticket, *self._looked_at(transfer))

@@ -14,7 +14,14 @@ def comparable(event: Any) -> tuple[Any, ...]:
         scored = () if scores is None else (scores.sequence, scores.start, scores.count, scores.best)
         return ("StepDone", event.step, *map(tuple, rows), *counts, *map(tuple, scored))
     if isinstance(event, Interrupted):
-        return ("Interrupted", event.ticket, tuple(event.sequence), tuple(event.step), tuple(event.parked))
+        return (
+            "Interrupted",
+            event.ticket,
+            tuple(event.sequence),
+            tuple(event.step),
+            tuple(event.parked),
+            event.parked_step,
+        )
     if isinstance(event, TransferDone):
         return ("TransferDone", event.ticket, event.status)
     if isinstance(event, RemapDone):

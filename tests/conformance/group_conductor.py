@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.engine import Close, Interrupt, Step, StepDone
-from dunlin.messages.types import FinishReason, GroupKind, Keep, Verdict, i8, i32, i64
+from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, Resume, Step, StepDone, Transfer
+from dunlin.messages.types import FinishReason, GroupKind, Keep, Region, TransferKind, Verdict, f32, i8, i32, i64
 from tests.engine.commands import make_open, make_step
 from tests.engine.execution.members import serve, span_columns
 
@@ -22,6 +22,10 @@ SLOTS_EACH = 256
 STRIPES_AT = 8000
 """The first of the slots that a ring's stripes have for its step."""
 MAX_TOKENS = 6
+PUSHED_AT = 8200
+"""The first of the slots that peers write into."""
+RESUMED_FROM = 1_000_000
+"""Numbers of steps that go on with parked ones."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ class SharedText:
     is_open_at: list[int] = field(default_factory=list)
     is_lost: bool = False
     is_in_blocks: bool = False
+    is_ring: bool = False
     is_in_chunks: bool = False
     block_done: dict[int, bool] = field(default_factory=dict)
     """Of a text in blocks: by member, whether its block of the round is computed."""
@@ -65,7 +70,11 @@ class GroupConductor:
         self.with_peers: dict[int, bool] = {}
         self._members = members
         self._layers = layers
-        self._numbers = self._rounds = self._tickets = 0
+        self._numbers = self._rounds = self._tickets = self._resumes = 0
+        self.parked: dict[int, int] = {}
+        self.told: set[int] = set()
+        self.has_pushed = False
+        self._current: dict[int, int] = {}
         self._round: dict[int, dict[int, tuple[int, int]]] = {}
 
     # --- rounds ---
@@ -99,6 +108,7 @@ class GroupConductor:
         count = self._members
         length = max(length, count)
         text = self._text(length, master=(length - 1) % count)
+        text.is_ring = True
         bounds = [0, *sorted(cut % (length + 1) for cut in cuts[: count - 1]), length]
         text.pieces = [(start, stop, at) for at, (start, stop) in enumerate(pairwise(bounds)) if start < stop]
         text.is_open_at = list(range(count))
@@ -253,7 +263,54 @@ class GroupConductor:
     def end_step(self, member: int, earlier: int) -> Order:
         """Of a member's step all leaves: the round's, or one that is over."""
         self._tickets += 1
-        return member, Interrupt(Verdict.DISCARD, ticket=self._tickets, step=self._rounds - earlier)
+        number = self._rounds - 1 if earlier else self._current.get(member, self._rounds)
+        return member, Interrupt(Verdict.DISCARD, ticket=self._tickets, step=number)
+
+    def suspend(self, member: int) -> Order:
+        """A member's step is parked whole, if it has one with peers."""
+        self._tickets += 1
+        verdict = Verdict.SUSPEND if self.with_peers.get(member) else Verdict.DISCARD
+        return member, Interrupt(verdict, ticket=self._tickets, step=self._current.get(member, self._rounds))
+
+    def resume(self, member: int) -> list[Order]:
+        """A member's parked step goes on."""
+        if member not in self.parked:
+            return []
+        self._resumes += 1
+        self._current[member] = RESUMED_FROM + self._resumes
+        return [(member, Resume(self._current[member], parked_step=self.parked.pop(member)))]
+
+    def push(self, member: int, peer: int) -> list[Order]:
+        """The KV that a member's step writes, or keeps, goes behind the step into slots of a peer."""
+        found = [(number, row) for number, row in self._round.get(member, {}).items() if self.with_peers.get(member)]
+        if not found or member in self.parked or member not in self.told:
+            return []
+        number, (start, stop) = found[0]
+        text = self.texts.get(number)
+        if text is not None and text.is_ring and not text.valid:
+            start, stop = next(((a, b) for a, b, at in text.pieces if at == member), (0, 0))
+        if text is None or text.is_in_chunks or start == stop:
+            return []
+        self._tickets += 1
+        self.has_pushed = True
+        current, region = self._current.get(member, self._rounds), Region(0, self._layers, start, stop)
+        extents = i64([number * SLOTS_EACH + start]), i64([stop - start])
+        pushed = Transfer(
+            self._tickets, TransferKind.SLAB_TO_PEER, number, region, *extents,
+            peer=Address("engine", f"member-{peer}"), peer_extent_start=i64([PUSHED_AT + 200 * member]),
+            peer_extent_length=i64([stop - start]), step=current,
+        )  # fmt: skip
+        return [(member, pushed)]
+
+    def forget_parked(self, member: int) -> list[Order]:
+        """A member's parked step is given up, as if it had answered so."""
+        if member not in self.parked:
+            return []
+        number = self.parked.pop(member)
+        self._current[member] = number
+        left = i64(self._round.get(member, ()))
+        self.learn(member, StepDone(number, i64(), i32(), f32(), i8(), left=left, cut_short=True))
+        return [(member, Discard(parked_step=number))]
 
     def close(self, pick: int) -> list[Order]:
         """A text, at every member that opened it."""
@@ -274,7 +331,10 @@ class GroupConductor:
 
     def learn(self, member: int, event: Any) -> None:
         """Take an answer of the round in."""
-        if not isinstance(event, StepDone) or event.step != self._rounds:
+        if isinstance(event, Interrupted) and event.parked_step:
+            self.parked[member] = event.parked_step
+            self._current[member] = -1  # what answers the step now is not the end of it
+        if not isinstance(event, StepDone) or event.step != self._current.get(member, self._rounds):
             return
         gone = {*event.left, *event.dropped}
         finishes = dict(zip(event.sequence, event.finish, strict=True))
@@ -324,6 +384,9 @@ class GroupConductor:
     def _begin_round(self) -> None:
         self._rounds += 1
         self._round = {}
+        self._current = {}
+        self.told = set()
+        self.has_pushed = False
         self.with_peers = {}
 
     def _note(self, member: int, step: Step, rows: dict[int, tuple[int, int]]) -> None:

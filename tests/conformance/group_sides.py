@@ -127,17 +127,22 @@ class TwinGroup:
         self._now_s = max(self._now_s, until_s)
 
     def reach_safepoint(self, member: int, ticket: int) -> None:
-        """Let time pass until the member has taken in an interrupt: its running step has a safepoint ahead."""
+        """Let time pass until the member has taken in an interrupt: its running step has a safepoint ahead. What
+        follows from it at other members comes later, as the real ones have not gone on either.
+        """
         while self._timers and not any(getattr(event, "ticket", 0) == ticket for event in self.events[member]):
-            self._pass(self._timers[0][0])
+            self._pop()
 
     def finish(self) -> None:
         self._pass(float("inf"))
 
     def _pass(self, until_s: float) -> None:
         while self._timers and self._timers[0][0] <= until_s and not self.broken:
-            self._now_s, _, member, message = heappop(self._timers)
-            self.tell(member, message)
+            self._pop()
+
+    def _pop(self) -> None:
+        self._now_s, _, member, message = heappop(self._timers)
+        self.tell(member, message)
 
     def _add(self, like: Member) -> None:
         number = self._by_address[like.address] = len(self.engines)

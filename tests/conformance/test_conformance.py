@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dunlin.effects import Address
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.messages.engine import Close, Interrupt, Remap, Resume, Step, TransferDone, Unsupported
-from dunlin.messages.types import GroupKind, Keep, Push, RemapPhase, Verdict, i32, i64
+from dunlin.messages.types import GroupKind, Keep, RemapPhase, Verdict, i32, i64
 from tests.conformance.comparison import comparable, is_placed
 from tests.conformance.conductor import ROOM_BYTES, Conductor
 from tests.conformance.sides import RunnerSide, TwinSide
@@ -237,7 +237,6 @@ FORBIDDEN: dict[str, tuple[Any, ...]] = {
     ),
     "a stride outside a ring": (make_step(9, (1, 10, 11, 110), stride=i64([2])),),
     "keep outside a ring": (make_step(9, (1, 10, 11, 110), keep=Keep()),),
-    "a push": (make_step(9, (1, 10, 11, 110), push=Push()),),
     "layers without the room before them": (make_step(9, (1, 10, 11, 110), layer_start=1),),
     "layers without the room after them": (make_step(9, (1, 10, 11, 110), sample=[0], layer_stop=1),),
     "hidden states that were not left": (make_step(9, (1, 10, 11, 110), layer_start=1, hidden_in=3),),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dunlin.messages.engine import StepDone
+from dunlin.messages.engine import Step, StepDone
 from tests.conformance.comparison import comparable, is_placed
 from tests.conformance.group_conductor import GroupConductor, Order
 from tests.conformance.group_sides import RealGroup, TwinGroup, forget
@@ -16,7 +16,7 @@ from tests.engine.build import make_checkpoint
 
 LAYERS = 3
 ROUNDS = ("spread", "ring", "masters", "masters", "masters", "blocks", "blocks", "blocks", "chunks", "chunks", "chunks")
-WITHIN = ("tell", "tell", "work", "work", "interrupt", "end", "close", "forget")
+WITHIN = ("tell", "tell", "work", "work", "interrupt", "end", "close", "forget", "suspend", "suspend", "resume", "push")
 Within = Sequence[tuple[str, int, int]]
 
 
@@ -42,6 +42,8 @@ class Groups:
         self.compare()
 
     def tell(self, order: Order) -> None:
+        if isinstance(order[1], Step):
+            self.core.told.add(order[0])
         for side in (self.real, self.twin):
             side.tell(*order)
 
@@ -64,6 +66,9 @@ class Groups:
             is_torn |= op == "forget"  # the real members notice when they next write, each at its time
         for order in waiting:
             self.tell(order)
+        for member in list(self.core.parked):
+            for order in self.core.resume(member):
+                self.tell(order)
         for member in self.finish():
             self.tell(self.core.interrupt(member, 0, []))
         assert self.finish() == []
@@ -106,16 +111,27 @@ def act_within(groups: Groups, op: str, a: int, b: int) -> None:
         if groups.real.is_early(member, LAYERS - 1):
             groups.real.advance(member, 1 + b % 4)
         groups.twin.advance()
-    elif op in ("interrupt", "end"):
-        is_end = op == "end"
-        order = groups.core.end_step(member, b % 2) if is_end else groups.core.interrupt(member, b % 2, [a, b][: b % 3])
+    elif op in ("interrupt", "end", "suspend"):
+        order = groups.core.interrupt(member, b % 2, [a, b][: b % 3])
+        if op != "interrupt":
+            order = groups.core.end_step(member, b % 2) if op == "end" else groups.core.suspend(member)
         groups.tell(order)
         groups.real.advance(member, 1)
         groups.twin.reach_safepoint(member, order[1].ticket)
+        if op == "suspend":
+            groups.compare()
+    elif op == "resume":
+        orders = groups.core.resume(member) if b % 4 else groups.core.forget_parked(member)
+        for order in orders:
+            groups.tell(order)
+        groups.begin()
+    elif op == "push":
+        for order in groups.core.push(member, (member + 1 + b % (groups.count - 1)) % groups.count):
+            groups.tell(order)
     elif op == "close":
         for order in groups.core.close(a):
             groups.tell(order)
-    elif op == "forget":
+    elif op == "forget" and not groups.core.has_pushed:  # a copy fails when it next writes, each side at its time
         groups.tell((member, forget((member + 1 + b % (groups.count - 1)) % groups.count)))
         groups.real.advance(member, 1)
 

@@ -112,6 +112,11 @@ class PartialResult:
     out: Tensor
     lse: Tensor
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the tensors."""
+        return self.out.nbytes + self.lse.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class RowState:
@@ -136,6 +141,11 @@ class AttentionPass(Protocol):
     @property
     def done(self) -> bool:
         """Whether every row that has not left is finished, awaited keys included."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Of queries, results, and what has arrived."""
         ...
 
     def advance(self) -> bool:

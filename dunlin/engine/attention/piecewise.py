@@ -89,6 +89,12 @@ class PiecewisePass:
         self._drop()
         return not self._queue and not any(self._awaited.values())
 
+    @property
+    def size_bytes(self) -> int:
+        """See `AttentionPass`."""
+        arrived = [part for parts in self._arrived.values() for part in parts]
+        return self._results.size_bytes + sum(part.size_bytes for part in arrived)
+
     def advance(self) -> bool:
         """See `AttentionPass`."""
         self._drop()

@@ -59,6 +59,12 @@ class RowResults:
             self._write(row, first, reduce(merge_results, (by_order[order] for order in sorted(by_order))))
 
     @property
+    def size_bytes(self) -> int:
+        """Of the queries, the packed results, and the parts of rows that are not finished."""
+        parts = [tensor for by_part in self._parts.values() for part in by_part.values() for tensor in part]
+        return sum(tensor.nbytes for tensor in (self.query, self.out, self.lse, *parts))
+
+    @property
     def unfinished(self) -> set[int]:
         """The rows that have parts."""
         return set(self._parts)

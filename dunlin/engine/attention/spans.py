@@ -57,6 +57,11 @@ class RoomSpan:
     positions: range
     room: Tensor
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the room."""
+        return self.room.nbytes
+
     def gather(self, layer_kv: Tensor, start: int, stop: int) -> Tensor:
         """The KV of tokens `positions[start:stop]`, without a copy."""
         return self.room[start:stop]

@@ -148,6 +148,12 @@ class Iteration:
         return f"[layer: {self.layer} | phase: {self.phase.name} | rows: {len(self._rows) - len(self._left)}]"
 
     @property
+    def size_bytes(self) -> int:
+        """Of what it holds of its rows; what is begun of a block's products counts as nothing."""
+        tensors = [each for each in (self._hidden, self._turn, self._query, self._mixed) if each is not None]
+        return sum(tensor.nbytes for tensor in tensors) + (0 if self._pass is None else self._pass.size_bytes)
+
+    @property
     def done(self) -> bool:
         """Whether every row that has not left has passed the layers."""
         return self.layer >= self._layer_stop

@@ -81,7 +81,7 @@ class EngineLayers:
         """Begin a phase, or refuse it. What an ABORT ends is answered first."""
         unanswered = self._remapper.answering
         try:
-            if message.phase is RemapPhase.DROP_WEIGHTS and len(self._steps.parked):
+            if message.phase is RemapPhase.DROP_WEIGHTS and self._steps.has_parked:
                 raise RemapError(f"DROP_WEIGHTS of layout {message.layout}: rows are parked in its layers")
             self._remapper.begin(message, self._source(message))
         except RemapError as error:

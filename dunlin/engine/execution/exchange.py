@@ -148,6 +148,20 @@ class StepExchange:
         self._gone.add(number)
         self._give_up_fed(number)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of what is under way in the layer."""
+        return sum(link.size_bytes for link in self._links) + sum(each.size_bytes for _, each in self._serving)
+
+    def set_aside(self, link: int) -> None:
+        """The step is suspended, and another one needs the room of a link."""
+        self._links[link].set_aside()
+
+    def open(self) -> None:
+        """The step goes on: take the rooms again that were set aside."""
+        for link in self._links:
+            link.open()
+
     def stop_serving(self) -> None:
         """Answer no master any more: the step is to end."""
         self.is_serving = False
@@ -318,6 +332,7 @@ class ServingIteration:
     def __init__(self, exchange: StepExchange, layers: range) -> None:
         self.layer = layers.start
         self.is_waiting = False
+        self.size_bytes = 0
         self._exchange = exchange
         self._layer_stop = layers.stop
 

@@ -11,7 +11,7 @@ class RunnerLimits:
 
     Linear work of a step that can be interrupted is cut into pieces of `response_s`, but into no smaller ones than the
     numerics say; `piece_tokens` and `piece_columns` replace what they say where they cut so. Rows that leave are parked
-    up to `parked_rows` of them with `parked_bytes`.
+    up to `parked_rows` of them with `parked_bytes`; and as many bytes of up to `parked_steps` steps with peers.
     """
 
     steps: int = 16
@@ -22,3 +22,4 @@ class RunnerLimits:
     piece_columns: int | None = None
     parked_rows: int = 256
     parked_bytes: int = 1 << 30
+    parked_steps: int = 8

@@ -192,7 +192,7 @@ class EngineRunner:
         return []
 
     def _on_discard(self, message: Discard) -> list[Event]:
-        self.steps.discard(message.sequence)
+        self.steps.discard(message)
         return []
 
     def _on_remap(self, message: Remap) -> list[Event]:

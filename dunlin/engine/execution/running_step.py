@@ -3,7 +3,7 @@
 Rows may leave it between two pieces of the iteration, or of the log-probabilities of prompts after it. Knows no queue.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import accumulate
 
 import torch
@@ -26,7 +26,8 @@ class RunningStep:
     """Owns an iteration over `layers`; `rows` are numbered as it numbers them. Without rows there is no iteration.
     `scorer` computes log-probabilities of prompt tokens; None: the last layer is not among `layers`.
 
-    `compute_s`: seconds that the engine was in the step; `idle_s`: that it was idle before it.
+    `own_rooms`: where peers write for it. `compute_s`: seconds that the engine was in the step; `idle_s`: that it was
+    idle before it.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class RunningStep:
         left: Sequence[int] = (),
         exchange: StepExchange | None = None,
         preemptible: bool = False,
+        own_rooms: Sequence[int] = (),
         scorer: PromptScorer | None = None,
     ) -> None:
         self.number = number
@@ -47,9 +49,10 @@ class RunningStep:
         self.idle_s = 0.0
         self._rows = dict(enumerate(rows))
         self._iteration = iteration
-        self._dropped = dropped
+        self._dropped = list(dropped)
         self._left = list(left)
         self._exchange = exchange
+        self.own_rooms = own_rooms
         self._is_cut_short = False
         self._scorer = scorer
         self._scoring: PromptScoring | None = None
@@ -127,6 +130,60 @@ class RunningStep:
         if not self._rows and self._exchange is not None and self._exchange.is_serving:
             self._iteration = ServingIteration(self._exchange, range(self._iteration.layer, self.layers.stop))
         return progress
+
+    # --- suspended whole, with peers ---
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is computed of its rows, and for others."""
+        parts = [each for each in (self._iteration, self._exchange) if each is not None]
+        return sum(each.size_bytes for each in parts)
+
+    def set_aside(self, link: int) -> None:
+        """It is suspended; another step needs the room of a link."""
+        if self._exchange is not None:
+            self._exchange.set_aside(link)
+
+    def drop(self, sequence: int) -> None:
+        """It is suspended, and the sequence is closed: its row does not go on."""
+        for number in [number for number, row in self._rows.items() if row.sequence == sequence]:
+            if not self.done:
+                self.leave(number)
+                self._left.remove(sequence)
+            self._dropped.append(sequence)
+            self._rows.pop(number, None)
+        self._end_if_empty()
+
+    def go_on(self, number: int, dropped: Container[int], left: Container[int]) -> None:
+        """It was suspended, and is step `number` now, without the rows of the sequences `dropped` and `left`."""
+        self.number, self.compute_s = number, 0.0
+        if self._exchange is not None:
+            self._exchange.open()
+        self.remove(dropped, left)
+
+    def remove(self, dropped: Container[int], left: Container[int]) -> None:
+        """Rows of these sequences do not go on; those `left` were interrupted."""
+        for row_number, row in list(self._rows.items()):
+            if row.sequence in dropped:
+                self.drop(row.sequence)
+            elif row.sequence in left:
+                self.leave(row_number)
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if not self._rows and not self.is_serving:
+            self._iteration = None
+            self.give_up()
+
+    def answer_suspended(self) -> StepDone:
+        """Its answer when it is suspended: all its rows have left it, and come back in the next."""
+        answer = RunningStep(
+            self.number, (), self.layers, None, self._dropped,
+            [*self._left, *(row.sequence for row in self._rows.values())],
+        )  # fmt: skip
+        answer.compute_s, answer.idle_s = self.compute_s, self.idle_s
+        self._dropped, self._left = [], []
+        return answer.answer(SampledRows())
 
     def stop_serving(self) -> None:
         """Compute nothing for others any more: all own rows leave, too."""

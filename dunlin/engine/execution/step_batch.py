@@ -126,8 +126,6 @@ def _check_group(step: Step, shape: EngineShape) -> None:
         raise StepError(f"group {step.group.name}: spans that lie elsewhere are a ring's or masters'")
     if has_peers and not step.peers:
         raise StepError(f"group {step.group.name} without peers")
-    if step.push is not None:
-        raise StepError("push")
     if wrong := check_columns(step):
         raise StepError(wrong)
     striped = striped_rows(step)

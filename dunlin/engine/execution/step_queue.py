@@ -3,9 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from dunlin.messages.engine import Step
+from dunlin.messages.engine import Step, StepDone
+from dunlin.messages.types import f32, i8, i32, i64
 
 
 @dataclass(slots=True)
@@ -14,7 +15,8 @@ class QueuedStep:
 
     `sequences` are those whose rows are still in it, in order; `left` those whose rows left. `after` names the
     transfers that must have landed. `extents[i]` are the (start, length) of row i of the step.
-    `is_serving`: it computes attention for peers.
+    `is_serving`: it computes attention for peers. `parked`: it goes on with the suspended step of this number (0: it
+    does not). `told`: those of `left` that another answer named.
     """
 
     number: int
@@ -24,11 +26,30 @@ class QueuedStep:
     extents: list[list[tuple[int, int]]] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     is_serving: bool = False
+    parked: int = 0
+    told: list[int] = field(default_factory=list)
 
     @property
     def has_peers(self) -> bool:
-        """Whether other engines compute a part of the step."""
-        return self.step is not None and len(self.step.peers) > 0
+        """Whether members of a group step together with it."""
+        return self.parked > 0 or (self.step is not None and len(self.step.peers) > 0)
+
+    @property
+    def untold(self) -> list[int]:
+        """The sequences whose rows left since its last answer."""
+        return [each for each in self.left if each not in self.told]
+
+    def answer_suspended(self) -> StepDone:
+        """Its answer when it is suspended: all its rows have left it, and come back in the next."""
+        answer = StepDone(self.number, i64(), i32(), f32(), i8(), left=i64([*self.untold, *self.sequences]))
+        self.told = list(self.left)
+        return answer
+
+    def resumed_by(self, resume: "QueuedStep") -> "QueuedStep":
+        """It was suspended, and is the step of a `Resume` now."""
+        left = [*self.left, *resume.left]
+        kept = [each for each in self.sequences if each not in left]
+        return replace(self, number=resume.number, sequences=kept, after=resume.after, left=left)
 
     def forget(self, named: AbstractSet[int] | None) -> list[int]:
         """Take the rows of the `named` sequences out (None: of all, and serve no peer); returns their sequences."""
@@ -73,3 +94,11 @@ class StepQueue:
         if empty:
             self._steps = deque(step for step in self._steps if step.sequences or step.is_serving)
         return empty
+
+    def with_peers(self, number: int) -> QueuedStep | None:
+        """The step of that number; None if there is none, or it has no peers."""
+        return next((each for each in self._steps if each.number == number and each.has_peers), None)
+
+    def remove(self, step: QueuedStep) -> None:
+        """Take a step out."""
+        self._steps.remove(step)

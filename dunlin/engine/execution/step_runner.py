@@ -8,7 +8,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dunlin.effects import Address
@@ -20,11 +19,13 @@ from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
+from dunlin.engine.execution.parked_steps import ParkedStep, ParkedSteps
 from dunlin.engine.execution.peer_spans import served_parts
 from dunlin.engine.execution.prompt_scores import PromptScorer
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.split_rows import feeding_rows, split_rows
+from dunlin.engine.execution.stage_rooms import StageRooms
 from dunlin.engine.execution.step_batch import (
     EngineShape,
     RunnableRows,
@@ -41,7 +42,7 @@ from dunlin.engine.execution.step_queue import QueuedStep, StepQueue
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_link import PeerLink
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import Interrupt, Interrupted, Resume, Step, Unsupported
+from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step, Unsupported
 from dunlin.messages.types import Ints, Verdict
 
 Event = Any
@@ -73,7 +74,9 @@ class StepRunner:
         self.last_step_s = 0.0
         self.count = WorkCount()
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
+        self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
+        self._stage_rooms = StageRooms(rooms, sequences, decoder)
         self._links = links
         self._give_up_exchange = give_up_exchange
         self._decoder = decoder
@@ -103,6 +106,11 @@ class StepRunner:
     def is_waiting(self) -> bool:
         """Whether the running step can go on only when a peer has sent something."""
         return self._running is not None and not self._interrupts and self._running.is_waiting
+
+    @property
+    def has_parked(self) -> bool:
+        """Whether rows or steps are parked."""
+        return len(self.parked) > 0 or len(self.suspended) > 0
 
     @property
     def progress(self) -> tuple[int, int] | None:
@@ -135,16 +143,21 @@ class StepRunner:
 
     def on_resume(self, message: Resume) -> list[Event]:
         """Queue parked rows."""
-        named = list(message.sequence)
+        named, after, number = list(message.sequence), list(message.after), message.parked_step
         try:
             if len(self._queue) >= self._limits.steps:
                 raise StepError(f"{self._limits.steps} steps are queued")
-            if not named or len(set(named)) != len(named):
+            if number:
+                parked = self.suspended.claim(number)
+                named, after = parked.sequences, [*after, *parked.after]
+            elif not named or len(set(named)) != len(named):
                 raise StepError("it names no sequence, or one twice")
-            self.parked.claim([sequence for sequence in named if sequence in self._sequences])
+            else:
+                self.parked.claim([sequence for sequence in named if sequence in self._sequences])
         except StepError as error:
             return [Unsupported("Resume", str(error), step=message.step)]
-        self._queue.append(QueuedStep(message.step, named, message.after))
+        queued = QueuedStep(message.step, list(named), after, is_serving=number > 0, parked=number)
+        self._queue.append(queued)
         return []
 
     def on_interrupt(self, message: Interrupt) -> list[Event]:
@@ -152,15 +165,18 @@ class StepRunner:
         self._interrupts.append(message)
         return [] if self._running is not None else self.take_interrupts()
 
-    def discard(self, sequences: Sequence[int]) -> None:
-        """Forget parked rows, if no queued step is to resume them."""
-        for sequence in sequences:
+    def discard(self, message: Discard) -> None:
+        """Forget parked rows, and a parked step, if no queued step is to resume them."""
+        for sequence in message.sequence:
             if self.parked.is_discardable(sequence):
                 self.parked.remove(sequence)
+        if (parked := self.suspended.remove(message.parked_step)) is not None:
+            self._give_up(parked.step)
 
     def forget(self, sequence: int) -> None:
         """The sequence is closed."""
         self.parked.remove(sequence)
+        self.suspended.close(sequence)
         self.rooms.forget(sequence)
 
     # --- the running step ---
@@ -180,7 +196,7 @@ class StepRunner:
                 self._running = self._begin(queued)
             except StepError as error:
                 what = "Resume" if queued.step is None else "Step"
-                self._never_begins(queued)
+                self._give_up(queued)
                 return [Unsupported(what, str(error), step=queued.number)]
             self._running.idle_s = started_s - self._idle_since_s
         assert self._running is not None
@@ -189,22 +205,29 @@ class StepRunner:
     def take_interrupts(self) -> list[Event]:
         """Let the rows leave: the answers of the interrupts, then those of the steps that have no row left."""
         pending, self._interrupts = self._interrupts, []
-        events: list[Event] = [self._interrupt(message) for message in pending]
+        suspended: list[Event] = []
+        events: list[Event] = [self._interrupt(message, suspended) for message in pending]
+        events += suspended
         running = self._running
         if running is not None and not running.rows and not running.is_serving:
             running.give_up()
             events.append(running.answer(SampledRows()))
             self._running = None
         for queued in self._queue.pop_empty():
-            self._never_begins(queued)
+            self._give_up(queued)
+            if queued.parked:
+                self.suspended.unclaim(queued.parked)
+                self.discard(Discard(parked_step=queued.parked))
             empty = RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows())
             events.append(replace(empty, cut_short=True) if queued.has_peers else empty)
         return events
 
-    def _never_begins(self, queued: QueuedStep) -> None:
+    def _give_up(self, step: RunningStep | QueuedStep) -> None:
         """Its peers would wait for ever for what they share with it."""
-        if queued.step is not None and queued.has_peers:
-            self._give_up_exchange(queued.step)
+        if isinstance(step, RunningStep):
+            step.give_up()
+        elif step.step is not None and step.step.peers:
+            self._give_up_exchange(step.step)
 
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
         try:
@@ -224,9 +247,14 @@ class StepRunner:
                 self.rooms.forget(row.sequence)
         return [running.answer(samples)]
 
-    def _interrupt(self, message: Interrupt) -> Interrupted:
+    def _interrupt(self, message: Interrupt, suspended: list[Event]) -> Interrupted:
+        """`suspended`: takes in the answer of a step that is parked whole."""
         named = set(message.sequence) or None
         gone = InterruptedRows()
+        if message.step and message.verdict is Verdict.SUSPEND:
+            suspended += self._suspend(message.step, gone)
+            if gone.parked_step:
+                return gone.answer(message.ticket)
         if self._running is not None and message.step in (0, self._running.number):
             self._leave_running(self._running, message.verdict, named, gone)
         for queued in self._queue:
@@ -250,11 +278,36 @@ class StepRunner:
             parked = wanted and self.parked.park(ParkedRow(row, progress, running.layers))
             gone.add(row.sequence, running.number, progress.layer, progress.block, parked)
 
+    def _suspend(self, number: int, gone: InterruptedRows) -> list[Event]:
+        """Park a step with peers whole, if there is one of that number and room for it; returns its answer."""
+        running = self._running
+        if running is not None and running.number == number and running.has_peers:
+            closed = {row.sequence for row in running.rows.values() if row.sequence not in self._sequences}
+            self._leave_running(running, Verdict.DISCARD, closed, gone)
+            has_left = not running.rows and not running.is_serving
+            if has_left or not self.suspended.park(ParkedStep(running, self._shape.layout)):
+                return []
+            gone.park(number, [row.sequence for row in running.rows.values()], running.layer)
+            self._running = None
+            return [running.answer_suspended()]
+        queued = self._queue.with_peers(number)
+        if queued is None:
+            return []
+        if queued.parked:
+            self.suspended.rename(queued)
+        elif not self.suspended.park(ParkedStep(queued, self._shape.layout, queued.after)):
+            return []
+        self._queue.remove(queued)
+        gone.park(number, queued.sequences, 0)
+        return [queued.answer_suspended()]
+
     # --- the beginning of a step ---
 
     def _begin(self, queued: QueuedStep) -> RunningStep:
         """:raises StepError: the step cannot be run; nothing of it was done."""
         spoiled = self._spoiled(queued.after)
+        if queued.parked:
+            return self._begin_suspended(queued, spoiled)
         if queued.step is not None:
             return self._begin_step(queued, queued.step, spoiled)
         try:
@@ -268,30 +321,23 @@ class StepRunner:
         layers = step_layers(step, self._shape)
         samples = layers.stop == self._shape.layers
         if step.hidden_in and layers.start == 0:
-            self._learn_tokens(step)
+            self._stage_rooms.learn_tokens(step)
         found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers, samples)
         for row in found.rows:
-            if row.sequence in self.parked:
+            if row.sequence in self.parked or row.sequence in self.suspended:
                 raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")
-        self._check_rooms(found.rows)
+        self._stage_rooms.check(found.rows)
         exchange = self._exchange(step, queued.extents, found)
-        hidden = self._take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
+        hidden = self._stage_rooms.take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
         for row, extents in zip(found.rows, found.extents, strict=True):
             row.issue(layers, extents)
         iteration = self._iterate(found.rows, layers, hidden, exchange=exchange) if found.rows else None
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
         running = RunningStep(
-            queued.number,
-            found.rows,
-            layers,
-            work,
-            found.dropped,
-            queued.left,
-            exchange,
-            step.preemptible,
-            self._scorer if samples else None,
-        )
+            queued.number, found.rows, layers, work, found.dropped, queued.untold, exchange, step.preemptible,
+            step.own_room, self._scorer if samples else None,
+        )  # fmt: skip
         if running.done:  # no row runs: peers that wait for this step would wait in vain
             running.give_up()
         return running
@@ -302,6 +348,7 @@ class StepRunner:
         """:raises StepError: a peer was not met, or a room is not there."""
         if not step.peers:
             return None
+        self.suspended.make_way(step.own_room)
         try:
             links = self._links(step.peers, step.own_room, step.peer_room, step.exchange)
         except TransferError as error:
@@ -317,7 +364,7 @@ class StepRunner:
         rows = [each.row for each in parked]
         for each in parked:
             _check_kv(each)
-        self._check_rooms(rows)
+        self._stage_rooms.check(rows)
         for sequence in queued.sequences:
             self.parked.remove(sequence)
         if not parked:
@@ -325,6 +372,20 @@ class StepRunner:
         iteration = self._iterate(rows, parked[0].layers, resumed=[each.progress for each in parked])
         scorer = self._scorer if parked[0].layers.stop == self._shape.layers else None
         return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
+
+    def _begin_suspended(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
+        parked = self.suspended.take(queued.parked)
+        try:
+            if parked.layout != self._shape.layout:
+                raise StepError(f"composed for layout {parked.layout}, layout {self._shape.layout} is in force")
+            if isinstance(parked.step, QueuedStep):
+                return self._begin(parked.step.resumed_by(queued))
+        except StepError:
+            self._give_up(parked.step)
+            raise
+        self.suspended.make_way(parked.step.own_rooms)
+        parked.step.go_on(queued.number, spoiled, queued.left)
+        return parked.step
 
     def _iterate(
         self,
@@ -337,39 +398,6 @@ class StepRunner:
         sizes = None if all(row.is_decode for row in rows) else self._sizes
         batch = pack_rows(rows, self._decoder.numerics.attention)
         return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange)
-
-    def _learn_tokens(self, step: Step) -> None:
-        """Append the tokens that the last stage of a pipeline sampled, as far as they are not known.
-
-        :raises StepError: what lies in the room are no tokens.
-        """
-        try:
-            found = [row for row in self.rooms.rows(step.hidden_in) if row[0] in set(step.sequence)]
-            tokens = self.rooms.take(step.hidden_in, found, torch.int64, 1) if found else ()
-        except TransferError as error:
-            raise StepError(str(error)) from None
-        for (sequence, positions), token in zip(found, tokens, strict=True):
-            state = self._sequences.get(sequence)
-            if state is not None and not state.ended and positions.start == len(state.tokens):
-                state.append(int(token))
-
-    def _take_hidden(self, room: int, rows: Sequence[StepRow]) -> Tensor:
-        """:raises StepError: the room has not the rows' hidden states."""
-        try:
-            return self.rooms.take(
-                room, [row.name for row in rows], self._decoder.kv[0].dtype, self._decoder.config.hidden
-            )
-        except TransferError as error:
-            raise StepError(str(error)) from None
-
-    def _check_rooms(self, rows: Sequence[StepRow]) -> None:
-        """:raises StepError: the room has no place for what the rows leave."""
-        if rows and rows[0].hidden_out:
-            token_bytes = self._decoder.kv[0].element_size() * self._decoder.config.hidden
-            try:
-                self.rooms.check(rows[0].hidden_out, [row.tokens * token_bytes for row in rows])
-            except TransferError as error:
-                raise StepError(str(error)) from None
 
 
 def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:

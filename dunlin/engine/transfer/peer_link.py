@@ -59,6 +59,20 @@ class PeerLink:
         """Whether one side has given it up: nothing more comes, and nothing more is sent."""
         return self._is_over or self._reader.is_given_up
 
+    @property
+    def size_bytes(self) -> int:
+        """What waits to be sent, and the message that is arriving."""
+        arriving = 0 if self._arriving is None else len(self._arriving.content)
+        return arriving + sum(map(len, self._outbox))
+
+    def set_aside(self) -> None:
+        """Make the own room free for another exchange: this one is suspended on both sides."""
+        self._reader.set_aside()
+
+    def open(self) -> None:
+        """Take the own room again, if it was set aside."""
+        self._reader.open()
+
     def give_up(self) -> None:
         """Tell the peer that nothing more comes."""
         if self._is_over:

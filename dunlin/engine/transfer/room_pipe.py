@@ -2,13 +2,16 @@
 
 The room begins with words: the exchange that the reader opened it for, the bytes written and read since, and the
 exchanges that the writer has given up. The rest is a ring. A writer waits until the room is open for its own exchange,
-so what an exchange before left in the room is never read. Exchanges may be given up while they are queued behind the
-one that runs, so each has a word among `_GIVEN_UP_WORDS`, which are more than the steps of a queue. One writer and one
+so what an exchange before left in the room is never read. An exchange that is suspended on both sides may give way to
+another one (`PipeReader.set_aside`) and go on later. Exchanges may be given up while they are queued behind the one
+that runs, so each has a word among `_GIVEN_UP_WORDS`, which are more than the steps of a queue. One writer and one
 reader; the order of their stores is that of x86, and the lock that a writer takes for each piece is a barrier besides.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+
+import numpy as np
 
 from dunlin.engine.transfer.host_tier import Bytes
 
@@ -26,9 +29,25 @@ class PipeReader:
         self._words = room[:HEADER_BYTES].view("int64")
         self._ring = room[HEADER_BYTES:]
         self._exchange = exchange
+        self._kept = room[:0]
+        self._is_open = False
+        self.open()
+
+    def open(self) -> None:
+        """Let the writer write from now on; again after `set_aside`."""
+        if self._is_open:
+            return
+        self._is_open = True
         self._words[_EXCHANGE] = 0
         self._words[_WRITTEN] = self._words[_READ] = 0
-        self._words[_EXCHANGE] = exchange
+        self._words[_EXCHANGE] = self._exchange
+
+    def set_aside(self) -> None:
+        """Take out all that has arrived, for another exchange needs the room; the writer is to rest meanwhile."""
+        if self._is_open:
+            arrived = np.empty(len(self._kept) + len(self._ring), dtype=np.uint8)
+            self._kept = arrived[: self.read_into(arrived)]
+            self._is_open = False
 
     @property
     def is_given_up(self) -> bool:
@@ -37,6 +56,12 @@ class PipeReader:
 
     def read_into(self, wanted: Bytes) -> int:
         """Take out what has arrived, at most `len(wanted)`; returns how many bytes."""
+        kept = min(len(self._kept), len(wanted))
+        if kept:
+            wanted[:kept], self._kept = self._kept[:kept], self._kept[kept:]
+        return kept + (self._read_room(wanted[kept:]) if self._is_open else 0)
+
+    def _read_room(self, wanted: Bytes) -> int:
         read = int(self._words[_READ])
         count = min(int(self._words[_WRITTEN]) - read, len(wanted))
         at = read % len(self._ring)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DeferredRequests:
-    """Owns them by number, and what changed since the owner of their placement looked last.
+    """Owns them `by_number`, and what changed since the owner of their placement looked last.
 
     `entered` came since; `ended` are requests that a manager was asked about, and that have ended since, from wherever
     they were.
@@ -22,31 +22,26 @@ class DeferredRequests:
     def __init__(self) -> None:
         self.entered: list[Request] = []
         self.ended: list[Request] = []
-        self._requests: dict[int, Request] = {}
+        self.by_number: dict[int, Request] = {}
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.by_number)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._requests
+        return number in self.by_number
 
     def __iter__(self) -> "Iterator[Request]":
         """Interactive requests first, of each class those that have generated tokens, then by age."""
-        return iter(sorted(self._requests.values(), key=_rank))
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether something entered or ended that was not taken yet."""
-        return bool(self.entered or self.ended)
+        return iter(sorted(self.by_number.values(), key=_rank))
 
     def count_of(self, request_class: RequestClass) -> int:
         """How many of that class wait."""
-        return sum(request.dispatched_as is request_class for request in self._requests.values())
+        return sum(request.dispatched_as is request_class for request in self.by_number.values())
 
     def add(self, request: "Request") -> None:
         """The request waits for a group."""
         request.is_deferred = True
-        self._requests[request.number] = request
+        self.by_number[request.number] = request
         self.entered.append(request)
 
     def enter_again(self, request: "Request") -> None:
@@ -56,7 +51,7 @@ class DeferredRequests:
 
     def remove(self, request: "Request") -> None:
         """It is dispatched, or has ended. Raises KeyError: it does not wait here."""
-        del self._requests[request.number]
+        del self.by_number[request.number]
         request.is_deferred = False
 
     def note_end(self, request: "Request") -> None:

@@ -78,6 +78,11 @@ class GroupMember:
         """The fields of a report that tell of guests."""
         return {"guest_slots": self._steps.guests.slots_in_all}
 
+    @property
+    def has_leader(self) -> bool:
+        """Whether the order that is followed has it compute steps for a leader."""
+        return self._lease is not None
+
     def advance(self, now_s: float) -> list[Effect]:
         """After every change: tell the leader what changed here, and go on with what it asked for."""
         if self._lease is None or self._joined is None:

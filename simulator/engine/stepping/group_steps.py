@@ -13,56 +13,13 @@ from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.stepping.group_meetings import GroupMeetings, Told
 from simulator.engine.stepping.step_queue import row_slots
-
-Told = dict[int, dict[int, int]]
-"""Sequence → position → the content of its slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeersDue:
     """A peer's step is through: the one that waits for it may be, too."""
-
-
-class GroupMeetings:
-    """The last exchange that each engine has begun and reached with each peer, and what it told of its KV."""
-
-    def __init__(self) -> None:
-        self._reached: dict[tuple[Address, Address], tuple[int, Told]] = {}
-        self._begun: dict[tuple[Address, Address], tuple[int, float]] = {}
-
-    def begin(self, now_s: float, engine: Address, peer: Address, exchange: int) -> bool:
-        """The engine begins its step of the exchange; returns whether the peer's has begun before, and may wait."""
-        self._begun[engine, peer] = exchange, now_s
-        return self._begun.get((peer, engine), (0, 0.0))[0] == exchange
-
-    def begun_s(self, engine: Address, peer: Address, exchange: int) -> float | None:
-        """When the engine began its step of the exchange with the peer; 0: it is past it; None: it has not."""
-        begun, at_s = self._begun.get((engine, peer), (0, 0.0))
-        if begun == exchange:
-            return at_s
-        return 0.0 if begun > exchange else None
-
-    def reach(self, engine: Address, peer: Address, exchange: int, told: Told) -> None:
-        """The engine's step of the exchange with the peer is through."""
-        self._reached[engine, peer] = exchange, told
-
-    def partners(self, engine: Address) -> list[Address]:
-        """The engines whose steps have begun an exchange with the engine, and may wait for its step."""
-        return [one for one, other in self._begun if other == engine]
-
-    def give_up(self, engine: Address, peer: Address, exchange: int) -> None:
-        """The engine's step of the exchange ended early."""
-        self._reached[engine, peer] = -exchange, {}
-
-    def is_given_up(self, engine: Address, peer: Address, exchange: int) -> bool:
-        """Whether it did."""
-        return self._reached.get((engine, peer), (0, {}))[0] == -exchange
-
-    def told(self, engine: Address, peer: Address, exchange: int) -> Told | None:
-        """What the engine told the peer in the exchange; None: it has not reached it."""
-        reached, told = self._reached.get((engine, peer), (0, {}))
-        return told if reached == exchange else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +53,22 @@ class SplitSpans:
 
 
 class GroupSteps:
-    """One engine's steps with peers. `met`: the peers whose memory is mapped; `reaches(peer)`: it can be written still;
-    `wake(engine)`: look again; `is_near(peer)`: it is an engine of the same node.
+    """One engine's steps with peers. `met`: the peers whose memory is mapped; `life(peer)`: as it was met (0: it cannot
+    be written any more); `wake(engine)`: look again; `is_near(peer)`: it is an engine of the same node.
     """
 
     def __init__(
-        self, engine: Address, meetings: GroupMeetings, met: Container[Address], reaches: Callable[[Address], bool],
+        self, engine: Address, meetings: GroupMeetings, met: Container[Address], life: Callable[[Address], int],
         wake: Callable[[Address], None], audit: KvAudit | None, is_near: Callable[[Address], bool],
     ) -> None:  # fmt: skip
         self.is_near = is_near
         self._engine = engine
         self._meetings = meetings
         self._met = met
-        self._reaches = reaches
+        self._life = life
         self._wake = wake
         self._audit = audit
+        self._parked: dict[int, dict[Address, int]] = {}
 
     def refusal(self, step: Step) -> str:
         """Why the step cannot be computed with peers; empty if it can, or has none."""
@@ -123,6 +81,21 @@ class GroupSteps:
         for peer in step.peers:
             if self._meetings.begin(now_s, self._engine, peer, step.exchange):
                 self._wake(peer)
+
+    def park(self, step: Step) -> None:
+        """The step is suspended. What its peers say meanwhile is kept for it; one that is met anew is another peer."""
+        self._parked[step.exchange] = {peer: self._life(peer) for peer in step.peers}
+        for peer in step.peers:
+            self._meetings.park(self._engine, peer, step.exchange)
+
+    def end(self, step: Step) -> None:
+        """The step is answered for good."""
+        self._parked.pop(step.exchange, None)
+
+    def _reaches(self, step: Step, peer: Address) -> bool:
+        """Whether the peer can be written still, as it was when the step began."""
+        life = self._life(peer)
+        return life != 0 and self._parked.get(step.exchange, {}).get(peer, life) == life
 
     def all_begun_s(self, step: Step) -> float | None:
         """When the last peer began, of those that go on; None: one has not begun."""
@@ -138,7 +111,11 @@ class GroupSteps:
         """The own work is done, that of `rows`: tell the peers; returns whether theirs is, too."""
         for index, peer in enumerate(step.peers):
             is_silent = self._meetings.told(self._engine, peer, step.exchange) is None
-            if is_silent and self._reaches(peer) and not self._meetings.is_given_up(self._engine, peer, step.exchange):
+            if (
+                is_silent
+                and self._reaches(step, peer)
+                and not self._meetings.is_given_up(self._engine, peer, step.exchange)
+            ):
                 self._meetings.reach(self._engine, peer, step.exchange, self._tells(step, rows, index))
                 self._wake(peer)
         return all(
@@ -151,13 +128,13 @@ class GroupSteps:
         of this step, or cannot be written any more.
         """
         needed = set().union(*(split.peers for row, split in self.spans(step).items() if row in rows))
-        is_cut_off = any(not self._reaches(peer) for peer in step.peers)
+        is_cut_off = any(not self._reaches(step, peer) for peer in step.peers)
         given_up = (peer for peer in needed if self._meetings.is_given_up(self._engine, peer, step.exchange))
         return is_cut_off or any(self._is_gone(peer, step) for peer in needed) or any(given_up)
 
     def give_up(self, step: Step) -> None:
         """The own step ends early: the peers' need not wait for it."""
-        for peer in filter(self._reaches, step.peers):
+        for peer in [peer for peer in step.peers if self._reaches(step, peer)]:
             self._meetings.give_up(self._engine, peer, step.exchange)
             self._wake(peer)
 
@@ -171,7 +148,7 @@ class GroupSteps:
         unwritten = {slot for row in gone for slot in slots[row]}
         for part, start, stop, slot in zip(serve.span_part, serve.span_start, serve.span_stop, serve.slot, strict=True):
             peer = step.peers[serve.master[part]]
-            if not unwritten.isdisjoint(range(slot, slot + stop - start)) and self._reaches(peer):
+            if not unwritten.isdisjoint(range(slot, slot + stop - start)) and self._reaches(step, peer):
                 self._meetings.give_up(self._engine, peer, step.exchange)
                 self._wake(peer)
 

@@ -23,12 +23,19 @@ class LeavingRows:
         self._parked = parked
         self._audit = audit
         self._columns: tuple[list[int], ...] = ([], [], [], [])
+        self._parked_step = 0
 
     def take_running(self, queued: QueuedSimStep) -> None:
         """Take named rows out of the running step, of which `queued.units` are done: park them or forget their work."""
         if self._message.step not in (0, queued.step.step):
             return
-        for row in self._take(queued):
+        for row in self._take(queued, self._named):
+            self._add(queued, row, queued.units, self._leave(queued, row))
+
+    def take_closed(self, queued: QueuedSimStep) -> None:
+        """Take the rows of closed sequences out of a running step that is to be suspended."""
+        closed = frozenset(queued.sequences) & self._sequences.closing.keys()
+        for row in self._take(queued, closed) if closed else ():
             self._add(queued, row, queued.units, self._leave(queued, row))
 
     def take_queued(self, queue: SimulatedStepQueue) -> None:
@@ -36,23 +43,33 @@ class LeavingRows:
         only, up_to = self._message.step, self._message.up_to_step
         for queued in queue.steps:
             if queued.step.step == only if only else queued.step.step <= up_to:
-                for row in self._take(queued):
+                for row in self._take(queued, self._named):
                     self._add(queued, row, 0, False)
                     self._parked.free([queued.step.sequence[row]])
+
+    def park(self, queued: QueuedSimStep) -> None:
+        """A step with peers is parked whole."""
+        self._parked_step = queued.step.step
+        for row in queued.rows:
+            if queued.has_begun:
+                self._set_aside(queued, row)
+            self._add(queued, row, queued.units, True)
 
     def answer(self) -> Interrupted:
         """The answer to the message."""
         sequence, step, units, parked = self._columns
         layers = i32(done // LAYER_UNITS for done in units)
         blocks = i32(done % LAYER_UNITS for done in units)
-        return Interrupted(i64(sequence), self._message.ticket, i64(step), layers, blocks, i8(parked))
+        return Interrupted(
+            i64(sequence), self._message.ticket, i64(step), layers, blocks, i8(parked), self._parked_step
+        )  # fmt: skip
 
-    def _take(self, queued: QueuedSimStep) -> list[int]:
-        queued.is_serving = queued.is_serving and bool(self._named)
+    def _take(self, queued: QueuedSimStep, named: frozenset[int]) -> list[int]:
+        queued.is_serving = queued.is_serving and bool(named)
         numbers = queued.step.sequence
-        leaving = [row for row in queued.rows if not self._named or numbers[row] in self._named]
+        leaving = [row for row in queued.rows if not named or numbers[row] in named]
         if leaving:
-            queued.rows = [row for row in queued.rows if self._named and numbers[row] not in self._named]
+            queued.rows = [row for row in queued.rows if named and numbers[row] not in named]
             queued.left += [numbers[row] for row in leaving]
         return leaving
 
@@ -68,19 +85,24 @@ class LeavingRows:
         A row of a step over some layers only is not: its hidden states lie in a room that others may need. Neither is
         one of a closed sequence.
         """
-        step = queued.step
-        number, start, stop = step.sequence[row], step.start[row], step.stop[row]
-        sequence, slots = self._sequences.computing(number), row_slots(step)[row][: stop - start]
-        sequence.kv_tokens = min(sequence.kv_tokens, start)
-        has_peers = isinstance(step, Step) and bool(step.peers)
+        step, has_peers = queued.step, queued.has_peers
+        number, start, stop, slots = self._set_aside(queued, row)
         is_closed = number in self._sequences.closing
         is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None and not has_peers and not is_closed
         parked = is_kept and self._parked.park(
             SimulatedParkedRow(number, start, stop, step.sample[row], slots, queued.units)
         )
+        return parked
+
+    def _set_aside(self, queued: QueuedSimStep, row: int) -> tuple[int, int, int, list[int]]:
+        """What is valid of the row's sequence ends at its start; returns (sequence, start, stop, slots)."""
+        step = queued.step
+        number, start, stop = step.sequence[row], step.start[row], step.stop[row]
+        sequence, slots = self._sequences.computing(number), row_slots(step)[row][: stop - start]
+        sequence.kv_tokens = min(sequence.kv_tokens, start)
         if self._audit is not None:
             self._audit.left(number, start, slots)
-        return parked
+        return number, start, stop, slots
 
 
 def leaving_tokens(queued: QueuedSimStep, interrupts: Iterable[Interrupt]) -> int:

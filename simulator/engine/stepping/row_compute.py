@@ -112,6 +112,14 @@ class RowComputer:
             self._pass_hidden(queued, tally)
         return tally
 
+    def go_on(self, queued: QueuedSimStep) -> None:
+        """A step that was suspended goes on: the slots of its rows must be as they were left."""
+        if self._audit is not None:
+            slots = row_slots(queued.step)
+            for row in queued.rows:
+                count = len(row_positions(queued.step, row)) if isinstance(queued.step, Step) else 0
+                self._audit.resumed(queued.step.sequence[row], slots[row][:count])
+
     def drop_gone(self, queued: QueuedSimStep) -> None:
         """Drop the rows of a step that begins whose sequences ended, were closed, or lack what a transfer was to bring.
 

@@ -36,6 +36,7 @@ class SimulatedRunningStep:
     began_s: float
     since_s: float
     interrupts: InterruptTimes = field(default_factory=InterruptTimes)
+    first_units: int = 0
     held_s: float = 0.0
     lost_s: float = 0.0
     has_paused: bool = False
@@ -44,21 +45,23 @@ class SimulatedRunningStep:
     is_answering: bool = False
 
     @property
-    def has_peers(self) -> bool:
-        """Whether steps of other engines compute together with it."""
-        return isinstance(self.queued.step, Step) and bool(self.queued.step.peers)
-
-    @property
     def is_preemptible(self) -> bool:
         """Whether it has safepoints even if all its rows decode."""
         return (
-            self.has_paused or self.has_peers or (isinstance(self.queued.step, Step) and self.queued.step.preemptible)
+            self.has_paused
+            or self.queued.has_peers
+            or (isinstance(self.queued.step, Step) and self.queued.step.preemptible)
         )
 
     @property
     def end_in_s(self) -> float:
         """Seconds from `since_s` to its end, unless it is held up."""
         return self.whole_s * (1.0 - self.queued.units / (self.layers * LAYER_UNITS))
+
+    @property
+    def first_s(self) -> float:
+        """Seconds that it takes in all from where it began: a suspended step goes on where it stood."""
+        return self.whole_s * (1.0 - self.first_units / (self.layers * LAYER_UNITS))
 
     def hold(self, seconds: float) -> None:
         """It computes nothing for `seconds`: another process uses the engine's CPU, or copies its memory."""
@@ -84,7 +87,7 @@ class SimulatedRunningStep:
 
     def late_s(self, now_s: float, begun_s: float) -> float:
         """Seconds until it may be through if its peers have begun at `begun_s` only."""
-        late_s = begun_s + self.whole_s - now_s
+        late_s = begun_s + self.first_s - now_s
         return late_s if begun_s > self.began_s and late_s > _SLACK * self.whole_s else 0.0
 
     def looks(self, now_s: float) -> int:

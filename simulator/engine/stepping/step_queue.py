@@ -35,7 +35,8 @@ class QueuedSimStep:
     had ended by then.
 
     A step of a `Resume` begins `units` of its work later (see `running_step.py`): where its rows stood.
-    `layers`: those that it computes; None: all of the model. `is_serving`: it answers for rows of peers.
+    `layers`: those that it computes; None: all of the model. `has_peers`: steps of other engines compute together with
+    it; `is_serving`: it answers for rows of peers; `has_begun`: it ran, and was suspended.
     """
 
     step: RowColumns
@@ -46,6 +47,13 @@ class QueuedSimStep:
     is_serving: bool = False
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    has_peers: bool = False
+    has_begun: bool = False
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of the rows that are to run."""
+        return sum(len(_positions(self.step, row)) for row in self.rows)
 
     @property
     def sequences(self) -> list[int]:
@@ -85,6 +93,10 @@ class SimulatedStepQueue:
             held.update(queued.sequences)
         return None
 
+    def with_peers(self, number: int) -> QueuedSimStep | None:
+        """The step of that number; None if there is none, or it has no peers."""
+        return next((each for each in self.steps if each.step.step == number and each.has_peers), None)
+
     def take_empty(self) -> list[QueuedSimStep]:
         """Remove and return the steps without rows, in order."""
         empty = [queued for queued in self.steps if not queued.rows and not queued.is_serving]
@@ -120,10 +132,14 @@ def row_positions(step: Step, row: int) -> range:
     return range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
 
 
+def _positions(step: RowColumns, row: int) -> range:
+    return row_positions(step, row) if isinstance(step, Step) else range(step.start[row], step.stop[row])
+
+
 def is_unsupported(step: Step) -> bool:
-    """Whether the step asks for what no engine does: pushes; spans, stripes, or retention without a group for it."""
+    """Whether the step asks for what no engine does: spans, stripes, or retention without a group for it."""
     has_peers = step.group in (GroupKind.RING, GroupKind.MASTERS)
-    if step.push is not None or has_peers != bool(step.peers):
+    if has_peers != bool(step.peers):
         return True
     if not has_peers:
         asks = bool(step.span_row) or step.serve is not None or step.keep is not None

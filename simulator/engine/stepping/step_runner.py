@@ -6,13 +6,13 @@ pending or failed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from dunlin.cost.interrupts import InterruptTimes
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Resume, Step, Unsupported
-from dunlin.messages.types import Verdict
+from dunlin.messages.types import Verdict, i64
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
@@ -20,8 +20,9 @@ from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.stepping.group_steps import GroupSteps
 from simulator.engine.stepping.leaving_rows import LeavingRows, leaving_tokens
 from simulator.engine.stepping.parked_rows import SimulatedParkedRows
+from simulator.engine.stepping.parked_steps import SimulatedParkedSteps
 from simulator.engine.stepping.row_compute import RowComputer
-from simulator.engine.stepping.running_step import SimulatedRunningStep
+from simulator.engine.stepping.running_step import LAYER_UNITS, SimulatedRunningStep
 from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
 from simulator.engine.stepping.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
@@ -64,6 +65,7 @@ class SimulatedStepRunner:
         audit: KvAudit | None,
         is_landing: Callable[[int], bool],
         parked: SimulatedParkedRows,
+        suspended: SimulatedParkedSteps,
         between_steps: Callable[[float], list[Effect]],
         group: GroupSteps,
         lost_s: Callable[[float], float],
@@ -71,6 +73,7 @@ class SimulatedStepRunner:
     ) -> None:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
+        self.suspended = suspended
         self.busy_s = 0.0
         self.safepoints = 0
         self.slowness = 1.0
@@ -92,6 +95,11 @@ class SimulatedStepRunner:
         self._carried_s = 0.0
 
     @property
+    def has_parked(self) -> bool:
+        """Whether rows or steps are parked."""
+        return len(self.parked) > 0 or len(self.suspended.by_number) > 0
+
+    @property
     def steps_held(self) -> int:
         """How many steps run or wait."""
         return len(self.queue) + (self.running is not None)
@@ -101,6 +109,10 @@ class SimulatedStepRunner:
         held = [*self.queue.steps, *([self.running.queued] if self.running is not None else [])]
         return any(queued.step.step == step for queued in held)
 
+    def is_running(self, step: int) -> bool:
+        """Whether that step computes now."""
+        return self.running is not None and self.running.queued.step.step == step
+
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """Append a step to the queue.
 
@@ -108,7 +120,8 @@ class SimulatedStepRunner:
             ContractBroken: its columns contradict each other.
         """
         check_step(step)
-        queued = QueuedSimStep(step, list(range(len(step.sequence))), is_serving=step.serve is not None)
+        rows, has_peers = list(range(len(step.sequence))), len(step.peers) > 0
+        queued = QueuedSimStep(step, rows, is_serving=step.serve is not None, has_peers=has_peers)
         if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None
@@ -133,25 +146,38 @@ class SimulatedStepRunner:
             return []
         if queued.is_resumed:
             self.parked.free(queued.step.sequence)
-        if queued.step.layout != self._layers.layout:
-            refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
-            return [Send(self._instance, refused), *self.begin(now_s)]
-        if isinstance(queued.step, Step) and queued.step.peers and (wrong := self._group.refusal(queued.step)):
-            return [Send(self._instance, Unsupported("Step", wrong, step=queued.step.step)), *self.begin(now_s)]
-        if len(self.parked):
+        may_refuse = queued.step.layout != self._layers.layout or queued.has_peers
+        if may_refuse and (refused := self._refused(queued)):
+            return [refused, *self.begin(now_s)]
+        if self.suspended.by_number or len(self.parked):
             self._refuse_parked(queued)
         self._rows.drop_gone(queued)
+        if queued.has_begun:
+            self._rows.go_on(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         self._lost_s(now_s)  # while no step ran, copies took nothing from one
         running = self.running = SimulatedRunningStep(
-            queued, layers, self._whole_s(queued), now_s, now_s, self._interrupt_times
+            queued, layers, self._whole_s(queued), now_s, now_s, self._interrupt_times, queued.units
         )
-        self._give_up_fed(running)
-        if running.has_peers and not queued.rows and not queued.is_serving:
-            return [*self._end_early(now_s, running), *self.begin(now_s)]
-        if isinstance(queued.step, Step):
+        if queued.has_peers and isinstance(queued.step, Step):
+            self._give_up_fed(running)
+            if not queued.rows and not queued.is_serving:
+                return [*self._end_early(now_s, running), *self.begin(now_s)]
             self._group.begin(now_s, queued.step)
         return self._until_end(running)
+
+    def _refused(self, queued: QueuedSimStep) -> Effect | None:
+        """The answer to a step that cannot begin; None if it can."""
+        wrong, step = "", queued.step
+        if step.layout != self._layers.layout:
+            wrong = "composed for another layout"
+        elif isinstance(step, Step) and not queued.has_begun:
+            wrong = self._group.refusal(step)
+        if wrong and queued.is_resumed and isinstance(step, Step):
+            self._group.give_up(step)
+            self._group.end(step)
+        what = "Resume" if queued.is_resumed else "Step"
+        return Send(self._instance, Unsupported(what, wrong, step=step.step)) if wrong else None
 
     def _whole_s(self, queued: QueuedSimStep) -> float:
         """Seconds for all of the step with the rows that it has."""
@@ -210,22 +236,23 @@ class SimulatedStepRunner:
         return self._abandon(now_s, running) if self._group.lacks(running.queued.step, running.queued.rows) else []
 
     def _abandon(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
-        """All rows leave: they cannot be computed without a peer."""
+        """All rows leave: they cannot be computed without a peer. Interrupts that wait take effect first."""
+        effects = self._take_effect(now_s) if self._interrupts else []
+        if self.running is not running:
+            return effects
         discard = LeavingRows(Interrupt(Verdict.DISCARD), self._sequences, self.parked, self._audit)
         discard.take_running(running.queued)
-        ended = self._end_early(now_s, running)
-        # An interrupt that waited for a safepoint of it is answered all the same.
-        return [*ended, *(self._take_effect(now_s) if self._interrupts else self.begin(now_s))]
+        return [*effects, *self._end_early(now_s, running), *self.begin(now_s)]
 
     def _end_early(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
         self._turn += 1
-        if isinstance(running.queued.step, Step) and running.has_peers:
+        if running.queued.has_peers and isinstance(running.queued.step, Step):
             self._group.give_up(running.queued.step)
         return [self._end(now_s, _nothing(running.queued)), *self._between_steps(now_s)]
 
     def _give_up_fed(self, running: SimulatedRunningStep) -> None:
         """Rows that do not run write no keys: peers that need those cannot go on."""
-        if isinstance(running.queued.step, Step) and running.has_peers:
+        if running.queued.has_peers and isinstance(running.queued.step, Step):
             self._group.give_up_fed(running.queued.step, running.queued.rows)
 
     def is_computing(self, number: int) -> bool:
@@ -276,6 +303,8 @@ class SimulatedStepRunner:
         Raises:
             ContractBroken: it names no sequence, one twice, or an open one without a parked row.
         """
+        if message.parked_step:
+            return self._resume_step(now_s, message)
         _check_named(message)
         for number in message.sequence:
             if number in self._sequences.by_number and number not in self.parked:
@@ -291,6 +320,62 @@ class SimulatedStepRunner:
         """Forget parked rows; nothing for sequences without one."""
         for number in message.sequence:
             self.parked.forget(number)
+        queued = self.suspended.take(message.parked_step)
+        if queued is not None and isinstance(queued.step, Step):
+            self._group.give_up(queued.step)
+            self._group.end(queued.step)
+
+    def close_suspended(self, sequence: int) -> None:
+        """The sequence is closed: suspended steps go on without its rows."""
+        for queued in self.suspended.close(sequence):
+            assert isinstance(queued.step, Step)
+            if queued.rows or queued.is_serving:
+                self._group.give_up_fed(queued.step, queued.rows)
+            else:
+                self._group.give_up(queued.step)
+
+    def _resume_step(self, now_s: float, message: Resume) -> list[Effect]:
+        """A suspended step goes on under a new number.
+
+        Raises:
+            ContractBroken: none is parked under that number, or rows are named beside it.
+        """
+        queued = self.suspended.take(message.parked_step)
+        if queued is None or message.sequence or not isinstance(queued.step, Step):
+            raise ContractBroken(f"step {message.step} resumes step {message.parked_step}, which is not parked")
+        after = i64([*message.after, *queued.step.after])
+        queued.step = replace(queued.step, step=message.step, after=after)
+        queued.is_resumed = True
+        self.queue.append(queued)
+        return self.begin(now_s)
+
+    def _suspend(self, now_s: float, message: Interrupt, leaving: LeavingRows) -> list[Effect]:
+        """Park the step that the message names whole, if it has peers and there is room; returns its answer."""
+        if not message.step or message.verdict is not Verdict.SUSPEND:
+            return []
+        running = self.running
+        if running is None or running.queued.step.step != message.step or not running.queued.has_peers:
+            queued = self.queue.with_peers(message.step)
+            if queued is None or not self.suspended.park(queued):
+                return []
+            self.queue.steps.remove(queued)
+            leaving.park(queued)
+            return [self._answer(_suspended(queued), 0.0, 0.0)]
+        queued = running.queued
+        leaving.take_closed(queued)
+        self._give_up_fed(running)
+        queued.has_begun = True
+        if not (queued.rows or queued.is_serving) or not self.suspended.park(queued):
+            return []
+        if running.is_waiting:
+            queued.units = running.layers * LAYER_UNITS
+        leaving.park(queued)
+        self._turn += 1
+        ended = [self._end(now_s, _suspended(queued)), *self._between_steps(now_s)]
+        assert isinstance(queued.step, Step)
+        queued.step = replace(queued.step, after=i64())
+        self._group.park(queued.step)
+        return ended
 
     def _await_safepoint(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
         if not running.is_preemptible and not self._rows.count(running.queued).prefill_rows:
@@ -302,17 +387,21 @@ class SimulatedStepRunner:
 
     def _take_effect(self, now_s: float) -> list[Effect]:
         """Let all interrupts take effect: their answers in order, then those of the steps without a row."""
-        running = self.running
-        rows = len(running.queued.rows) if running is not None else 0
+        rows = len(self.running.queued.rows) if self.running is not None else 0
         answers: list[Effect] = []
+        suspended: list[Effect] = []
         for message in self._interrupts:
             leaving = LeavingRows(message, self._sequences, self.parked, self._audit)
-            if running is not None:
-                leaving.take_running(running.queued)
-            leaving.take_queued(self.queue)
+            ended = self._suspend(now_s, message, leaving)
+            suspended += ended
+            if not ended and self.running is not None:
+                leaving.take_running(self.running.queued)
+            if not ended:
+                leaving.take_queued(self.queue)
             answers.append(Send(self._instance, leaving.answer()))
         self._interrupts.clear()
-        if running is not None:
+        answers += suspended
+        if (running := self.running) is not None:
             self._give_up_fed(running)
             answers += self._compact(now_s, running, rows)
         for queued in self.queue.take_empty():
@@ -341,8 +430,10 @@ class SimulatedStepRunner:
         """The running step is over: its answer."""
         running, self.running = self.running, None
         assert running is not None
-        self.safepoints += running.looks(now_s)
         self._sequences.step_ended()
+        if running.queued.has_peers and isinstance(running.queued.step, Step):
+            self.safepoints += running.looks(now_s)
+            self._group.end(running.queued.step)
         compute_s = now_s - running.began_s
         self.busy_s += compute_s
         idle_s, self._idle_since_s = running.began_s - self._idle_since_s, now_s
@@ -353,7 +444,7 @@ class SimulatedStepRunner:
 
     def _refuse_parked(self, queued: QueuedSimStep) -> None:
         for number in queued.sequences:
-            if number in self.parked:
+            if number in self.parked or number in self.suspended:
                 raise ContractBroken(f"step {queued.step.step} names sequence {number}, of which a row is parked")
 
 
@@ -361,6 +452,13 @@ def _nothing(queued: QueuedSimStep) -> IterationResult:
     """The result of a step whose rows all left."""
     has_peers = isinstance(queued.step, Step) and len(queued.step.peers) > 0
     return IterationResult(queued.step.step, queued.left, queued.dropped, cut_short=has_peers)
+
+
+def _suspended(queued: QueuedSimStep) -> IterationResult:
+    """The result of a step that is parked whole: all its rows have left it, and come back in the next."""
+    result = IterationResult(queued.step.step, [*queued.left, *queued.sequences], queued.dropped)
+    queued.left, queued.dropped = [], []
+    return result
 
 
 def _check_named(message: Resume) -> None:

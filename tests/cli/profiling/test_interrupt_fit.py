@@ -1,5 +1,7 @@
 """How an engine answers interrupts is found again from its pieces and its answers."""
 
+from itertools import pairwise
+
 import pytest
 
 from cli.profiling.interrupt_fit import InterruptTrial, fit_answer, layer_pieces
@@ -46,8 +48,28 @@ def test_a_layer_has_its_share_of_the_pieces_the_longest_last() -> None:
     layer = [0.002, 0.005, 0.001]
     found = layer_pieces([layer * 2, [2 * each for each in layer] * 2], layers=2)
     assert found.layer_s == pytest.approx(0.012)
-    lengths = [sum(group) / 4 for group in ([1, 1, 2, 2], [2, 2, 4, 4], [5, 5, 10, 10])]
-    assert found.starts == pytest.approx((0.0, lengths[0] / sum(lengths), sum(lengths[:2]) / sum(lengths)), abs=1e-5)
+    assert found.starts == pytest.approx((0.0, 1 / 8, 3 / 8), abs=1e-5)
+
+
+def mean_wait(starts: tuple[float, ...]) -> float:
+    """Shares of a layer from a random moment to the next safepoint, on average."""
+    lengths = [stop - start for start, stop in pairwise((*starts, 1.0))]
+    return sum(each * each for each in lengths) / 2
+
+
+def test_a_random_moment_is_as_far_from_a_safepoint_as_it_was() -> None:
+    """Layers are not cut alike: averages of their pieces are less different than those are."""
+    steps = [[0.001, 0.004, 0.0015, 0.0055], [0.002, 0.001, 0.005, 0.004]]
+    found = layer_pieces(steps, layers=2)
+    assert found.layer_s == pytest.approx(0.006)
+    expected = sum(each * each for step in steps for each in step) / (2 * 0.024) / 0.006
+    assert mean_wait(found.starts) == pytest.approx(expected, rel=1e-3)
+    assert len(found.starts) == 2
+
+
+def test_no_piece_is_spread_below_none() -> None:
+    found = layer_pieces([[1e-6, 1e-6, 0.001, 0.009]], layers=2)
+    assert 0.0 <= found.starts[1] < 0.5
 
 
 def test_a_layer_of_very_many_pieces_is_kept_as_fewer() -> None:

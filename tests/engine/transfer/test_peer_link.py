@@ -25,6 +25,25 @@ def writer(memory: Bytes, exchange: int = 1) -> PipeWriter:
     return PipeWriter(memory, exchange, nullcontext)
 
 
+def test_what_had_arrived_before_a_room_was_set_aside_is_read_first() -> None:
+    memory, found = room(), np.empty(24, dtype=np.uint8)
+    ahead, behind = writer(memory), PipeReader(memory, 1)
+    ahead.write(TEXT[:20])
+    behind.read_into(found[:3])
+    behind.set_aside()
+    other = PipeReader(memory, 2)
+    writer(memory, 2).write(TEXT[500:510])
+    assert ahead.write(TEXT[20:24]) == 0
+    assert behind.read_into(found[3:8]) == 5
+    buffer = np.empty(10, dtype=np.uint8)
+    assert other.read_into(buffer) == 10
+    assert buffer.tobytes() == TEXT[500:510].tobytes()
+    behind.open()
+    assert ahead.write(TEXT[20:24]) == 4
+    assert behind.read_into(found[8:]) == 16
+    assert found.tobytes() == TEXT[:24].tobytes()
+
+
 @given(capacity=st.integers(1, 64), sizes=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), max_size=40))
 def test_bytes_arrive_in_order_and_no_more_are_under_way_than_there_is_room(
     capacity: int, sizes: list[tuple[int, int]]
