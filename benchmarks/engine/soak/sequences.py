@@ -101,12 +101,17 @@ class SequenceBook:
         each = SoakSequence(number, text, len(text.prompt) + len(made), issued=valid, valid=valid, made=list(made))
         self.open[number] = each
         extents = self.slots.residency(number).slots_of(0, valid) if valid else []
-        columns = {
-            "extent_start": i64(first for first, _ in extents),
-            "extent_length": i64(length for _, length in extents),
-        }
+        starts, lengths = i64(first for first, _ in extents), i64(length for _, length in extents)
         sampling = SamplingParams(temperature=0.0)
-        return Open(number, i32(each.tokens), len(text.prompt), MADE_TOKENS, sampling, **columns)
+        return Open(
+            number,
+            i32(each.tokens),
+            len(text.prompt),
+            MADE_TOKENS,
+            sampling,
+            extent_start=starts,
+            extent_length=lengths,
+        )
 
     def compose(self, number: int, chosen: Sequence[SoakSequence], chunks: Sequence[int], layout: int) -> Step:
         """A step of one row of each; `chunks` are the most tokens of each row."""
