@@ -32,7 +32,7 @@ class System:
 _BUDGET = "instance.scheduler.budget_tokens"
 _LONG = "dispatcher.placement.long_tokens"
 _WHOLE = ((_BUDGET, 16_384),)
-_GROUPS = (("instance.groups.chunk_tokens", 2_048), (_BUDGET, 2_048))
+_GROUPS = (("instance.groups.chunk_tokens", 2_048), ("instance.groups.ring", False), (_BUDGET, 2_048))
 VLLM = System("vllm", "vllm", 1, 8, _WHOLE)
 CHUNKED = System("chunked", "shortest_queue", 1, 8, ((_BUDGET, 2_048),))
 DISTSERVE = System("distserve", "distserve", 2, 4, _WHOLE)

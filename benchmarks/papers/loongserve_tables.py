@@ -66,6 +66,6 @@ def _cell(panel: Panel, name: str, value: Callable[[Row], float]) -> str:
     rate, is_exceeded = panel.most(name, value)
     text = f"{rate:.3g}" if is_exceeded else f">= {rate:.3g}"
     ours, is_ours = panel.most(LOONGSERVE.name, value)
-    if name == LOONGSERVE.name or not rate or not is_exceeded:
+    if name == LOONGSERVE.name or not rate or not is_exceeded or not ours:
         return text
     return f"{text} ({'' if is_ours else '>= '}{ours / rate:.2f}x)"
