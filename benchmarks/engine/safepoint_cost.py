@@ -94,7 +94,7 @@ class LayerwisePrefill:
         def at_end() -> bool:
             safepoint()
             progress = self._runner.steps.progress
-            return progress is not None and progress[1] > layer
+            return progress is not None and layer < progress[1] < self._layers
 
         began = time.thread_time(), time.perf_counter()
         events = self._runner.work(at_end)
