@@ -49,7 +49,8 @@ class Open:
     token in `stop_ids` ends the sequence with STOP, the token at `max_tokens` with LENGTH. The extents are the slots in
     which the KV of the first tokens lies already, in order: written for another sequence with the same beginning, or
     for this one before the engine was restarted. An extent from -1 is of tokens whose KV lies at other engines. Rows
-    may start after them; nothing is written there.
+    may start after them; nothing is written there. `adapter` is the digest of the LoRA adapter that its tokens are
+    computed with; "": of none.
     """
 
     sequence: int = number(1)
@@ -60,6 +61,7 @@ class Open:
     stop_ids: I32 = number(6, default_factory=i32)
     extent_start: I64 = number(7, default_factory=i64)
     extent_length: I64 = number(8, default_factory=i64)
+    adapter: str = number(12, default="")
 
 
 @message(command=3)
@@ -397,6 +399,7 @@ class EngineReady:
 
     `weights_digest` is the root of the digests of the outer blocks and of every layer of the model, held or not;
     `layer_digests` are those of all layers, in order. `agent` is what a peer needs to reach this engine's memory.
+    `adapters` are the digests of the LoRA adapters that sequences may have.
     """
 
     layers: I32 = number(1)
@@ -415,6 +418,7 @@ class EngineReady:
     """Names this use of the engine's memory: KV lies where it lay as long as it is the same."""
     model_layers: int = number(14, default=0)
     """Layers of the model, held or not; 0: `layers` are all."""
+    adapters: tuple[str, ...] = number(15, default=())
 
 
 @message(event=7)

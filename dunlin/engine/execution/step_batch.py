@@ -283,6 +283,14 @@ def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
     return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
 
 
+def row_adapters(active: Sequence[StepRow]) -> torch.Tensor | None:
+    """The number of each packed token's adapter; None: no row has one."""
+    if not any([each.state.adapter for each in active]):
+        return None
+    numbers = torch.tensor([each.state.adapter for each in active])
+    return numbers.repeat_interleave(torch.tensor([each.tokens for each in active]))
+
+
 @dataclass(slots=True)
 class SampledRows:
     """The result of sampling rows: tokens, whether each ended its sequence, and the sequences without a token."""
