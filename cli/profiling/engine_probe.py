@@ -402,7 +402,7 @@ class EngineProbe:
         if slot < 0:
             slot = self._random.randrange(self.ready.slots - span + 1)
         tokens = i32(self._random.choices(range(self.ready.vocabulary), k=row.past + row.new))
-        extents = {"extent_start": i64([slot]), "extent_length": i64([row.past])} if row.past else {}
+        extents: dict[str, Any] = {"extent_start": i64([slot]), "extent_length": i64([row.past])} if row.past else {}
         sampling = SamplingParams(temperature=1.0, seed=self._count)
         return self._count, Open(self._count, tokens, len(tokens), 1 << 20, sampling, **extents), slot
 

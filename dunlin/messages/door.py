@@ -43,7 +43,8 @@ class Submit:
     `call_tokens` prompt tokens in all: the tenant's quota must suffice for all of them, or the first is refused. (The
     requests of a call with an `idempotency` may wait for adoption queries in between: each is then checked by itself.)
 
-    `ttft_objective_s` and `tpot_objective_s` are the client's or its tenant's; None: the cluster's.
+    `ttft_objective_s` and `tpot_objective_s` are the client's or its tenant's; None: the cluster's. `adapter` is the
+    digest of the LoRA adapter that its `model` names; "": of none.
     """
 
     tokens: I32
@@ -65,6 +66,7 @@ class Submit:
     rises_after_s: float | None = None
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

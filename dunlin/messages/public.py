@@ -40,7 +40,8 @@ class GenerateRequest:
     request of the tenant with the same key joins the first. `ttft_objective_s` and `tpot_objective_s`: seconds within
     which its first token, and each further one, should come; None: the tenant's or the cluster's objective.
 
-    No end token and no stop ends the text before `min_tokens`. No token outside `allowed_token_ids` is generated
+    `model` names the model that is served, or an adapter of it; "": the model itself. No end token and no stop ends the
+    text before `min_tokens`. No token outside `allowed_token_ids` is generated
     (empty: all may be), and none of `bad_words`.
     """
 
@@ -72,6 +73,7 @@ class GenerateRequest:
     min_tokens: int | None = None
     allowed_token_ids: I32 = field(default_factory=i32)
     bad_words: tuple[str, ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +121,16 @@ class InfoRequest:
 
 @dataclass(frozen=True, slots=True)
 class InfoReply:
-    """The served model and its limits, and the monitor's `host:port`; empty: none is registered."""
+    """The served model, its limits and the names of its adapters, and the monitor's `host:port`; empty: none is
+    registered.
+    """
 
     model: str
     max_positions: int
     vocabulary: int
     version: str
     monitor_endpoint: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 __all__ = [

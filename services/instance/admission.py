@@ -76,6 +76,9 @@ class AttemptAdmission:
             # No engine can ever run it: INVALID is the only refusal at which a dispatcher gives the request up.
             known = Figure("vocabulary", ready.vocabulary)
             return [*effects, refuse(sender, place, Refusal.INVALID, known, because=fault)]
+        if place.adapter and place.adapter not in ready.adapters:
+            loaded = Figure("adapters", len(ready.adapters))
+            return [*effects, refuse(sender, place, Refusal.NO_ADAPTER, loaded)]
         if place.group:
             return [*effects, self._group_leader.admit(now_s, sender, place)]
         if (migration := self._migration.migrate_in.take_over(sender, place)) is not None:

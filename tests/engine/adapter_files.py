@@ -39,9 +39,18 @@ def write_adapter(
             tensors[f"{stem}.lora_B.weight"] = torch.randn(weight.shape[0], own, generator=random) * 0.1
     safetensors.torch.save_file(tensors, directory / "adapter_model.safetensors")
     config = {
-        **{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(model), "bias": "none"},
-        **{"r": rank, "lora_alpha": alpha, "lora_dropout": 0.05, "target_modules": list(targets)},
-        **{"rank_pattern": dict(ranks or {}), "use_dora": False, "modules_to_save": None, "peft_version": "0.21.2"},
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(model),
+        "bias": "none",
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.05,
+        "target_modules": list(targets),
+        "rank_pattern": dict(ranks or {}),
+        "use_dora": False,
+        "modules_to_save": None,
+        "peft_version": "0.21.2",
         **more,
     }
     (directory / "adapter_config.json").write_text(json.dumps(config))

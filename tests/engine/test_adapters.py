@@ -61,7 +61,8 @@ class Trial:
         if adapter:
             model.load_state_dict(merge(model.state_dict(), self.adapters[adapter - 1]))
         with torch.inference_mode():
-            return model(torch.tensor([TEXTS[text]])).logits[0]
+            logits: Tensor = model(torch.tensor([TEXTS[text]])).logits[0]
+        return logits
 
 
 def batch_of(*numbers: int) -> DecoderBatch:

@@ -285,10 +285,10 @@ def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
 
 def row_adapters(active: Sequence[StepRow]) -> torch.Tensor | None:
     """The number of each packed token's adapter; None: no row has one."""
-    if not any([each.state.adapter for each in active]):
+    numbers = [each.state.adapter for each in active]
+    if not any(numbers):
         return None
-    numbers = torch.tensor([each.state.adapter for each in active])
-    return numbers.repeat_interleave(torch.tensor([each.tokens for each in active]))
+    return torch.tensor(numbers).repeat_interleave(torch.tensor([each.tokens for each in active]))
 
 
 @dataclass(slots=True)

@@ -196,6 +196,7 @@ class RequestGateway:
             rises_after_s=call.rises_after_s,
             ttft_objective_s=seeded.ttft_objective_s,
             tpot_objective_s=seeded.tpot_objective_s,
+            adapter=seeded.adapter,
         )
 
 

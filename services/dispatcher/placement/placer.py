@@ -112,6 +112,7 @@ class RequestPlacer:
             queued_s=queued_s,
             lost_s=lost_s,
             group=group,
+            adapter=submit.adapter,
         )
         return Send(instance, place)
 

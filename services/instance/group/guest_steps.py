@@ -271,6 +271,7 @@ class GuestSteps:
             asked.stop_ids,
             starts,
             lengths,
+            asked.adapter,
         )
 
     def _resize(self, asked: OpenGuest | GrowGuest, guest: Guest) -> Send:

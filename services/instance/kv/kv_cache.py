@@ -229,7 +229,8 @@ class KvCache:
 
     def _chain_of(self, sequence: Sequence) -> ChainOf:
         # No RoPE name: no text is taken that is so long that the frequencies would change (`RopeConfig`).
-        start = chain_root(sequence.place.tenant, self._weights_digest or "")
+        place = sequence.place
+        start = chain_root(place.tenant, self._weights_digest or "", adapter=place.adapter)
         return lambda count: sequence.chains.chain_at(start, sequence.tokens, count * BLOCK_TOKENS)
 
 

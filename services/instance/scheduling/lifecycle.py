@@ -87,6 +87,7 @@ class SequenceLifecycle:
             place.stop_ids,
             i64([first for first, _ in extents]),
             i64([length for _, length in extents]),
+            place.adapter,
         )
         return Send(self._engine, opened)
 
