@@ -55,11 +55,6 @@ class LoraAdapter:
         return max(module.rank for module in self.modules.values())
 
 
-def is_adapter(directory: Path) -> bool:
-    """Whether the directory holds an adapter, and no model."""
-    return (directory / CONFIG_FILE).is_file() and not (directory / "config.json").is_file()
-
-
 def load_adapter(directory: Path, config: ModelConfig) -> LoraAdapter:
     """The adapter in `directory`, for a model of that configuration.
 

@@ -75,6 +75,11 @@ def _key(pattern: Mapping[str, Any], module: str) -> str:
     return next((key for key in pattern if re.match(rf"(.*\.)?({key})$", module)), module)
 
 
+def is_adapter(directory: Path) -> bool:
+    """Whether the directory holds an adapter, and no model."""
+    return (directory / CONFIG_FILE).is_file() and not (directory / "config.json").is_file()
+
+
 def read_lora_config(directory: Path) -> tuple[LoraConfig | None, list[ModelError]]:
     """The configuration of the adapter in `directory`, only where nothing is wrong with it, and all that is."""
     path = directory / CONFIG_FILE

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dunlin.model.config import ModelConfig, load_config
 from dunlin.model.errors import ModelError
-from dunlin.model.lora.adapter import examine_adapter, is_adapter, load_adapter
-from dunlin.model.lora.config import MOST_RANK
+from dunlin.model.lora.adapter import examine_adapter, load_adapter
+from dunlin.model.lora.config import MOST_RANK, is_adapter
 from tests.engine.adapter_files import ALL, ATTENTION, write_adapter
 from tests.engine.build import make_checkpoint
 
