@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.fuzzing.packed_weights import formats, quantise
+from dunlin.engine.attention.base import local_row
+from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import RowProgress, forward
 from dunlin.engine.decoder.lora.loading import load_adapters
@@ -15,7 +18,7 @@ from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, fas
 from dunlin.model.lora.adapter import load_adapter
 from tests.engine.adapter_files import ALL, ATTENTION, merge, write_adapter
 from tests.engine.build import load
-from tests.engine.test_families import LENGTH, TEXTS, assert_equal, begin, finish, make, whole_batch
+from tests.engine.test_families import LENGTH, SLOTS, TEXTS, assert_equal, begin, finish, make, whole_batch
 
 transformers = pytest.importorskip("transformers")
 
@@ -129,3 +132,34 @@ def test_bf16_is_near_the_merged_model(tmp_path: Path) -> None:
     for text, number in enumerate((1, 2)):
         exact = trial.oracle(number, text)
         assert float((ours[text] - exact).abs().max() / exact.abs().max()) < 0.05
+
+
+def test_few_rows_in_bf16_are_near_the_merged_model(tmp_path: Path) -> None:
+    """As few as kernels of our own take, and ranks that are no multiple of a vector."""
+    trial = Trial(tmp_path, "llama")
+    loaded = load(trial.model, dtype="bfloat16")
+    known = {load_adapter(one, loaded.config).digest: one for one in trial.adapters}
+    decoder = loaded.decoder.with_adapters(load_adapters(known, loaded.config, torch.bfloat16))
+    whole = batch_of(1, 2)
+    rows = [local_row(text * 3, text * 3 + 3, slot_span(range(3), SLOTS[text][:3])) for text in (0, 1)]
+    picked = torch.tensor([*range(3), *range(LENGTH, LENGTH + 3)])
+    columns = [column.index_select(0, picked) for column in (whole.tokens, whole.positions, whole.slots)]
+    assert whole.adapters is not None
+    few = DecoderBatch(*columns, rows, torch.arange(6), whole.adapters.index_select(0, picked))
+    ours = forward(decoder, few).view(2, 3, -1)
+    for text, number in enumerate((1, 2)):
+        exact = trial.oracle(number, text)[:3]
+        assert float((ours[text] - exact).abs().max() / exact.abs().max()) < 0.05
+
+
+def test_a_quantised_model_has_adapters_too(tmp_path: Path) -> None:
+    """Its weights are dequantised: with an adapter it says what the dense model of the same numbers says."""
+    trial = Trial(tmp_path, "qwen3-rslora")
+    quantise(trial.model, tmp_path / "packed", tmp_path / "plain", formats(4)["gptq"])
+    found = []
+    for name in ("packed", "plain"):
+        loaded = load(tmp_path / name)
+        known = {load_adapter(one, loaded.config).digest: one for one in trial.adapters}
+        decoder = loaded.decoder.with_adapters(load_adapters(known, loaded.config, torch.float32))
+        found.append(forward(decoder, batch_of(1, 2)))
+    assert torch.equal(*found)

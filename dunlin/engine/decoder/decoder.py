@@ -156,7 +156,7 @@ class Decoder:
         """Add to `out`, the block's product of `given`, what the rows' adapters do."""
         deltas = self.adapters.layers[layer].get(block)
         if deltas is not None:
-            self.numerics.add_deltas(adapters, deltas, given, out)
+            self.numerics.add_deltas(self.numerics.linear, adapters, deltas, given, out)
 
     def _linear(self, layer: int, block: str, given: Tensor, adapters: Tensor | None) -> Tensor:
         """The block's product, with its bias and what the rows' adapters add."""

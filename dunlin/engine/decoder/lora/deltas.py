@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(rows, weight, bias) -> the product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +34,21 @@ class BlockDelta:
     down: Tensor
     parts: tuple[DeltaPart, ...]
 
-    def add(self, given: Tensor, out: Tensor) -> None:
+    def add(self, linear: Linear, given: Tensor, out: Tensor) -> None:
         """Add it to `out` `[rows, columns]`, the product of `given` `[rows, inputs]`."""
-        small = F.linear(given, self.down)
+        small = linear(given, self.down, None)
         for part in self.parts:
-            out[:, part.columns] += F.linear(small[:, part.ranks], part.up)
+            ranks = small if len(self.parts) == 1 else small[:, part.ranks].contiguous()
+            out[:, part.columns] += linear(ranks, part.up, None)
 
 
 Deltas = Mapping[int, BlockDelta]
 """What each adapter, by its number, adds to one product."""
-AddDeltas = Callable[[Tensor, Deltas, Tensor, Tensor], None]
-"""(adapters of the rows, deltas, given, out) -> None: add to `out` what each row's adapter does."""
+AddDeltas = Callable[[Linear, Tensor, Deltas, Tensor, Tensor], None]
+"""(linear, adapters of the rows, deltas, given, out) -> None: add to `out` what each row's adapter does."""
 
 
-def add_gathered(adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -> None:
+def add_gathered(linear: Linear, adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -> None:
     """Each adapter over its own rows alone."""
     for number in _numbers(adapters):
         delta = deltas.get(number)
@@ -53,20 +56,20 @@ def add_gathered(adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -
             continue
         rows = (adapters == number).nonzero()[:, 0]
         if len(rows) == len(adapters):
-            delta.add(given, out)
+            delta.add(linear, given, out)
         else:
             part = out.index_select(0, rows)
-            delta.add(given.index_select(0, rows), part)
+            delta.add(linear, given.index_select(0, rows), part)
             out.index_copy_(0, rows, part)
 
 
-def add_whole(adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -> None:
+def add_whole(linear: Linear, adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -> None:
     """Each adapter over all rows, whatever they have, and kept where it is theirs: of one shape in every batch."""
     for number in _numbers(adapters):
         delta = deltas.get(number)
         if delta is not None:
             changed = out.clone()
-            delta.add(given, changed)
+            delta.add(linear, given, changed)
             out.copy_(torch.where((adapters == number)[:, None], changed, out))
 
 
