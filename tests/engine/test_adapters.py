@@ -143,9 +143,9 @@ def test_few_rows_in_bf16_are_near_the_merged_model(tmp_path: Path) -> None:
     whole = batch_of(1, 2)
     rows = [local_row(text * 3, text * 3 + 3, slot_span(range(3), SLOTS[text][:3])) for text in (0, 1)]
     picked = torch.tensor([*range(3), *range(LENGTH, LENGTH + 3)])
-    columns = [column.index_select(0, picked) for column in (whole.tokens, whole.positions, whole.slots)]
+    tokens, positions, slots = (each.index_select(0, picked) for each in (whole.tokens, whole.positions, whole.slots))
     assert whole.adapters is not None
-    few = DecoderBatch(*columns, rows, torch.arange(6), whole.adapters.index_select(0, picked))
+    few = DecoderBatch(tokens, positions, slots, rows, torch.arange(6), whole.adapters.index_select(0, picked))
     ours = forward(decoder, few).view(2, 3, -1)
     for text, number in enumerate((1, 2)):
         exact = trial.oracle(number, text)[:3]
