@@ -127,7 +127,7 @@ SAMPLING: dict[str, WholeNumber | RealNumber] = {
 """The fields of `SamplingParams` that a client sets."""
 
 _OF_SAMPLING = {**SAMPLING, "seed": SEED, "choice": WholeNumber(0, MOST_CHOICES - 1)}
-_NAMES = ("tenant", "key", "idempotency", "trace")
+_NAMES = ("tenant", "key", "idempotency", "trace", "adapter")
 
 
 def placement_error(place: Place, vocabulary: int) -> str:

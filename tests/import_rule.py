@@ -25,7 +25,7 @@ STDLIB_PURE = (
 PROMISED = (
     "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py",
     "dunlin/cost/step_fit.py", "dunlin/kv/prefix_hash.py", "dunlin/limits.py", "dunlin/cores/**",
-    "dunlin/config/fields.py", "dunlin/config/common.py",
+    "dunlin/config/fields.py", "dunlin/config/common.py", "dunlin/config/adapters.py",
 )  # fmt: skip
 PURE_PARTS = (
     "services/dispatcher/batches/line_window.py",

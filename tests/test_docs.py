@@ -22,6 +22,7 @@ HISTORY = ("decisions", "measurements")
 FOREIGN = frozenset(
     {"Authorization", "Origin", "NaN", "Infinity", "EngineCore", "Req", "config.json", "tokenizer.json"}
     | {
+        "adapter_config.json",
         "DunlinSlowFirstTokens",
         "DunlinRequestsFail",
         "DunlinRefusesForLoad",

@@ -27,6 +27,7 @@ ALL = {one.name: one for role, table in TABLES.items() for one in settings_of(ta
 SERVICE = {"manager": "global_manager", "cluster": "dispatcher"}
 TEXTS = {
     "cluster.model": "/models/other",
+    "cluster.lora": ("terse=/adapters/terse", "kind=/adapters/kind"),
     "dispatcher.http.origins": ("https://a.example", "*"),
 }
 """Where not any text will do."""

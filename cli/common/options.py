@@ -32,7 +32,8 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """How the next token is drawn, as far as chats and single texts share it."""
+    """How the next token is drawn, and by which model, as far as chats and single texts share it."""
+    parser.add_argument("--model", metavar="NAME", help="an adapter that is served (default: the model itself)")
     parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
     parser.add_argument(
         "--top-p",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cli.launch.errors import LaunchError
 from cli.launch.options import UpOptions
+from dunlin.config.adapters import split_adapters
 from dunlin.config.resolve import Settings
 from dunlin.limits import MOST_NAME_CHARACTERS
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
@@ -54,6 +55,7 @@ def _check_settings(settings: Settings, nodes: int) -> None:
     if settings["instance.engine.deterministic"] and dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {dtype}: drop one of the two")
     _check_model(settings["cluster.model"])
+    _check_adapters(settings)
     _check_name(settings["cluster.model_name"])
     if settings.is_given("kvstore.tier.capacity_bytes"):
         _check_tier(settings["kvstore.tier.capacity_bytes"] >> 20, nodes)
@@ -153,6 +155,22 @@ def _check_model(model: str) -> None:
     if faults:
         more = f" (and {len(faults) - 1} more: dunlin model show {model})" if len(faults) > 1 else ""
         raise LaunchError(f"--model {faults[0]}{more}")
+
+
+def _check_adapters(settings: Settings) -> None:
+    from dunlin.model.builtin import served_name
+    from dunlin.model.config import load_config
+    from dunlin.model.lora.adapter import examine_adapter
+
+    model, adapters = settings["cluster.model"], split_adapters(settings["cluster.lora"])
+    if served_name(model, settings["cluster.model_name"]) in adapters:
+        raise LaunchError(f"--lora {next(iter(adapters))}=…: the model itself has that name; choose another")
+    if model.startswith("builtin:"):
+        return  # made when it is first used: the services check the adapters
+    for name, directory in adapters.items():
+        faults = examine_adapter(Path(directory), load_config(Path(model)))[1]
+        if faults:
+            raise LaunchError(f"--lora {name}: {faults[0]}")
 
 
 def _check_etcd(text: str) -> None:

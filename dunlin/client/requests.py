@@ -25,7 +25,8 @@ class Options(TypedDict, total=False):
     own name for the request; sent again with the same one, it gets the same answer. `structured_output` is what the
     text must match: one of `{"json": schema}`
     (a dict, or its text), `{"json_object": True}`, `{"regex": …}`, `{"choice": […]}` and `{"grammar": …}`. No stop ends
-    the text before `min_tokens`; tokens outside `allowed_token_ids`, and `bad_words`, are not generated.
+    the text before `min_tokens`; tokens outside `allowed_token_ids`, and `bad_words`, are not generated. `model` names
+    the model that is served, or one of its adapters; "": the model itself.
     """
 
     max_tokens: int | None
@@ -52,6 +53,7 @@ class Options(TypedDict, total=False):
     allowed_token_ids: Sequence[int]
     bad_words: Sequence[str]
     prompt_logprobs: int | None
+    model: str
 
 
 INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs", "min_tokens", "prompt_logprobs")
@@ -76,6 +78,7 @@ def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, opt
     for name in ("stop_token_ids", "allowed_token_ids"):
         values[name] = _ids(name, values.get(name) or ())
     values["bad_words"] = _stops(values.get("bad_words"))
+    values["model"] = values.get("model") or ""
     values["structured_output"] = _structured_output(values.get("structured_output"))
     if isinstance(prompt, str):
         values["prompt"] = prompt

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dunlin.config.adapters import split_adapters
 from dunlin.config.fields import check, setting
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 
@@ -43,6 +44,13 @@ class ClusterConfig:
         "What clients call the model in their requests. Empty: `builtin:tiny`, or the name of the directory.",
         why="the directory's name is what most deployments mean",
     )
+    lora: tuple[str, ...] = setting(
+        (),
+        "LoRA adapters of the model, each as NAME=DIR with the directory as PEFT writes it; requests name one as their "
+        "model. All are in the memory of every instance (docs/models.md). At most 64, of rank 512 at most.",
+        why="the model itself",
+    )
 
     def __post_init__(self) -> None:
         check(self)
+        split_adapters(self.lora)

@@ -1,8 +1,8 @@
 """Names for the beginnings of token strings: two with the same name hold the same keys and values.
 
-A chain is a hash of everything that a prefix's KV depends on: its tenant, which weights, which rope frequencies, and
-each of its tokens in order. It grows block by block, so that a longer prefix's name is made from a shorter one's.
-Knows no slot, no region and no cache.
+A chain is a hash of everything that a prefix's KV depends on: its tenant, which weights, which rope frequencies, which
+adapter, and each of its tokens in order. It grows block by block, so that a longer prefix's name is made from a shorter
+one's. Knows no slot, no region and no cache.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ _BLOCK_BYTES = BLOCK_TOKENS * i32().itemsize
 
 
 @lru_cache(maxsize=256)
-def chain_root(tenant: str, weights_digest: str, rope: str = "") -> bytes:
-    """The chain of no token. `rope` names the set of frequencies where it depends on the sequence's length."""
-    parts = [part.encode() for part in (tenant, weights_digest, rope)]
+def chain_root(tenant: str, weights_digest: str, rope: str = "", adapter: str = "") -> bytes:
+    """The chain of no token. `rope` names the set of frequencies where it depends on the sequence's length; `adapter`
+    is a LoRA adapter's digest, "" of none: then the chain is what it was before there were any.
+    """
+    parts = [part.encode() for part in (tenant, weights_digest, rope, *([adapter] if adapter else []))]
     lengths = b"".join(len(part).to_bytes(4, "little") for part in parts)
     return blake2b(lengths + b"".join(parts), digest_size=CHAIN_BYTES, person=b"dunlin-root").digest()
 

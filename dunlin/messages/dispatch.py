@@ -23,6 +23,7 @@ class Refusal(IntEnum):
     STALE = 4
     INVALID = 5
     DRAINING = 6
+    NO_ADAPTER = 7
 
 
 @message(command=2, about=Subject.SENDERS_REQUEST, hold=Hold.OFFERED)
@@ -45,6 +46,7 @@ class Place:
     the very first, and wants the others.
 
     `group`: the elastic group that the manager chose for it, whose leader the receiver is; 0: the instance alone.
+    `adapter` is the digest of the LoRA adapter that it runs with; "": of none.
 
     The client had waited for its next token when this was sent: `queued_s` for the first dispatch, and since then, or
     since the last token, `lost_s` in attempts before.
@@ -74,6 +76,7 @@ class Place:
     lost_s: float = number(25, default=0.0)
     group: int = number(26, default=0)
     scored: int = number(27, default=0)
+    adapter: str = number(30, default="")
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST, hold=Hold.ENDS)
@@ -91,8 +94,8 @@ class Adopt:
 
     It becomes attempt `attempt` of the sender's `request`. With `key` "", the tenant's request with the idempotency key
     `idempotency` is meant. The client has `length` tokens, prompt included, of which `received` were generated; `chain`
-    is their chained hash (`dunlin.kv.prefix_hash`, from the tenant's root without weights): the proof that the client
-    is the request's own. It has the log-probabilities of `scored` prompt tokens.
+    is their chained hash (`dunlin.kv.prefix_hash`, from the root of tenant and adapter without weights): the proof that
+    the client is the request's own. It has the log-probabilities of `scored` prompt tokens.
     """
 
     request: int = number(1)

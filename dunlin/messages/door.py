@@ -45,7 +45,8 @@ class Submit:
     requests of a call with an `idempotency` may wait for adoption queries in between: each is then checked by itself.)
 
     `ttft_objective_s` and `tpot_objective_s` are the client's or its tenant's; None: the cluster's. Of the prompt's
-    log-probabilities, where it wants any, the client has the first `scored`.
+    log-probabilities, where it wants any, the client has the first `scored`. `adapter` is the digest of the LoRA
+    adapter that its `model` names; "": of none.
     """
 
     tokens: I32
@@ -68,6 +69,7 @@ class Submit:
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
     scored: int = 0
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

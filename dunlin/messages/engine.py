@@ -51,6 +51,7 @@ class Open:
     for this one before the engine was restarted. An extent from -1 is of tokens whose KV lies at other engines. Rows
     may start after them; nothing is written there. With `sampling.prompt_logprobs` those of the `scored` tokens after
     the first are known and not computed again, and no row may start after token `scored` before the next are computed.
+    `adapter` is the digest of the LoRA adapter that its tokens are computed with; "": of none.
     """
 
     sequence: int = number(1)
@@ -62,6 +63,7 @@ class Open:
     extent_start: I64 = number(7, default_factory=i64)
     extent_length: I64 = number(8, default_factory=i64)
     scored: int = number(9, default=0)
+    adapter: str = number(12, default="")
 
 
 @message(command=3)
@@ -414,6 +416,7 @@ class EngineReady:
 
     `weights_digest` is the root of the digests of the outer blocks and of every layer of the model, held or not;
     `layer_digests` are those of all layers, in order. `agent` is what a peer needs to reach this engine's memory.
+    `adapters` are the digests of the LoRA adapters that sequences may have.
     """
 
     layers: I32 = number(1)
@@ -432,6 +435,7 @@ class EngineReady:
     """Names this use of the engine's memory: KV lies where it lay as long as it is the same."""
     model_layers: int = number(14, default=0)
     """Layers of the model, held or not; 0: `layers` are all."""
+    adapters: tuple[str, ...] = number(15, default=())
 
 
 @message(event=7)

@@ -182,7 +182,7 @@ class MemberEngine:
 class MemberReady:
     """A member's engine is ready to take steps of the group; said anew whenever its agent, layout or slots change.
 
-    `available_slots` may be set aside for guests now.
+    `available_slots` may be set aside for guests now. `adapters` are the digests of those that its engine has.
     """
 
     group: int = number(1)
@@ -194,6 +194,7 @@ class MemberReady:
     max_positions: int = number(7)
     weights_digest: str = number(8)
     kv_dtype: str = number(9)
+    adapters: tuple[str, ...] = number(12, default=())
 
 
 @message(command=12, event=12)
@@ -238,6 +239,7 @@ class OpenGuest:
     stop_ids: I32 = number(12, default_factory=i32)
     elsewhere_tokens: int = number(13, default=0)
     why: Why | None = number(14, default=None)
+    adapter: str = number(17, default="")
 
 
 @message(command=15, event=15)

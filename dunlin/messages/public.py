@@ -43,7 +43,8 @@ class GenerateRequest:
     `prompt_logprobs`: log-probabilities of the prompt's tokens after the first, with so many of the likeliest besides;
     of those the client has `resume_scored`, where it resumes a request.
 
-    No end token and no stop ends the text before `min_tokens`. No token outside `allowed_token_ids` is generated
+    `model` names the model that is served, or an adapter of it; "": the model itself. No end token and no stop ends the
+    text before `min_tokens`. No token outside `allowed_token_ids` is generated
     (empty: all may be), and none of `bad_words`.
     """
 
@@ -77,6 +78,7 @@ class GenerateRequest:
     bad_words: tuple[str, ...] = ()
     prompt_logprobs: int | None = None
     resume_scored: int = 0
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +133,16 @@ class InfoRequest:
 
 @dataclass(frozen=True, slots=True)
 class InfoReply:
-    """The served model and its limits, and the monitor's `host:port`; empty: none is registered."""
+    """The served model, its limits and the names of its adapters, and the monitor's `host:port`; empty: none is
+    registered.
+    """
 
     model: str
     max_positions: int
     vocabulary: int
     version: str
     monitor_endpoint: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 __all__ = [

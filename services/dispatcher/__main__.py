@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from dunlin.auth.web_origins import origin_argument
+from dunlin.config.adapters import split_adapters
 from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
@@ -36,6 +37,8 @@ def _add_requests(made: argparse.ArgumentParser, short: Shorthands) -> None:
     short.add(made, "--model", "cluster.model", "for its tokenizer and limits", metavar="DIR")
     text = "what clients call it (default: from --model)"
     short.add(made, "--model-name", "cluster.model_name", text, metavar="NAME")
+    text = "a LoRA adapter that requests may name as their model (may be repeated)"
+    short.add(made, "--lora", "cluster.lora", text, several=True, metavar="NAME=DIR")
     short.add(made, "--preset", "cluster.preset", "which policies decide")
     text = "another way to choose an instance than the preset's; default: its"
     short.add(made, "--policy", "dispatcher.placement.policy", text)
@@ -85,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         parser().error(str(error))
     host, port = given.http
-    doors = DoorOptions(settings["cluster.model"], host, port, settings["cluster.model_name"])
+    adapters = split_adapters(settings["cluster.lora"])
+    doors = DoorOptions(settings["cluster.model"], host, port, settings["cluster.model_name"], adapters)
     return run_service(options, Dispatcher(options, doors, config).run, settings.told())
 
 

@@ -292,5 +292,7 @@ class DispatcherCore:
                 self.journal.defer(request)
                 continue
             text = f"{request.max_length} tokens are more than any instance can hold"
+            if request.lacks_adapter:
+                text = "no instance that could hold it has its model's adapter"
             effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects

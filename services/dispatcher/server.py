@@ -4,7 +4,8 @@ import asyncio
 import gc
 import logging
 import socket
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dunlin.auth.tenants import Tenant
@@ -49,12 +50,15 @@ gRPC refuses a longer one without reading it."""
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """The model to serve (`model_name`: its name for clients), and where HTTP listens (port 0: any free one)."""
+    """The model to serve (`model_name`: its name for clients), directories of LoRA `adapters` by name, and where HTTP
+    listens (port 0: any free one).
+    """
 
     model: str
     http_host: str
     http_port: int
     model_name: str = ""
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
 
 class Dispatcher:
@@ -201,6 +205,7 @@ def _within_file_limit(config: HttpConfig) -> HttpConfig:
 
 async def _load(doors: DoorOptions, data_dir: Path) -> ServedModel:
     try:
-        return await asyncio.to_thread(load_served_model, doors.model, models_folder(data_dir), doors.model_name)
+        wanted = doors.model, models_folder(data_dir), doors.model_name, doors.adapters
+        return await asyncio.to_thread(load_served_model, *wanted)
     except ModelError as error:
         raise StartError(str(error)) from error

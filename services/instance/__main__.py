@@ -3,10 +3,11 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dunlin.config.adapters import split_adapters
 from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
@@ -17,6 +18,7 @@ from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
+from dunlin.model.lora.adapter import load_adapter
 from dunlin.runtime.arguments import CommandParser
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
@@ -43,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     short.add(flags, "--model", "cluster.model", "builtin:tiny, or a Hugging Face checkpoint's directory")
+    text = "a LoRA adapter that requests may name as their model (may be repeated)"
+    short.add(flags, "--lora", "cluster.lora", text, several=True, metavar="NAME=DIR")
     short.add(flags, "--preset", "cluster.preset", "which policies decide")
     short.add(flags, "--dtype", "instance.engine.dtype", "of weights and KV")
     text = "bit-equal tokens in any batch; fp32 only, slower"
@@ -85,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = settings_of(arguments)
         model = settings["cluster.model"]
         config = settings.configure("instance", InstanceProcessConfig, node=options.node, model=model)
-        engine = engine_settings(config, options.data_dir, arguments.engine_module)
+        adapters = split_adapters(settings["cluster.lora"])
+        engine = engine_settings(config, options.data_dir, arguments.engine_module, adapters)
         engine = replace(engine, node=options.node, helper=helper_options(config.peer_transfers, options))
         known = find_step_times(config, options.data_dir)
     except ConfigError as error:
@@ -97,11 +102,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_service(options, lambda: serve(options, config, engine, known, save), settings.told())
 
 
-def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str = ENGINE_MODULE) -> EngineLaunchSettings:
-    """What the engine is told.
+def engine_settings(
+    config: InstanceProcessConfig,
+    data_dir: Path,
+    module: str = ENGINE_MODULE,
+    adapters: Mapping[str, str] | None = None,
+) -> EngineLaunchSettings:
+    """What the engine is told. `adapters`: directories of LoRA adapters by name.
 
     Raises:
-        ModelError: there is no such model, or not one that can be served.
+        ModelError: there is no such model or adapter, or not one that can be served.
     """
     dtype, item_bytes = DTYPES[config.engine.dtype]
     model = resolve_model(config.model, models_folder(data_dir))
@@ -111,7 +121,11 @@ def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str =
         # A granule more per layer than the slots fill: the engine rounds down, the core caps at max_slots.
         kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + (1 << 16))
     engine = config.engine
-    return EngineLaunchSettings(model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module)
+    loaded = tuple(load_adapter(Path(each), load_config(model)) for each in (adapters or {}).values())
+    named = tuple(dict.fromkeys(f"{one.digest}={one.directory}" for one in loaded))
+    return EngineLaunchSettings(
+        model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module, adapters=named
+    )
 
 
 def helper_options(config: PeerTransfersConfig, options: ServiceOptions) -> HelperOptions | None:

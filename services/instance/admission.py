@@ -79,6 +79,9 @@ class AttemptAdmission:
         if place.group and place.sampling.prompt_logprobs is not None:
             fault = "prompt_logprobs: those of a prompt that a group of instances computes are not supported"
             return [*effects, refuse(sender, place, Refusal.INVALID, because=fault)]
+        if place.adapter and place.adapter not in ready.adapters:
+            loaded = Figure("adapters", len(ready.adapters))
+            return [*effects, refuse(sender, place, Refusal.NO_ADAPTER, loaded)]
         if place.group:
             return [*effects, self._group_leader.admit(now_s, sender, place)]
         if (migration := self._migration.migrate_in.take_over(sender, place)) is not None:

@@ -93,7 +93,8 @@ def _fits(adopt: Adopt, place: Place, tokens: I32) -> bool:
         return False
     if adopt.length - adopt.received != place.prompt_tokens:
         return False
-    return prefix_hash.has_prefix(prefix_hash.chain_root(adopt.tenant, ""), tokens, adopt.length, adopt.chain)
+    start = prefix_hash.chain_root(adopt.tenant, "", adapter=place.adapter)
+    return prefix_hash.has_prefix(start, tokens, adopt.length, adopt.chain)
 
 
 def _adopted(

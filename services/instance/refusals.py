@@ -18,4 +18,5 @@ _BECAUSE = {
     Refusal.NOT_IN_PLAN: "no order of the global manager has come",
     Refusal.STALE: "this attempt or a newer one is here",
     Refusal.DRAINING: "it is being emptied",
+    Refusal.NO_ADAPTER: "it has not the adapter",
 }

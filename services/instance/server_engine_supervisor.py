@@ -40,7 +40,7 @@ class EngineLaunchSettings:
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
-    nodes than `node`; None: there is none.
+    nodes than `node`; None: there is none. `adapters`: as in `EngineOptions`.
     """
 
     model: Path
@@ -52,6 +52,7 @@ class EngineLaunchSettings:
     module: str = ENGINE_MODULE
     node: str = ""
     helper: HelperOptions | None = None
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -193,6 +194,7 @@ class EngineProcessSupervisor:
             threads=settings.threads,
             node=settings.node,
             standby=standby,
+            adapters=settings.adapters,
         )
         command, environment = options.command(settings.module), options.environment(os.environ)
         return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)

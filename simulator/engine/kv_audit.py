@@ -10,7 +10,7 @@ from typing import Protocol
 
 from simulator.engine.errors import ContractBroken
 from simulator.engine.layered_slab import LayeredSlab
-from simulator.engine.token_model import extend_digest
+from simulator.engine.token_model import digest_of, extend_digest
 
 Layers = frozenset[int] | None
 TORN = -2
@@ -24,8 +24,8 @@ LEFT = -16
 class KvAudit(Protocol):
     """What a modelled engine reports of its use of slots. Every method may raise ContractBroken."""
 
-    def opened(self, number: int, tokens: Iterable[int], slots: list[int]) -> None:
-        """A sequence was opened; `slots` hold the KV of its first tokens."""
+    def opened(self, number: int, tokens: Iterable[int], slots: list[int], adapter: str = "") -> None:
+        """A sequence was opened; `slots` hold the KV of its first tokens, computed with `adapter` ("": with none)."""
         ...
 
     def closed(self, number: int) -> None:
@@ -96,14 +96,15 @@ class KvAudit(Protocol):
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence: `digests[i]` covers tokens [0, i], `slots[i]` holds the KV of token i."""
+    """A sequence: `digests[i]` covers the adapter (`root`) and tokens [0, i], `slots[i]` holds the KV of token i."""
 
     tenant: str
+    root: int = 0
     digests: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
 
     def append(self, token: int) -> None:
-        self.digests.append(extend_digest(self.digests[-1] if self.digests else 0, token))
+        self.digests.append(extend_digest(self.digests[-1] if self.digests else self.root, token))
 
 
 class KvCacheAudit:
@@ -119,9 +120,9 @@ class KvCacheAudit:
         self._tenant_of = tenant_of
         self._texts: dict[int, _Text] = {}
 
-    def opened(self, number: int, tokens: Iterable[int], slots: list[int]) -> None:
+    def opened(self, number: int, tokens: Iterable[int], slots: list[int], adapter: str = "") -> None:
         """See `KvAudit`."""
-        text = self._texts[number] = _Text(self._tenant_of(number))
+        text = self._texts[number] = _Text(self._tenant_of(number), digest_of(adapter.encode()) if adapter else 0)
         for token in tokens:
             text.append(token)
         self._check(number, [slot for slot in slots if slot != -1])

@@ -33,6 +33,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import i32
+from simulator.engine.errors import ContractBroken
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
@@ -294,6 +295,8 @@ class SimulatedEngine:
         return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
+        if message.adapter and message.adapter not in self.ready.adapters:
+            raise ContractBroken(f"sequence {message.sequence}: no adapter of digest {message.adapter}")
         self._sequences.open(message)
         return []
 

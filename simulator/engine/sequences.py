@@ -79,7 +79,8 @@ class SimulatedSequences:
         self.by_number[number].fails = self.failing_token in message.tokens
         self.by_number[number].scores = wanted_scores(message)
         if self._audit is not None:
-            self._audit.opened(number, message.tokens, slots_of_extents(message.extent_start, message.extent_length))
+            slots = slots_of_extents(message.extent_start, message.extent_length)
+            self._audit.opened(number, message.tokens, slots, message.adapter)
 
     def close(self, number: int, is_computed: bool = False) -> None:
         """Remove a sequence; nothing if it is not open. `is_computed`: the running step has a row of it."""

@@ -59,11 +59,13 @@ class ScriptedLeader:
     """Computes the text as blocks of its members in turn, two steps under way, then decodes at the last one's.
 
     `cancels`: the exchange that it cancels once, and asks for again. `by_ring`: the first chunk goes round as stripes.
+    `adapter`: the text's.
     """
 
     members: Sequence[Address]
     cancels: int = 0
     by_ring: bool = False
+    adapter: str = ""
     tokens: list[int] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     ready: dict[Address, MemberReady] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class ScriptedLeader:
         opened = OpenGuest(
             GROUP, GUEST, DISPATCHER, 1, 1, "long", i32(TEXT), len(TEXT), DECODES + 1, SLOTS_EACH, SAMPLING
         )
+        opened = replace(opened, adapter=self.adapter)
         return self._to_all(lambda me: opened)
 
     def _end(self) -> list[Effect]:

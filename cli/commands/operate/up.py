@@ -21,6 +21,7 @@ examples:
   dunlin up                                      two instances of the small built-in model
   dunlin up --instances 3 --deterministic        the same text whatever the batch, also after a crash
   dunlin up --model ./checkpoint --dtype bf16    a Hugging Face checkpoint
+  dunlin up --model ./checkpoint --lora terse=./a --lora kind=./b    adapters beside each other
   dunlin up --http-port 0 --grpc-port 0          any free ports: the ready line names them
 """
 
@@ -44,6 +45,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         "--model-name",
         metavar="NAME",
         help="what clients call it, as `model` in their requests (default: builtin:tiny, or the directory's name)",
+    )
+    parser.add_argument(
+        "--lora",
+        action="append",
+        metavar="NAME=DIR",
+        help="a LoRA adapter, as PEFT writes it, that clients call NAME as their `model` (may be repeated)",
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="precision of weights and KV (default: fp32)")
     parser.add_argument("--preset", metavar="NAME", help="the choice of policies (default: chunked)")
@@ -213,6 +220,7 @@ def run(arguments: argparse.Namespace) -> int:
 _SHORT_FOR = {
     "model": "cluster.model",
     "model_name": "cluster.model_name",
+    "lora": "cluster.lora",
     "preset": "cluster.preset",
     "dtype": "instance.engine.dtype",
     "deterministic": "instance.engine.deterministic",

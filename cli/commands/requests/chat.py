@@ -85,7 +85,7 @@ class ChatHistory:
 
 def run(arguments: argparse.Namespace) -> int:
     """Talk until the end of the input."""
-    options = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "top_p", "seed")}
+    options = {name: getattr(arguments, name) for name in ("model", "max_tokens", "temperature", "top_p", "seed")}
     conversation = ChatHistory(arguments.system or "")
     is_terminal = sys.stdin.isatty()
     with connect(arguments) as client:

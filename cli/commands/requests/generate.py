@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "ignore_eos")
+    names = ("model", "max_tokens", "temperature", "top_p", "top_k", "seed", "ignore_eos")
     given = {name: getattr(arguments, name) for name in names}
     given |= {"stop": tuple(arguments.stop), "timeout_s": arguments.timeout}
     if arguments.chat is not None:

@@ -60,6 +60,35 @@ what only reading can show: groups that are not there, and zero-points that read
 
 {refused}
 
+## LoRA adapters
+
+`dunlin up --model DIR --lora NAME=ADAPTER` (may be repeated; `cluster.lora` in settings, of dispatchers and instances
+alike) serves adapters beside their model, as PEFT writes them: `adapter_config.json` and `adapter_model.safetensors`.
+Requests name one as their `model`, in the SDK, over HTTP and in batch jobs; `/v1/models` lists them with the model as
+their `parent`. `dunlin model show ADAPTER` says what an adapter changes, its memory, and every reason against it.
+
+- **Read**: any linear layers of attention, and of the MLP where that has no experts; `r`, `lora_alpha`, `use_rslora`,
+  `rank_pattern`, `alpha_pattern`, `target_modules` (names, a regular expression, `all-linear`), `exclude_modules`,
+  `layers_to_transform`. Modules that the model has fused (Phi-3's) and those that the engine fuses are the same to
+  them, and so are quantised models, whose weights are dequantised when they are loaded.
+- **Refused by name**: DoRA and other variants, `modules_to_save`, biases, embeddings and the output matrix, experts
+  and routers, layer replication, adapters that change the model's own weights when they are loaded (`init_lora_weights`
+  of PiSSA, OLoRA, CorDA, LoftQ), any key with a value that is not known here, any tensor that the configuration does
+  not ask for, and every one that it asks for and that is missing. Tokenizer and chat template are the model's: those in
+  an adapter's directory are not read.
+- **In one batch**: the product with the model's weights is over all rows; then each adapter adds its own over the rows
+  that have it. Without adapters nothing is added to a step. In the deterministic mode each adapter is computed over
+  whole tiles, so that bits do not depend on the neighbours' adapters.
+- **Memory**: all adapters are in the memory of every engine, `rank * (rows + inputs)` numbers a module in the engine's
+  dtype; an engine says the sum when it starts. At most 64 adapters, of rank 512 at most. They are read when the engine
+  starts: another one, or a changed one, needs a restart. What an adapter adds to a product is one piece of work, so
+  great ranks lengthen the way to the next safepoint.
+- **KV** of two adapters is never shared: an adapter's digest, of its two files, is part of every prefix's name, in the
+  device's cache, in the host tier and in migrations. A request keeps its adapter through preemption, failover,
+  migration and elastic groups, whose members must have the same adapters. An instance without the adapter refuses the
+  request, and the dispatcher places it elsewhere.
+- **Prices**: cost models and the simulator know no adapters; what they add to a step is learnt from the steps served.
+
 ## Limits
 
 - **Rope by length.** `dynamic` changes its frequencies beyond `max_position_embeddings`, `longrope` beyond
@@ -91,7 +120,12 @@ must come out equal, or be refused; some are stored quantised.
 bit those of the dense model, and their logits within 1e-4 of transformers' with it, in one file or in shards. That
 the layouts are read as their writers mean them is checked on modules of random bits against AutoAWQ's, AutoGPTQ's,
 AutoRound's, compressed-tensors' and transformers' own dequantisers, to the last bit; and every `quant_method` that
-transformers knows is either read or in the list of those refused."""
+transformers knows is either read or in the list of those refused.
+
+`tests/engine/test_adapters.py` compares logits beside other adapters, and beside none, with those of transformers with
+`W + scale * B A` in its weights, within 1e-4: whole, cut by columns, with rows that leave and come back, and bit for
+bit alone and in company in the deterministic mode. `tests/services/instance/test_adapters.py` looks for KV of another
+adapter under pressure and crashes, `tests/cluster/test_adapters.py` asks a cluster by both doors while engines die."""
 
 
 def add(commands: "Subparsers[argparse.ArgumentParser]") -> None:

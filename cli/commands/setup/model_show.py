@@ -15,6 +15,7 @@ from dunlin.model.config_reader import read_json
 from dunlin.model.errors import ModelError
 from dunlin.model.families import FAMILIES
 from dunlin.model.features import features_of
+from dunlin.model.lora.config import is_adapter
 from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ _DESCRIPTION = """\
 Print what a checkpoint is: architecture, sizes, bytes of weights and of KV, and whether dunlin can serve it.
 The checks are those of a start: config.json, the names, shapes and dtypes of all tensors, the tokenizer beside the
 vocabulary, the end tokens and the chat template. Of the weights only the headers are read.
+Of a LoRA adapter (as PEFT writes it): what it changes, its memory, and whether dunlin can serve it with its model.
 Exit code 1: it cannot be served, and every reason is listed.
 
 examples:
   dunlin model show /models/llama
   dunlin model show /models/llama --json
   dunlin model show builtin:tiny
+  dunlin model show ./my-adapter --base /models/llama
 """
 _MOST_LINES = 20
 """Of what is wrong; `--json` has all of it."""
@@ -82,9 +85,14 @@ def add(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", metavar="NAME|DIR", help="builtin:tiny, or the directory of a Hugging Face checkpoint")
+    parser.add_argument(
+        "model", metavar="NAME|DIR", help="builtin:tiny, or the directory of a checkpoint or an adapter"
+    )
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where built-in models are kept (default: as for `dunlin up`)"
+    )
+    parser.add_argument(
+        "--base", metavar="NAME|DIR", help="of a LoRA adapter: its model (default: the one that its files name)"
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -94,12 +102,25 @@ def run(arguments: argparse.Namespace) -> int:
     """Print it."""
     from cli.launch.cluster_state import default_data_dir
 
+    cache = models_folder(arguments.data_dir or default_data_dir())
     try:
-        directory = resolve_model(arguments.model, models_folder(arguments.data_dir or default_data_dir()))
+        directory = resolve_model(arguments.model, cache)
+        if is_adapter(directory):
+            return _show_adapter(directory, arguments.base, cache, as_data=arguments.json)
         shown = summarize_checkpoint(directory)
     except ModelError as error:
         raise CliError(str(error), USAGE) from None
     print(as_json(shown) if arguments.json else render(shown))
+    return OK if shown.servable else FAILED
+
+
+def _show_adapter(directory: Path, base: str | None, cache: Path, *, as_data: bool) -> int:
+    try:
+        from cli.commands.setup.adapter_show import base_named_by, render_adapter, summarize_adapter
+    except ModuleNotFoundError as error:
+        raise CliError(missing_package_text(error.name), USAGE) from None
+    shown = summarize_adapter(directory, resolve_model(base or base_named_by(directory), cache))
+    print(as_json(shown) if as_data else "\n".join([*render_adapter(shown), *_listed(shown.problems)]))
     return OK if shown.servable else FAILED
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from dunlin.engine.attention.base import AttentionKind, BatchRow
 from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
+from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
 from dunlin.engine.decoder.numerics import Numerics, linear_into
 from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
@@ -35,18 +36,29 @@ class DecoderBatch:
     rows: Sequence[BatchRow]
     sampled: Tensor
     """`[samples]` int64 packed indices."""
+    adapters: Tensor | None = None
+    """`[tokens]` int64: the number of each token's adapter, 0 for none; None: no token has one."""
 
 
 class Decoder:
     """The parts of the forward pass over its weights and KV. Run it in `torch.inference_mode`.
 
-    `kv` has every layer, by number; of those whose weights are not held nothing may be touched.
+    `kv` has every layer, by number; of those whose weights are not held nothing may be touched. `adapters`: those that
+    tokens may have.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, kv: Sequence[Tensor], numerics: Numerics) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        kv: Sequence[Tensor],
+        numerics: Numerics,
+        adapters: AdapterSet = NO_ADAPTERS,
+    ) -> None:
         self.config = config
         self.kv = kv
         self.numerics = numerics
+        self.adapters = adapters
         self._weights = weights
         ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
         self._ropes = [(inverse_frequencies(rope, config.head_dim), rope.attention_factor) for rope in ropes]
@@ -60,7 +72,11 @@ class Decoder:
 
     def with_kv(self, kv: Sequence[Tensor]) -> "Decoder":
         """The same decoder over other KV."""
-        return Decoder(self.config, self._weights, kv, self.numerics)
+        return Decoder(self.config, self._weights, kv, self.numerics, self.adapters)
+
+    def with_adapters(self, adapters: AdapterSet) -> "Decoder":
+        """The same decoder, with other adapters."""
+        return Decoder(self.config, self._weights, self.kv, self.numerics, adapters)
 
     @property
     def held_runs(self) -> list[range]:
@@ -85,36 +101,47 @@ class Decoder:
         """What `project` turns by in every layer, for `positions` `[tokens]`."""
         return self.numerics.rows(self._angles, positions)
 
-    def project(self, layer: int, hidden: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
+    def project(
+        self, layer: int, hidden: Tensor, turn: Tensor, slots: Tensor, adapters: Tensor | None = None
+    ) -> Tensor:
         """Write the tokens' keys and values into `slots`; returns their queries `[tokens, heads, head_dim]`."""
-        turn = self._turn_of(layer, turn)
-        projected = self.numerics.rows(partial(self._project, self._weights.layers[layer]), hidden, turn)
-        return self._write(layer, projected, slots)
+        rows = [hidden, self._turn_of(layer, turn), *([] if adapters is None else [adapters])]
+        return self._write(layer, self.numerics.rows(partial(self._project, layer), *rows), slots)
 
-    def finish(self, layer: int, hidden: Tensor, mixed: Tensor) -> Tensor:
+    def finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
         """The rest of a layer after attention, whose result is `mixed` `[tokens, heads, head_dim]`."""
-        return self.numerics.rows(partial(self._finish, self._weights.layers[layer]), hidden, mixed)
+        rows = [hidden, mixed, *([] if adapters is None else [adapters])]
+        return self.numerics.rows(partial(self._finish, layer), *rows)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits `[samples, vocab]` fp32 from hidden states `[samples, hidden]` after the last layer."""
         return self.numerics.rows(self._logits, hidden) if len(hidden) else torch.empty(0, self.config.vocab)
 
-    def begin_project(self, layer: int, start: int, stop: int, hidden: Tensor) -> LinearWork:
+    def begin_project(
+        self, layer: int, start: int, stop: int, hidden: Tensor, adapters: Tensor | None = None
+    ) -> LinearWork:
         """The product before attention for tokens `[start, stop)`; the result is for `put_projected`."""
         weights = self._weights.layers[layer]
-        fused = Product(weights["qkv"], self._multiply(weights["qkv"], weights.get("qkv_bias")), _kept)
-        return LinearWork([fused], start, stop, hidden, self._norm(hidden, weights["input_norm"]))
+        fused = Product(
+            weights["qkv"],
+            self._multiply(weights["qkv"], weights.get("qkv_bias")),
+            _kept,
+            adapt=partial(self._adapt, layer, "qkv"),
+        )
+        return LinearWork([fused], start, stop, hidden, self._norm(hidden, weights["input_norm"]), adapters)
 
     def put_projected(self, layer: int, fused: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
         """The rest of `project`, after its product."""
         rotated = self._rotate(self._weights.layers[layer], fused, self._turn_of(layer, turn))
         return self._write(layer, rotated, slots)
 
-    def begin_finish(self, layer: int, start: int, stop: int, hidden: Tensor, mixed: Tensor) -> LinearWork:
+    def begin_finish(
+        self, layer: int, start: int, stop: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None
+    ) -> LinearWork:
         """The products of `finish` for tokens `[start, stop)`; the result is the hidden states after the layer."""
-        weights = self._weights.layers[layer]
-        feed = self._expert_products(weights) if "router" in weights else self._feed_products(weights)
-        return LinearWork([*feed], start, stop, hidden, mixed.reshape(mixed.shape[0], -1))
+        is_mixed = "router" in self._weights.layers[layer]
+        feed = self._expert_products(layer) if is_mixed else self._feed_products(layer)
+        return LinearWork([*feed], start, stop, hidden, mixed.reshape(mixed.shape[0], -1), adapters)
 
     # --- a layer ---
 
@@ -125,10 +152,25 @@ class Decoder:
     def _turn_of(self, layer: int, turn: Tensor) -> Tensor:
         return turn if len(self._ropes) == 1 else turn[:, self._rope_of[layer]]
 
-    def _project(self, weights: dict[str, Tensor], hidden: Tensor, turn: Tensor) -> Tensor:
+    def _adapt(self, layer: int, block: str, adapters: Tensor, given: Tensor, out: Tensor) -> None:
+        """Add to `out`, the block's product of `given`, what the rows' adapters do."""
+        deltas = self.adapters.layers[layer].get(block)
+        if deltas is not None:
+            self.numerics.add_deltas(self.numerics.linear, adapters, deltas, given, out)
+
+    def _linear(self, layer: int, block: str, given: Tensor, adapters: Tensor | None) -> Tensor:
+        """The block's product, with its bias and what the rows' adapters add."""
+        weights = self._weights.layers[layer]
+        out = self.numerics.linear(given, weights[block], weights.get(f"{block}_bias"))
+        if adapters is not None:
+            self._adapt(layer, block, adapters, given, out)
+        return out
+
+    def _project(self, layer: int, hidden: Tensor, turn: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
+        weights = self._weights.layers[layer]
         normed = self._norm(hidden, weights["input_norm"])
-        return self._rotate(weights, self.numerics.linear(normed, weights["qkv"], weights.get("qkv_bias")), turn)
+        return self._rotate(weights, self._linear(layer, "qkv", normed, adapters), turn)
 
     def _rotate(self, weights: dict[str, Tensor], fused: Tensor, turn: Tensor) -> Tensor:
         heads, kv_heads = self.config.heads, self.config.kv_heads
@@ -145,21 +187,23 @@ class Decoder:
         layer_kv.index_copy_(0, slots, projected[:, heads:].reshape(-1, *layer_kv.shape[1:]))
         return projected[:, :heads]
 
-    def _finish(self, weights: dict[str, Tensor], hidden: Tensor, mixed: Tensor) -> Tensor:
+    def _finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Output projection and MLP, both with their residual."""
-        out = self.numerics.linear(mixed.reshape(mixed.shape[0], -1), weights["out"], weights.get("out_bias"))
+        weights = self._weights.layers[layer]
+        out = self._linear(layer, "out", mixed.reshape(mixed.shape[0], -1), adapters)
         hidden = hidden + self._after(weights.get("attention_post_norm"), out)
         normed = self._norm(hidden, weights["mlp_norm"])
-        fed = self._feed_experts(weights, normed) if "router" in weights else self._feed(weights, normed)
+        is_mixed = "router" in weights
+        fed = self._feed_experts(weights, normed) if is_mixed else self._feed(layer, normed, adapters)
         return hidden + self._after(weights.get("mlp_post_norm"), fed)
 
     def _after(self, post_norm: Tensor | None, result: Tensor) -> Tensor:
         """What is added to the residual."""
         return result if post_norm is None else self._norm(result, post_norm)
 
-    def _feed(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
-        gate_up = self.numerics.linear(normed, weights["gate_up"], weights.get("gate_up_bias"))
-        return self.numerics.linear(self._activate(gate_up), weights["down"], weights.get("down_bias"))
+    def _feed(self, layer: int, normed: Tensor, adapters: Tensor | None) -> Tensor:
+        gate_up = self._linear(layer, "gate_up", normed, adapters)
+        return self._linear(layer, "down", self._activate(gate_up), adapters)
 
     def _feed_experts(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
         gate_up, down = self._by_expert(weights)
@@ -178,16 +222,24 @@ class Decoder:
 
     # The same products by columns.
 
-    def _feed_products(self, weights: dict[str, Tensor]) -> Iterator[Product]:
+    def _feed_products(self, layer: int) -> Iterator[Product]:
+        weights = self._weights.layers[layer]
+
         def fed(residual: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
             return residual, self._activate(out)
 
-        yield self._adding(weights, "out", "out_bias", "attention_post_norm", self._normed(weights))
-        yield Product(weights["gate_up"], self._multiply(weights["gate_up"], weights.get("gate_up_bias")), fed)
-        yield self._adding(weights, "down", "down_bias", "mlp_post_norm", _kept)
+        yield self._adding(layer, "out", "attention_post_norm", self._normed(weights))
+        yield Product(
+            weights["gate_up"],
+            self._multiply(weights["gate_up"], weights.get("gate_up_bias")),
+            fed,
+            adapt=partial(self._adapt, layer, "gate_up"),
+        )
+        yield self._adding(layer, "down", "mlp_post_norm", _kept)
 
-    def _expert_products(self, weights: dict[str, Tensor]) -> Iterator[Product]:
+    def _expert_products(self, layer: int) -> Iterator[Product]:
         assert self.config.experts is not None
+        weights = self._weights.layers[layer]
         work = ExpertWork(self.config.experts, *self._by_expert(weights), self.numerics.linear, self._activate)
         normed_after = self._normed(weights)
 
@@ -198,21 +250,23 @@ class Decoder:
         def end(hidden: Tensor, mixed: Tensor) -> Tensor:
             return hidden + self._after(weights.get("mlp_post_norm"), mixed.to(hidden.dtype))
 
-        yield self._adding(weights, "out", "out_bias", "attention_post_norm", begin)
+        yield self._adding(layer, "out", "attention_post_norm", begin)
         yield from work.products(end)
 
     def _normed(self, weights: dict[str, Tensor]) -> AfterProduct:
         return lambda _, out: (out, self._norm(out, weights["mlp_norm"]))
 
-    def _adding(self, weights: dict[str, Tensor], name: str, bias: str, post_norm: str, then: AfterProduct) -> Product:
+    def _adding(self, layer: int, block: str, post_norm: str, then: AfterProduct) -> Product:
         """A product whose result goes to the residual; with a norm before that it has to be whole."""
-        weight, added, norm = weights[name], weights.get(bias), weights.get(post_norm)
+        weights, adapt = self._weights.layers[layer], partial(self._adapt, layer, block)
+        weight, added, norm = weights[block], weights.get(f"{block}_bias"), weights.get(post_norm)
         if norm is None:
-            return Product(weight, self._add(weight, added), then)
+            return Product(weight, self._add(weight, added), then, adapt=adapt)
         return Product(
             weight,
             self._multiply(weight, added),
             lambda residual, out: then(residual, residual + self._norm(out, norm)),
+            adapt=adapt,
         )
 
     def _multiply(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:

@@ -132,6 +132,7 @@ class Iteration:
         self._numbers: Sequence[int] = range(len(batch.rows))
         self._left: set[int] = set()
         self._slots = batch.slots
+        self._adapters = batch.adapters
         self._turn = decoder.angles(batch.positions)
         self._hidden = (
             hidden if hidden is not None else decoder.embed(batch.tokens) if not resumed else _joined(resumed)
@@ -334,17 +335,22 @@ class Iteration:
         return self._end(stretch, work)
 
     def _whole(self, stretch: Linear, start: int, stop: int) -> Tensor:
+        adapters = self._adapters_of(start, stop)
         if stretch is Linear.PROJECT:
             parts = self._hidden[start:stop], self._turn[start:stop], self._slots[start:stop]
-            return self._decoder.project(self.layer, *parts)
+            return self._decoder.project(self.layer, *parts, adapters)
         assert self._mixed is not None
-        return self._decoder.finish(self.layer, self._hidden[start:stop], self._mixed[start:stop])
+        return self._decoder.finish(self.layer, self._hidden[start:stop], self._mixed[start:stop], adapters)
 
     def _begin(self, stretch: Linear, start: int, stop: int) -> LinearWork:
+        hidden, adapters = self._hidden[start:stop], self._adapters_of(start, stop)
         if stretch is Linear.PROJECT:
-            return self._decoder.begin_project(self.layer, start, stop, self._hidden[start:stop])
+            return self._decoder.begin_project(self.layer, start, stop, hidden, adapters)
         assert self._mixed is not None
-        return self._decoder.begin_finish(self.layer, start, stop, self._hidden[start:stop], self._mixed[start:stop])
+        return self._decoder.begin_finish(self.layer, start, stop, hidden, self._mixed[start:stop], adapters)
+
+    def _adapters_of(self, start: int, stop: int) -> Tensor | None:
+        return None if self._adapters is None else self._adapters[start:stop]
 
     def _end(self, stretch: Linear, work: LinearWork) -> tuple[int, Tensor]:
         """(first token, result) of work whose products are done."""
@@ -391,6 +397,7 @@ class Iteration:
         index = torch.cat([torch.arange(self._rows[at].start, self._rows[at].stop) for at in kept])
         self._hidden, self._turn = self._hidden.index_select(0, index), self._turn.index_select(0, index)
         self._slots = self._slots.index_select(0, index)
+        self._adapters = None if self._adapters is None else self._adapters.index_select(0, index)
         rows, end = [], 0
         for at in kept:
             row = self._rows[at]

@@ -14,6 +14,8 @@ ComputeColumns = Callable[[Tensor, Tensor, slice, Tensor], None]
 """(residual, given, columns, into) -> None: write those columns of the result."""
 AfterProduct = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(residual, result) -> (residual, given) of the next product."""
+Adapt = Callable[[Tensor, Tensor, Tensor], None]
+"""(adapters of the rows, given, result) -> None: add to the result what the rows' adapters do."""
 QUANTUM = 32
 
 
@@ -21,23 +23,33 @@ QUANTUM = 32
 class Product:
     """One product of a stretch, with `weight` `[columns of the result, inputs]`.
 
-    `after` makes what the next product gets. `part` of the rows is computed, on average.
+    `after` makes what the next product gets. `part` of the rows is computed, on average. `adapt`: adapters may change
+    it; what they add comes with the product's last columns, in one piece.
     """
 
     weight: Tensor
     compute: ComputeColumns
     after: AfterProduct
     part: float = 1.0
+    adapt: Adapt | None = None
 
 
 class LinearWork:
     """Tokens `[start, stop)` of a batch on their way through the products of a stretch.
 
-    `took_s`: what the caller measured of it so far; None: not of all of its tokens.
+    `adapters` `[tokens]` are the numbers of their adapters; None: they have none. `took_s`: what the caller measured of
+    it so far; None: not of all of its tokens.
     """
 
     def __init__(
-        self, products: Sequence[Product], start: int, stop: int, residual: Tensor, given: Tensor, at: int = 0
+        self,
+        products: Sequence[Product],
+        start: int,
+        stop: int,
+        residual: Tensor,
+        given: Tensor,
+        adapters: Tensor | None = None,
+        at: int = 0,
     ) -> None:
         self.start = start
         self.stop = stop
@@ -45,6 +57,7 @@ class LinearWork:
         self._products = products
         self._residual = residual
         self._given = given
+        self._adapters = adapters
         self._at = at
         self._column = 0
         self._out: Tensor | None = None
@@ -83,6 +96,8 @@ class LinearWork:
         product.compute(self._residual, self._given, columns, self._out[:, columns])
         self._column = columns.stop
         if self._column == count:
+            if self._adapters is not None and product.adapt is not None:
+                product.adapt(self._adapters, self._given, self._out)
             self._residual, self._given = product.after(self._residual, self._out)
             self._at, self._column, self._out = self._at + 1, 0, None
 
@@ -95,6 +110,7 @@ class LinearWork:
             stop - moved,
             self._residual[rows].clone(),
             self._given[rows].clone(),
+            None if self._adapters is None else self._adapters[rows],
             self._at,
         )
         copied.took_s = None

@@ -11,6 +11,7 @@ from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
+from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
@@ -53,7 +54,7 @@ class Numerics:
     weight, bias)` is the product; `attention` is the backend; `experts` mixes experts. Linear work that is cut has
     blocks of `piece_rows` at least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
     `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
-    which rotates the first `heads` of each token in place, are the rest of a layer.
+    which rotates the first `heads` of each token in place, are the rest of a layer. `add_deltas` adds what adapters do.
     """
 
     rows: Callable[..., Tensor]
@@ -65,6 +66,7 @@ class Numerics:
     norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     silu_gate: Callable[[Tensor], Tensor] = silu_gate
     turn: Callable[[Tensor, int, Tensor], None] = turn_heads
+    add_deltas: AddDeltas = add_gathered
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -145,4 +147,5 @@ def _with_kernels(plain: Numerics, kernels: RowKernels) -> Numerics:
 
 def deterministic_numerics() -> Numerics:
     """Fixed shapes throughout; offered in fp32."""
-    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"](), TILE_ROWS, None, mix_whole)
+    attention = ATTENTION_BACKENDS["deterministic"]()
+    return Numerics(apply_in_tiles, F.linear, attention, TILE_ROWS, None, mix_whole, add_deltas=add_whole)

@@ -168,8 +168,11 @@ class EngineRunner:
         wrong = _wrong_extents(message, max(self._slab.slots))
         if wrong:
             return [Unsupported("Open", wrong)]
+        adapter = self._decoder.adapters.number_of(message.adapter)
+        if adapter is None:
+            return [Unsupported("Open", f"no adapter of digest {message.adapter} is loaded")]
         layers, matcher = len(self._decoder.kv), self._matcher(message.sampling.grammar)
-        opened = self._sequences[message.sequence] = EngineSequence(message, positions, layers, matcher)
+        opened = self._sequences[message.sequence] = EngineSequence(message, positions, layers, matcher, adapter)
         if min(self._slab.slots) < opened.slots.length:
             opened.keep_kv_within(self._slab.slots)
         return []

@@ -138,13 +138,17 @@ class EngineSequence:
 
     `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been. The
     log-probabilities of the `scored` prompt tokens after the first are known, where any are wanted. `matcher`, at the
-    beginning of a text, is that of its grammar: it takes in every generated token, those of `opened` first.
+    beginning of a text, is that of its grammar: it takes in every generated token, those of `opened` first. `adapter`
+    is the number of its adapter; 0: it has none.
     """
 
-    def __init__(self, opened: Open, max_positions: int, layers: int, matcher: TextMatcher | None = None) -> None:
+    def __init__(
+        self, opened: Open, max_positions: int, layers: int, matcher: TextMatcher | None = None, adapter: int = 0
+    ) -> None:
         self.tokens = list(opened.tokens)
         self.prompt_tokens = opened.prompt_tokens
         self.sampling = opened.sampling
+        self.adapter = adapter
         self.slots = SlotMap()
         self.valid = ValidKv(layers)
         self.scored = opened.scored

@@ -291,6 +291,14 @@ def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
     return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
 
 
+def row_adapters(active: Sequence[StepRow]) -> torch.Tensor | None:
+    """The number of each packed token's adapter; None: no row has one."""
+    numbers = [each.state.adapter for each in active]
+    if not any(numbers):
+        return None
+    return torch.tensor(numbers).repeat_interleave(torch.tensor([each.tokens for each in active]))
+
+
 @dataclass(slots=True)
 class SampledRows:
     """The result of a step's rows: sampled tokens, whether each ended its sequence, the sequences that have none; and

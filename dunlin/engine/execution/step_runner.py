@@ -35,6 +35,7 @@ from dunlin.engine.execution.step_batch import (
     check_layers,
     check_step,
     pack_rows,
+    row_adapters,
     runnable_rows,
     step_layers,
 )
@@ -397,6 +398,8 @@ class StepRunner:
     ) -> Iteration:
         sizes = None if all(row.is_decode for row in rows) else self._sizes
         batch = pack_rows(rows, self._decoder.numerics.attention)
+        if self._decoder.adapters:
+            batch = replace(batch, adapters=row_adapters(rows))
         return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange)
 
 

@@ -11,14 +11,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from dunlin.effects import Address, Message
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
+from dunlin.engine.decoder.lora.loading import load_adapters
 from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.weights import TORCH_DTYPES
 from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner
@@ -182,7 +186,13 @@ def keep_freed_memory() -> None:
 def _load(options: EngineOptions, safepoint: Callable[[], None]) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
     chosen = _numerics(options)
-    return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+    loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+    wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
+    adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype])
+    if adapters:
+        size = f"{adapters.size_bytes / (1 << 20):.1f} MiB beside the weights"
+        print(f"dunlin engine {options.name}: LoRA adapters: {len(wanted)}, {size}", file=sys.stderr, flush=True)
+    return replace(loaded, decoder=loaded.decoder.with_adapters(adapters))
 
 
 def _numerics(options: EngineOptions) -> numerics.Numerics:
@@ -275,4 +285,5 @@ def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineR
         agent=agent,
         arena=loaded.arena.identity,
         model_layers=config.layers,
+        adapters=tuple(loaded.decoder.adapters.numbers),
     )

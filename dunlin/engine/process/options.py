@@ -40,6 +40,8 @@ class EngineOptions:
     node: str = ""
     """The node's name in the cluster: engines write into the memory of those with the same one."""
     standby: bool = False
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters, each as DIGEST=DIR: one whose files have another digest by now is refused."""
 
     @property
     def fds(self) -> tuple[int, int, int]:
@@ -50,6 +52,7 @@ class EngineOptions:
         """The command line that starts the engine."""
         flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in _TYPES]
         flags += [f"--{name}" for name in _SWITCHES if getattr(self, name)]
+        flags += [f"--adapter={each}" for each in self.adapters]
         return [sys.executable, "-m", module, *flags]
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -84,4 +87,6 @@ def parse_options(arguments: list[str]) -> EngineOptions:
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=True, choices=choices)
     for name in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true")
-    return EngineOptions(**vars(parser.parse_args(arguments)))
+    parser.add_argument("--adapter", dest="adapters", action="append", default=[], metavar="DIGEST=DIR")
+    given = vars(parser.parse_args(arguments))
+    return EngineOptions(**{**given, "adapters": tuple(given["adapters"])})

@@ -198,6 +198,7 @@ class RequestGateway:
             ttft_objective_s=seeded.ttft_objective_s,
             tpot_objective_s=seeded.tpot_objective_s,
             scored=retry.resume_scored,
+            adapter=seeded.adapter,
         )
 
 

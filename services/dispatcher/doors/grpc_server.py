@@ -84,7 +84,10 @@ class GrpcDoor:
         preprocessed = await self._read(data)
         call.operation = CHAT if preprocessed.is_chat else COMPLETION
         settings = self._authenticator.settings_of(preprocessed.request.settings, call.tenant or None)
-        call.set_request(self._gateway.model.name, settings)
+        model, named = self._gateway.model, preprocessed.request.model
+        call.set_request(named or model.name, settings)
+        if why := model.why_unknown(named):
+            raise DoorError(RejectionCode.NOT_FOUND, why, "model")
         preprocessed.raise_if_refused()
         tokens = preprocessed.prompts[0]
         call.prompt_tokens = len(tokens)
@@ -105,12 +108,11 @@ class GrpcDoor:
             return CancelReply(await self._gateway.cancel(request.request, tenant))
 
     async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
-        """The served model, its limits, and the monitor's endpoint."""
+        """The served model, its limits and adapters, and the monitor's endpoint."""
         async with self.recorded(INFO, context):
-            model = self._gateway.model
-            return InfoReply(
-                model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
-            )
+            model, endpoint = self._gateway.model, self._monitor_endpoint()
+            limits = model.max_positions, model.vocabulary
+            return InfoReply(model.name, *limits, dunlin.__version__, endpoint, tuple(model.adapters))
 
     def _tenant(self, context: "Context") -> str | None:
         return self._authenticator.authenticate(_authorization(_metadata(context)))

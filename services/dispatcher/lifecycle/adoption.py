@@ -67,7 +67,8 @@ class RequestAdoption:
     def query_instances(self, request: Request) -> list[Effect]:
         """Ask every connected instance whether it runs the request; instances that join meanwhile are asked then."""
         submit, length = request.submit, len(request.tokens)
-        chain = prefix_hash.chain_of(prefix_hash.chain_root(submit.tenant, ""), request.tokens, length)
+        start = prefix_hash.chain_root(submit.tenant, "", adapter=submit.adapter)
+        chain = prefix_hash.chain_of(start, request.tokens, length)
         adopt = Adopt(
             request.number,
             request.attempt,

@@ -138,9 +138,10 @@ class AttemptEvents:
         request.group_refused = request.group != 0
         self._completion.requeue_refused(request, message.reason.name)
         self._migrations.on_refused(request, sender)
-        if request.group and message.reason is not Refusal.INVALID:
+        request.lacks_adapter |= message.reason is Refusal.NO_ADAPTER
+        if request.group and message.reason not in (Refusal.INVALID, Refusal.NO_ADAPTER):
             return []  # its group has no room, or is another by now; other requests may find room at the leader
-        if message.reason is Refusal.TOO_LONG:
+        if message.reason in (Refusal.TOO_LONG, Refusal.NO_ADAPTER):
             request.excluded_instances.append(sender)
             return []
         if message.reason is Refusal.INVALID:

@@ -113,6 +113,7 @@ class RequestPlacer:
             lost_s=lost_s,
             group=group,
             scored=request.scored,
+            adapter=submit.adapter,
         )
         return Send(instance, place)
 

@@ -122,7 +122,7 @@ class PrefixAffinity:
 
     def _marks(self, request: Request, tokens: int) -> list[tuple[int, bytes]]:
         # All instances of a dispatcher serve the same weights: their digest need not be part of the hash.
-        start = chain_root(request.submit.tenant, "")
+        start = chain_root(request.submit.tenant, "", adapter=request.submit.adapter)
         return [
             (depth, request.prefix_chains.chain_at(start, request.tokens, depth)) for depth in prefix_depths(tokens)
         ]

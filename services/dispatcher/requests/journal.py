@@ -66,7 +66,8 @@ class Request:
 
     Attempts: `attempt` counts dispatches; `instance` has the current one; `awaits_first_token`: no token of it has
     come. `lost_in_a_row` attempts were lost with their instance since the last token. `last_outcome` (instance, what
-    happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence.
+    happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence, or
+    have not its adapter (`lacks_adapter`: one of them said so).
     `suspicion`: see `Returned`. `migration_source` is (instance, attempt) of an older attempt that still holds the KV
     until the migration's target accepts. `first_dispatch_s` is the time of the first dispatch here, `token_s` that of
     the last token.
@@ -105,6 +106,7 @@ class Request:
     last_outcome: tuple[str, str] | None = None
     migration_source: tuple[Address, int] | None = None
     excluded_instances: list[Address] = field(default_factory=list)
+    lacks_adapter: bool = False
     prefix_chains: PrefixChain = field(default_factory=PrefixChain)
     reader_absence: int = 0
     adopted_elsewhere: int = 0

@@ -289,6 +289,7 @@ class GuestSteps:
             asked.stop_ids,
             starts,
             lengths,
+            adapter=asked.adapter,
         )
 
     def _resize(self, asked: OpenGuest | GrowGuest, guest: Guest) -> Send:

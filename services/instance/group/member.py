@@ -168,6 +168,7 @@ class GroupMember:
             ready.max_positions,
             ready.weights_digest,
             ready.kv_dtype,
+            ready.adapters,
         )
         self._steps.on_place(leader, self._place(ready, joined), ready)
         return [Send(leader, self._said)]

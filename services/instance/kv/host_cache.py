@@ -172,9 +172,9 @@ class HostCacheClient:
     def chain_hash(self, sequence: Sequence, stop: int) -> bytes:
         """The name of its first `stop` tokens."""
         assert self._ready is not None
-        return sequence.chains.chain_at(
-            prefix_hash.chain_root(sequence.place.tenant, self._ready.weights_digest), sequence.tokens, stop
-        )
+        place = sequence.place
+        start = prefix_hash.chain_root(place.tenant, self._ready.weights_digest, adapter=place.adapter)
+        return sequence.chains.chain_at(start, sequence.tokens, stop)
 
     def reserve_region(
         self, sequence: Sequence, stop: int, purpose: TransferPurpose, priority: Priority, why: Why | None

@@ -230,7 +230,8 @@ class KvCache:
 
     def _chain_start(self, sequence: Sequence) -> bytes:
         # No RoPE name: no text is taken that is so long that the frequencies would change (`RopeConfig`).
-        return chain_root(sequence.place.tenant, self._weights_digest or "")
+        place = sequence.place
+        return chain_root(place.tenant, self._weights_digest or "", adapter=place.adapter)
 
     def _chain_of(self, sequence: Sequence) -> ChainOf:
         start = self._chain_start(sequence)

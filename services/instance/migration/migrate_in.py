@@ -227,7 +227,7 @@ class MigrateIn:
         ready = self._target_state().ready
         if ready is None:
             return None
-        start = prefix_hash.chain_root(place.tenant, ready.weights_digest)
+        start = prefix_hash.chain_root(place.tenant, ready.weights_digest, adapter=place.adapter)
         if migration.filled and not prefix_hash.has_prefix(start, place.tokens, migration.filled, migration.chain):
             self.stale_total += 1
             migration.filled = 0  # the KV there is of other tokens, or of more tokens than the dispatcher has

@@ -89,7 +89,8 @@ class SequenceLifecycle:
             place.stop_ids,
             i64([first for first, _ in extents]),
             i64([length for _, length in extents]),
-            sequence.scored,
+            scored=sequence.scored,
+            adapter=place.adapter,
         )
         return Send(self._engine, opened)
 

@@ -77,7 +77,7 @@ def request_digest(tokens: I32, settings: RequestSettings, choice: int, requests
     """
     decisive = asdict(replace(settings, timeout_s=None))
     del decisive["ttft_objective_s"], decisive["tpot_objective_s"]
-    for part, names in ((decisive, ("bad_words",)), (decisive["sampling"], _LATER_SAMPLING)):
+    for part, names in ((decisive, ("bad_words", "adapter")), (decisive["sampling"], _LATER_SAMPLING)):
         for name in names:  # a dispatcher of an earlier version knows them not
             if not part[name]:
                 del part[name]

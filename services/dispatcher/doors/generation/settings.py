@@ -39,7 +39,8 @@ GREEDY_BELOW = 1e-5
 class RequestSettings:
     """A request's checked settings. `seed` None: the gateway draws one. `max_tokens` None: what the context leaves.
 
-    `ttft_objective_s` and `tpot_objective_s` None: the tenant's, or the cluster's.
+    `ttft_objective_s` and `tpot_objective_s` None: the tenant's, or the cluster's. `adapter` is the digest of the LoRA
+    adapter that the request's `model` names; "": of none.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -54,6 +55,7 @@ class RequestSettings:
     ttft_objective_s: float | None = None
     tpot_objective_s: float | None = None
     bad_words: tuple[str, ...] = ()
+    adapter: str = ""
 
 
 def parse_settings(values: Mapping[str, Any], grammar: Grammar | None = None) -> RequestSettings:

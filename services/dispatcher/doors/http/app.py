@@ -184,22 +184,24 @@ class HttpDoor:
         return await read_body(request, kind, self._gateway, self._config.max_body_bytes, self._config.body_timeout_s)
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [self._model_object()]})
+        return web.json_response({"object": "list", "data": list(map(self._model_object, self._gateway.model.names))})
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        if name != self._gateway.model.name:
-            raise not_found(f"the model {name!r} does not exist here", "model", "model_not_found")
-        return web.json_response(self._model_object())
+        if why := self._gateway.model.why_unknown(name):
+            raise not_found(why, "model", "model_not_found")
+        return web.json_response(self._model_object(name))
 
-    def _model_object(self) -> dict[str, Any]:
+    def _model_object(self, name: str) -> dict[str, Any]:
+        """The model, or an adapter, whose `parent` is the model."""
         model = self._gateway.model
         return {
-            "id": model.name,
+            "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "dunlin",
             "max_model_len": model.max_positions,
+            **({} if name == model.name else {"parent": model.name}),
         }
 
     async def _health(self, request: web.Request) -> web.Response:

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.limits import brief_repr
 from dunlin.messages.types import I32, FinishReason
 from services.dispatcher.doors.calls import DoorCall
 from services.dispatcher.doors.gateway import CallPart, RequestGateway
@@ -98,8 +97,8 @@ class OpenAICall:
         most = None if tools is None or tools.is_parallel else 1
         parsers = [] if kind is None else [ToolCallParser(kind, stream.request, most) for stream in streams]
         named = tools is not None and bool(tools.named)
-        logprobs = self.request.settings.sampling.logprobs
-        made = streams[0].request, self._created, model.name, model.tokenizer, logprobs
+        name = self.request.model or model.name
+        made = streams[0].request, self._created, name, model.tokenizer, self.request.settings.sampling.logprobs
         asked = self.request
         prompts = AnsweredPrompts(self._prompts, asked.choices, asked.echo, asked.prompt_best, model.tokenizer)
         return self._kind(*made, parsers, named, prompts if prompts.are_shown else None)
@@ -141,10 +140,8 @@ class OpenAICall:
         return generated + scored + (sum(map(len, self._prompts)) if self.request.echo else 0)
 
     def _check_model(self) -> None:
-        name = self.request.model
-        if name is not None and name != self._gateway.model.name:
-            text = f"the model {brief_repr(name)} does not exist here; {self._gateway.model.name!r} is served"
-            raise not_found(text, "model", "model_not_found")
+        if why := self._gateway.model.why_unknown(self.request.model):
+            raise not_found(why, "model", "model_not_found")
 
     async def _collect(self, index: int, stream: ResponseStream) -> OutputPiece:
         whole = OutputPiece()

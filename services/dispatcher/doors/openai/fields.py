@@ -107,7 +107,7 @@ _OWN_TEMPLATE = "the model's own chat template is used, as it is"
 _NO_TRANSFER = "the cluster moves KV by itself"
 
 _BOTH: dict[str, RequestField] = {
-    "model": _honoured("must name the model that is served, if it is given", STRING),
+    "model": _honoured("must name the model that is served, or one of its adapters, if it is given", STRING),
     "frequency_penalty": _setting("frequency_penalty", "counts generated tokens"),
     "logit_bias": _setting("logit_bias", "added to the logits; every id must be in the model's vocabulary"),
     "n": _honoured(

@@ -17,7 +17,7 @@ def openapi_document() -> Json:
         "openapi": "3.1.0",
         "info": {"title": "dunlin", "version": dunlin.__version__, "license": {"name": "Apache-2.0"}},
         "paths": {
-            "/v1/models": {"get": _get("The model that is served.", "models")},
+            "/v1/models": {"get": _get("The model that is served, and its adapters.", "models")},
             "/v1/models/{model}": {"get": _get("One model.", "model", _path("model"), 404)},
             "/v1/completions": {"post": _post("Continue a text.", "CompletionRequest", "completion")},
             "/v1/chat/completions": {"post": _post("Answer a conversation.", "ChatRequest", "chat completion")},

@@ -102,6 +102,7 @@ def _model(given: argparse.Namespace) -> ServedModel:
         tokenizer=load_tokenizer(given.folder),
         template=load_chat_template(given.folder),
         folder=given.folder,
+        adapters={name: digest for digest, _, name in (each.partition("=") for each in given.adapters)},
     )
 
 
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--max-positions", type=int, required=True)
     made.add_argument("--vocabulary", type=int, required=True)
     made.add_argument("--eos-ids", type=int, nargs="*", required=True)
+    made.add_argument("--adapter", dest="adapters", action="append", default=[], metavar="DIGEST=NAME")
     return made
 
 

@@ -44,7 +44,7 @@ def parse_generate(data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
     resumed = request.resume_request, request.resume_tokens, request.resume_scored
     retry = parse_retry_identity(request.idempotency_key, *resumed)
     field = "" if asked is None else asked.name
-    return ParsedRequest((_prompt_of(request),), settings, grammar_field=field), retry
+    return ParsedRequest((_prompt_of(request),), settings, request.model or None, grammar_field=field), retry
 
 
 def _grammar_of(asked: StructuredOutput) -> AskedGrammar:

@@ -120,6 +120,7 @@ class HelperProcess:
             *("--folder", str(model.folder), "--name", model.name),
             *("--max-positions", str(model.max_positions), "--vocabulary", str(model.vocabulary)),
             *("--eos-ids", *map(str, model.eos_ids)),
+            *(f"--adapter={digest}={name}" for name, digest in model.adapters.items()),
         ]
 
     def _on_child_lost(self, size: int, error: Exception) -> DoorError:

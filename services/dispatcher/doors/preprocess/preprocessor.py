@@ -68,9 +68,10 @@ class Preprocessor:
         parsed, retry = _parse(kind, data)
         is_chat = isinstance(parsed.prompts[0], tuple | Conversation)
         request = replace(parsed, prompts=(), tools=_without_functions(parsed.tools))
-        if parsed.model not in (None, self._model.name):
+        if self._model.why_unknown(parsed.model):
             return Preprocessed(request, (), retry, is_chat)
-        request = replace(request, settings=self._prompts.with_bad_tokens(request.settings))
+        settings = replace(request.settings, adapter=self._model.adapter_of(parsed.model))
+        request = replace(request, settings=self._prompts.with_bad_tokens(settings))
         if parsed.tools is not None:
             request = self._with_call_grammar(request, parsed.tools)
         try:

@@ -78,6 +78,7 @@ class GuestRequests:
             place.stop_ids,
             sequence.valid,
             why,
+            place.adapter,
         )
         self._note(spread, member, SlotRequest(spread.number, more, tells_text=True))
         return Send(self._roster.address(member), opened)

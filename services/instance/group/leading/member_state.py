@@ -46,8 +46,12 @@ class MemberState:
         return other.ready is not None and self.reaches.get(other.index) == other.ready.agent
 
     def fits(self, other: "MemberState") -> bool:
-        """Whether both compute the same model in the same precision, and each can reach the other's engine."""
+        """Whether both compute the same model in the same precision with the same adapters, and each can reach the
+        other's engine.
+        """
         one, two = self.ready, other.ready
         if one is None or two is None or (one.weights_digest, one.kv_dtype) != (two.weights_digest, two.kv_dtype):
+            return False
+        if sorted(one.adapters) != sorted(two.adapters):
             return False
         return self.can_reach(other) and other.can_reach(self)

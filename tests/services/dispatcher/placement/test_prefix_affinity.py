@@ -14,8 +14,8 @@ PROMPT = [7 * token % 90 for token in range(100)]
 BIG = {"capacity_slots": 10_000, "free_slots": 10_000, "max_positions": 10_000}
 
 
-def request(tokens: list[int], tenant: str = "") -> Request:
-    return Journal().add(client("c"), submit(tokens, tenant=tenant), 0.0)
+def request(tokens: list[int], tenant: str = "", adapter: str = "") -> Request:
+    return Journal().add(client("c"), submit(tokens, tenant=tenant, adapter=adapter), 0.0)
 
 
 def held(affinity: PrefixAffinity, request: Request, *instances: Address) -> list[int]:
@@ -53,6 +53,12 @@ def test_what_was_computed_is_held_up_to_a_remembered_depth() -> None:
     assert held(affinity, longer, A, B) == [96, 0]
     assert held(affinity, other, A, B) == [0, 0]
     assert held(affinity, request(PROMPT[:32]), A) == [16], "the last token does not count"
+
+
+def test_another_adapter_has_nothing_there() -> None:
+    affinity = PrefixAffinity()
+    affinity.on_computed(request(PROMPT, adapter="aa"), A, 1000)
+    assert [held(affinity, request(PROMPT, adapter=each), A) for each in ("aa", "bb", "")] == [[96], [0], [0]]
 
 
 def test_another_tenant_has_nothing_there() -> None:

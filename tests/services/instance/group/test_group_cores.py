@@ -2,8 +2,8 @@
 
 import pytest
 
-from dunlin.messages.dispatch import Continued, Returned
-from dunlin.messages.engine import Step
+from dunlin.messages.dispatch import Continued, Refusal, Refused, Returned
+from dunlin.messages.engine import Open, Step
 from dunlin.messages.types import GroupKind
 from tests.services.instance.group.group_bench import GroupBench
 
@@ -47,6 +47,25 @@ def test_several_long_prompts_and_the_members_own_requests_run_at_once() -> None
     assert all(attempt.tokens == attempt.expected for attempt in (*own, *long))
     bench.run(2.0)
     bench.check_empty()
+
+
+def test_every_member_opens_a_long_request_with_its_adapter() -> None:
+    adapters = ("aa", "bb")
+    bench = GroupBench(3, slots=128, engine={"adapters": adapters})
+    attempts = [bench.place(request, 90, adapter=each) for request, each in enumerate(("", *adapters), 1)]
+    bench.run(6.0)
+    assert all(attempt.tokens == attempt.expected for attempt in attempts)
+    opened = [message for *_, message in bench.world.sent if isinstance(message, Open)]
+    assert {(message.tokens[0], message.adapter) for message in opened} == {(1, ""), (2, "aa"), (3, "bb")}
+    assert len(opened) > len(attempts)
+
+
+def test_a_leader_without_the_adapter_refuses() -> None:
+    bench = GroupBench(3, slots=128, engine={"adapters": ("aa",)})
+    attempt = bench.place(1, 150, adapter="bb")
+    bench.run(1.0)
+    (refused,) = [message for message in attempt.heard if isinstance(message, Refused)]
+    assert refused.reason is Refusal.NO_ADAPTER
 
 
 @pytest.mark.parametrize("at", [0, 1])

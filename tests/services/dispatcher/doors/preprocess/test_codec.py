@@ -20,7 +20,7 @@ CONSTRAINTS = GRAMMAR, 5, i32([7, 8]), i32([9, 10, 11]), i32([2, 3])
 SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]), *CONSTRAINTS, 4)
 STOPS = ("\n", "\U0001f600 \x00")
 SETTINGS = RequestSettings(
-    SAMPLING, -9, 12, STOPS, i32([6]), True, 1.5, RequestClass.BATCH, "acme", 0.5, 0.05, ("bad", "worse")
+    SAMPLING, -9, 12, STOPS, i32([6]), True, 1.5, RequestClass.BATCH, "acme", 0.5, 0.05, ("bad", "worse"), "ada"
 )
 REQUEST = ParsedRequest(
     (), SETTINGS, "m", 3, True, True, True, "guided_regex", ToolUse((), True, "f", False), True, True, 5

@@ -25,6 +25,7 @@ from tests.services.dispatcher.running_doors import model
 
 LANE = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=1_000, nice=0, within_s=60.0)
 ALL_LARGE = PreprocessLimits(inline_bytes=0, lanes=(LANE,))
+ADAPTERS = {"terse": "aa", "kind one": "bb"}
 BODIES: list[tuple[BodyKind, bytes]] = [
     (
         BodyKind.COMPLETION,
@@ -32,6 +33,8 @@ BODIES: list[tuple[BodyKind, bytes]] = [
     ),
     (BodyKind.COMPLETION, b'{"prompt": [[1, 2, 3], "and a text"], "stream": true, "model": "builtin:tiny"}'),
     (BodyKind.COMPLETION, b'{"prompt": "x", "model": "another"}'),
+    (BodyKind.CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "model": "terse"}'),
+    (BodyKind.GENERATE, encode(GenerateRequest(prompt="Once", model="kind one"))),
     (BodyKind.CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}'),
     (BodyKind.GENERATE, encode(GenerateRequest(prompt="Once", stop=("x",), idempotency_key="k"))),
     (BodyKind.GENERATE, encode(GenerateRequest(messages=(ChatMessage("user", "Hi"),), temperature=0.5))),
@@ -56,7 +59,7 @@ WRONG: list[tuple[BodyKind, bytes]] = [
 
 def with_pool(test: Callable[[PreprocessPool], Awaitable[None]], limits: PreprocessLimits = ALL_LARGE) -> None:
     async def run() -> None:
-        served = model()
+        served = model(adapters=ADAPTERS)
         pool = PreprocessPool(served, PromptEncoder(served), limits)
         try:
             async with asyncio.timeout(300):
@@ -84,7 +87,7 @@ def comparable(result: Preprocessed | InvalidField | DoorError) -> Any:
 
 
 def test_a_helper_process_answers_what_this_one_would() -> None:
-    served = model()
+    served = model(adapters=ADAPTERS)
     here = Preprocessor(served, PromptEncoder(served))
 
     async def test(pool: PreprocessPool) -> None:

@@ -1,0 +1,1 @@
+"""LoRA adapters in the engine: their matrices, and what they add to a layer's products."""
