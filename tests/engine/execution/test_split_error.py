@@ -83,6 +83,10 @@ class _RecordingPass:
     def done(self) -> bool:
         return self._started.done
 
+    @property
+    def size_bytes(self) -> int:
+        return self._started.size_bytes
+
     def advance(self) -> bool:
         return self._started.advance()
 
