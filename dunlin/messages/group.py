@@ -221,8 +221,9 @@ class OpenGuest:
     """Open a sequence of the leader's, and set `slots` token slots aside for what will lie here of it.
 
     `sequence` is its number at all members' engines. The other fields are `Open`'s and `Place`'s. KV of its first
-    `elsewhere_tokens` tokens lies here or at other members. A guest that is open is opened anew, with other tokens:
-    what lies here of those stays, and what was written here after them is void.
+    `elsewhere_tokens` tokens lies here or at other members: tokens `[held_start[i], held_stop[i])` here, in order. A
+    guest that is open is opened anew, with other tokens: what is held stays, and all else that was written here is
+    void.
     """
 
     group: int = number(1)
@@ -240,6 +241,8 @@ class OpenGuest:
     elsewhere_tokens: int = number(13, default=0)
     why: Why | None = number(14, default=None)
     adapter: str = number(17, default="")
+    held_start: I64 = number(18, default_factory=i64)
+    held_stop: I64 = number(19, default_factory=i64)
 
 
 @message(command=15, event=15)

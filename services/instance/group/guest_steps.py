@@ -260,7 +260,7 @@ class GuestSteps:
                 self.guests.close(guest)
             return [answer]
         guest.opened = asked
-        self.guests.unbind(guest, asked.elsewhere_tokens)
+        self.guests.unbind_all_but(guest, zip(asked.held_start, asked.held_stop, strict=True))
         closed = [] if known is None else [Send(self._engine, Close(guest.number))]
         return [*closed, Send(self._engine, self._opened(asked, guest)), answer]
 
@@ -269,6 +269,8 @@ class GuestSteps:
         most = min(asked.prompt_tokens + asked.max_tokens, self._max_positions)
         if not asked.elsewhere_tokens <= len(asked.tokens) or not 0 < len(asked.tokens) < most:
             return f"{len(asked.tokens)} tokens of at most {most}, {asked.elsewhere_tokens} with KV"
+        if not _are_in_order(asked.held_start, asked.held_stop, asked.elsewhere_tokens):
+            return f"tokens held here that are not in order, or beyond {asked.elsewhere_tokens}"
         return f"{MAX_GUESTS} guests are open" if known is None and len(self.guests) >= MAX_GUESTS else ""
 
     def _opened(self, asked: OpenGuest, guest: Guest) -> Open:
@@ -314,3 +316,15 @@ class GuestSteps:
         opened = asked if isinstance(asked, OpenGuest) else guest.opened if guest is not None else None
         of_whom = () if opened is None else (opened.dispatcher, opened.request, opened.attempt)
         return Send(self._leader, GuestRefused(asked.group, asked.sequence, available, why, *of_whom))
+
+
+def _are_in_order(starts: I64, stops: I64, end: int) -> bool:
+    """Whether these are spans of tokens before `end` that do not overlap, in order."""
+    if len(starts) != len(stops):
+        return False
+    at = 0
+    for start, stop in zip(starts, stops, strict=True):
+        if not at <= start < stop <= end:
+            return False
+        at = stop
+    return True

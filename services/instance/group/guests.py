@@ -4,7 +4,7 @@ Slots are set aside in bulk and bound to positions when a step writes those; wha
 Set-aside slots count as reserved, bound ones as owned. Knows no step and no engine.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dunlin.messages.group import OpenGuest
@@ -13,6 +13,8 @@ from services.instance.kv.residency import Extent, SlotUse, Span
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 
 MAX_GUESTS = 256
+_END = 1 << 62
+"""After all positions."""
 
 
 class SpareSlots:
@@ -126,15 +128,22 @@ class GuestTable:
         bound = self.bound(guest)
         self._cache.slot_table.move_span(guest.spare, bound, bound + stop - start, guest, start, SlotUse.OWNED)
 
-    def unbind(self, guest: Guest, position: int) -> None:
-        """Unbind all positions from `position` on: their slots are spare again."""
+    def unbind(self, guest: Guest, position: int, end: int = _END) -> None:
+        """Unbind all positions from `position` on, and before `end`: their slots are spare again."""
         if not self.bound(guest) or self._cache.slot_table.residency(guest).stop <= position:
             return
-        for first, stop in reversed(self.spans(guest)):
-            start = max(first, position)
+        for first, last in reversed(self.spans(guest)):
+            start, stop = max(first, position), min(last, end)
             if start < stop:
                 at = self.bound(guest) - (stop - start)
                 self._cache.slot_table.move_span(guest, start, stop, guest.spare, at, SlotUse.RESERVED)
+
+    def unbind_all_but(self, guest: Guest, held: Iterable[Span]) -> None:
+        """Unbind all positions outside of the spans, which are in order: their slots are spare again."""
+        at = 0
+        for start, stop in [*held, (_END, _END)]:
+            self.unbind(guest, at, start)
+            at = stop
 
     def spare_extents(self, guest: Guest, count: int) -> list[Extent]:
         """The last `count` spare slots, which stay spare. Raises ValueError or KeyError if there are fewer."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dunlin.effects import Effect, Send
 from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
-from dunlin.messages.types import RejectedOption, Why, i32
+from dunlin.messages.types import RejectedOption, Why, i32, i64
 from dunlin.policies.elastic import MemberRoom
 from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.leading.spread import GuestState, SpreadSequence
+from services.instance.group.leading.spread import GuestState, SpreadSequence, cut_off
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class GuestRequests:
         guest = spread.guests.setdefault(member, GuestState())
         guest.knows_text = True
         sequence, place = spread.sequence, spread.sequence.place
+        held = cut_off(spread.held(member), sequence.valid)
         opened = OpenGuest(
             self._roster.group,
             spread.number,
@@ -79,6 +80,8 @@ class GuestRequests:
             sequence.valid,
             why,
             place.adapter,
+            i64(block.start for block in held),
+            i64(block.stop for block in held),
         )
         self._note(spread, member, SlotRequest(spread.number, more, tells_text=True))
         return Send(self._roster.address(member), opened)

@@ -183,11 +183,15 @@ class SpreadSequence:
         self.blocks, self.copies = cut_off(self.blocks, sequence.valid), cut_off(self.copies, sequence.valid)
         self._count_tokens()
 
+    def held(self, member: int) -> list[Block]:
+        """What lies at the member, or is being computed for it, in order; blocks and copies."""
+        return merged(each for each in (*self.blocks, *self.copies) if each.member == member)
+
     def _count_tokens(self) -> None:
+        """Count what lies at the members. One that has more than counts is told before it masters a row."""
         for member, guest in self.guests.items():
-            guest.tokens = 0
-            for block in merged(each for each in (*self.blocks, *self.copies) if each.member == member):
-                guest.tokens += block.stop - block.start
+            before, guest.tokens = guest.tokens, sum(block.stop - block.start for block in self.held(member))
+            guest.knows_text = guest.knows_text and guest.tokens == before
 
     def lose(self, member: int) -> bool:
         """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to.

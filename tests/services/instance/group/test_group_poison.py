@@ -34,7 +34,7 @@ def bitten(*, first: int, ring: bool = False, hangs: bool = False) -> tuple[Grou
     return bench, attempts, lost
 
 
-@pytest.mark.parametrize(("first", "ring"), [(0, False), (0, True), (60, False), (60, True), (120, False)])
+@pytest.mark.parametrize(("first", "ring"), [(0, False), (0, True), (60, False), (60, True), (119, True), (120, False)])
 def test_it_stops_and_the_others_hear_nothing_of_it(first: int, ring: bool) -> None:
     bench, attempts, lost = bitten(first=first, ring=ring)
     (poisoned,) = [each for each in attempts[POISON].heard if isinstance(each, Poisoned)]

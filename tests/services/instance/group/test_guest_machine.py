@@ -94,10 +94,13 @@ class GuestMachine(RuleBasedStateMachine):
         return self.generation << 8 | number
 
     @precondition(lambda self: self.may_ask)
-    @rule(number=NUMBERS, slots=st.integers(0, 200), elsewhere=st.integers(0, TOKENS))
-    def open(self, number: int, slots: int, elsewhere: int) -> None:
+    @rule(number=NUMBERS, slots=st.integers(0, 200), ends=st.lists(st.integers(0, TOKENS), max_size=5, unique=True))
+    def open(self, number: int, slots: int, ends: list[int]) -> None:
         self.asked_guests += 1
-        self.give(LEADER, open_guest(slots, TOKENS, self.number(number), elsewhere_tokens=elsewhere))
+        ends = sorted(ends)
+        held = {"held_start": i64(ends[0:-1:2]), "held_stop": i64(ends[1::2])}
+        elsewhere = ends[-1] if ends else 0
+        self.give(LEADER, open_guest(slots, TOKENS, self.number(number), elsewhere_tokens=elsewhere, **held))
 
     @precondition(lambda self: self.may_ask)
     @rule(number=NUMBERS, slots=st.integers(0, 250))
@@ -199,8 +202,8 @@ class GuestMachine(RuleBasedStateMachine):
             self.give(LEADER, JoinGroup(1, self.version, GROUP, 1))
         if self.has_leader and self.is_up:
             self.give(LEADER, MeetMembers(GROUP, (MemberEngine(2, Address("engine", "third"), b"a2"),)))
-            self.open(1, 120, 0)
-            self.open(2, 120, 0)
+            self.open(1, 120, [])
+            self.open(2, 120, [])
 
     # --- what holds ---
 

@@ -29,7 +29,7 @@ from dunlin.messages.group import (
     MembersMet,
 )
 from dunlin.messages.plan import GroupOrderDone, GroupOrderRefused
-from dunlin.messages.types import GroupKind, GroupRole, i32
+from dunlin.messages.types import GroupKind, GroupRole, i32, i64
 from tests.services.instance.bench import (
     ENGINE,
     MANAGER,
@@ -185,7 +185,8 @@ def test_a_guest_opened_anew_keeps_what_lies_here_of_its_tokens() -> None:
     direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 0)]))
     direct.give(ENGINE, answered(1))
     direct.give(LEADER, group_step(2, [(GUEST, 60, 90)], [(0, 0, 20, 0), (0, 50, 60, 2)]))
-    anew = open_guest(80, 101, prompt_tokens=100, elsewhere_tokens=70)
+    starts, stops = i64([20, 60]), i64([50, 70])
+    anew = open_guest(80, 101, prompt_tokens=100, elsewhere_tokens=70, held_start=starts, held_stop=stops)
     assert to_leader(direct.give(LEADER, anew)) == []  # not while a step computes it
     sends = direct.give(ENGINE, answered(2))
     assert [type(send.message) for send in sends if send.to == ENGINE] == [Close, Open]
@@ -193,3 +194,16 @@ def test_a_guest_opened_anew_keeps_what_lies_here_of_its_tokens() -> None:
     # 20 elsewhere, 30 here, 10 elsewhere, 10 of the second block; the other 20 are void
     assert (list(opened.extent_start), list(opened.extent_length)) == ([-1, 0, -1, 30], [20, 30, 10, 10])
     assert use(direct) == (SLOTS - 80, 40, 40)
+    anew = open_guest(80, 101, prompt_tokens=100, elsewhere_tokens=70, held_start=i64([30]), held_stop=i64([40]))
+    opened = only(Open, direct.give(LEADER, anew))
+    assert (list(opened.extent_start), list(opened.extent_length)) == ([-1, 10, -1], [30, 10, 30])
+    assert use(direct) == (SLOTS - 80, 70, 10)
+
+
+@pytest.mark.parametrize("held", [([30], [30]), ([40, 30], [50, 35]), ([60], [71]), ([30], [])])
+def test_a_guest_whose_held_tokens_are_not_in_order_is_not_opened(held: tuple[list[int], list[int]]) -> None:
+    starts, stops = map(i64, held)
+    (refused,) = to_leader(
+        member().give(LEADER, open_guest(80, elsewhere_tokens=70, held_start=starts, held_stop=stops))
+    )
+    assert type(refused) is GuestRefused

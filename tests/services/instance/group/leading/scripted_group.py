@@ -137,7 +137,8 @@ class ScriptedMember:
             guest = self.guests[message.sequence] = Guest(message, message.slots, [])
         assert not self.steps_with(message.sequence), "opened anew while steps name it"
         guest.slots, guest.opened, guest.text = message.slots, message, list(message.tokens)
-        guest.kv = {position: kv for position, kv in guest.kv.items() if position < message.elsewhere_tokens}
+        held = [range(*span) for span in zip(message.held_start, message.held_stop, strict=True)]
+        guest.kv = {position: kv for position, kv in guest.kv.items() if any(position in span for span in held)}
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
 
     def on_GrowGuest(self, message: GrowGuest) -> None:
