@@ -6,9 +6,10 @@ Decides nothing, and knows no slot.
 from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
-from dunlin.messages.group import GroupStepDone, number_in_group
+from dunlin.messages.group import GroupStepDone
 from dunlin.policies.elastic import Block
 from dunlin.policies.elastic_rings import RingChunk
+from services.instance.group.leading.numbers import GroupNumbers
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming
 
@@ -102,11 +103,11 @@ class Exchange:
 
 
 class ExchangeLedger:
-    """Owns the outstanding exchanges, in order. Numbers of one group are never used twice."""
+    """Owns the outstanding exchanges, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: GroupNumbers) -> None:
         self.outstanding: list[Exchange] = []
-        self._numbers = 0
+        self._numbers = numbers
 
     @property
     def has_room(self) -> bool:
@@ -120,8 +121,7 @@ class ExchangeLedger:
 
     def next_number(self, group: int) -> int:
         """The number of the next exchange."""
-        self._numbers += 1
-        return number_in_group(group, self._numbers)
+        return self._numbers.next(group)
 
     def answer(self, member: int, message: GroupStepDone) -> bool:
         """Note a member's answer; False: none is awaited."""

@@ -22,6 +22,7 @@ from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.led_group import LedGroup
+from services.instance.group.leading.numbers import LeaderNumbers
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import MemberRetry
@@ -60,6 +61,7 @@ class GroupLeader:
         self._streams: set[Address] = set()
         self._led: LedGroup | None = None
         self._rings = RingTotals()
+        self._numbers = LeaderNumbers()
 
     @property
     def led(self) -> LedGroup | None:
@@ -89,7 +91,7 @@ class GroupLeader:
         if not leads:
             return effects
         if self._led is None:
-            parts = (self._sequences, self._lifecycle, self._tokens, self._times, self._rings)
+            parts = (self._sequences, self._lifecycle, self._tokens, self._times, self._rings, self._numbers)
             self._led = LedGroup(self._own, self._config, self._streams, *parts)
         return effects + self._led.follow(manager, order)
 

@@ -17,7 +17,9 @@ from dunlin.messages.plan import GroupOrder
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.exchanges import ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.numbers import LeaderNumbers
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster, MemberRetry
@@ -45,13 +47,15 @@ class LedGroup:
         tokens: ExchangeTokens,
         times: Callable[[], StepTimes | None],
         rings: RingTotals,
+        numbers: LeaderNumbers,
     ) -> None:
-        self.spreads = spreads = SpreadTable()
+        self.spreads = spreads = SpreadTable(numbers.guests)
+        ledger = ExchangeLedger(numbers.exchanges)
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
         self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings)
-        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times, rings)
-        self.suspects = SpreadSuspects(lifecycle, spreads, self.steps.ledger)
+        self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times, rings, ledger)
+        self.suspects = SpreadSuspects(lifecycle, spreads, ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)
 

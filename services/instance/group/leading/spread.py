@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from dunlin.messages.group import number_in_group
 from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom
 from dunlin.policies.elastic_rings import RingChunk, RingPlan, merged
+from services.instance.group.leading.numbers import GroupNumbers
 from services.instance.sequence.table import Sequence as InstanceSequence
 from services.instance.sequence.table import SequenceState
 
@@ -243,9 +243,9 @@ def cut_off(blocks: Sequence[Block], stop: int) -> list[Block]:
 class SpreadTable:
     """Owns a group's sequences, by number. In order: see `SpreadSequence.turn`."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: GroupNumbers) -> None:
         self._by_number: dict[int, SpreadSequence] = {}
-        self._numbers = 0
+        self._numbers = numbers
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -255,8 +255,7 @@ class SpreadTable:
 
     def next_number(self, group: int) -> int:
         """A number that no other sequence of a group has, or had."""
-        self._numbers += 1
-        return number_in_group(group, self._numbers)
+        return self._numbers.next(group)
 
     def add(self, sequence: InstanceSequence) -> None:
         """A new one, which waits for slots."""

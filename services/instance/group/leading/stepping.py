@@ -52,8 +52,9 @@ class SpreadSteps:
         tokens: ExchangeTokens,
         times: Callable[[], StepTimes | None],
         rings: RingTotals,
+        ledger: ExchangeLedger,
     ) -> None:
-        self.ledger = ExchangeLedger()
+        self.ledger = ledger
         self._config = config
         self._lifecycle = lifecycle
         self._spreads = spreads

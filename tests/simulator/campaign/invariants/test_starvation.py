@@ -12,6 +12,7 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import OpenGuest
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass, SamplingParams, i32
+from services.instance.group.leading.numbers import GroupNumbers
 from services.instance.group.leading.spread import SpreadTable
 from simulator.campaign.invariants.starvation import StarvationWatcher
 from simulator.campaign.violation import Violation
@@ -151,7 +152,7 @@ def test_younger_chat_that_starts_before_a_risen_sequence_breaks_i12() -> None:
 def test_a_younger_request_of_a_group_that_starts_before_a_risen_one_breaks_i12() -> None:
     watched = Watched("instance")
     waiting, younger = watched.sequence(1), watched.sequence(2, RequestClass.INTERACTIVE)
-    spreads = SpreadTable()
+    spreads = SpreadTable(GroupNumbers())
     for sequence in (waiting, younger):
         spreads.add(sequence)
     watched.look()

@@ -4,6 +4,7 @@ from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone
 from dunlin.messages.types import f32, i32, i64
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
+from services.instance.group.leading.numbers import GroupNumbers
 from services.instance.sequence.wait_clock import StepTiming
 
 GROUP = 3
@@ -15,7 +16,7 @@ def done(step: int = 1, **fields: object) -> StepDone:
 
 def ledger(*members: set[int]) -> ExchangeLedger:
     """Exchanges without rows, each of these members."""
-    made = ExchangeLedger()
+    made = ExchangeLedger(GroupNumbers())
     for waiting in members:
         number = made.next_number(GROUP)
         made.outstanding.append(Exchange(number, [], StepTiming(number, 0.0, 0.0, 0.0), waiting))

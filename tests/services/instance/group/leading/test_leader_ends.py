@@ -15,6 +15,9 @@ from dunlin.messages.dispatch import (
 )
 from dunlin.messages.group import (
     CancelGroupSteps,
+    GroupStep,
+    OpenGuest,
+    group_of,
 )
 from dunlin.messages.plan import AskMembers, Drain, ReturnMembers
 from dunlin.messages.types import GroupKind, GroupRole
@@ -277,6 +280,25 @@ def test_another_order_returns_all_at_once(part: str) -> None:
     group.run(1.0)
     assert group.is_quiet
     assert group.leader.group == (GROUP + 1 if part == "other group" else 0)
+
+
+def test_a_group_that_is_led_anew_gets_new_numbers() -> None:
+    """A newer manager may form the group of that number again before it hears that its leader left it."""
+    group = ScriptedGroup(20, 20)
+    group.place(1, 30, max_tokens=4)
+    group.run(0.02)
+    group.order(ME, kind=GroupKind.LOCAL, part=GroupRole.LOCAL)
+    group.run(1.0)
+    group.order(*group.members)
+    attempt = group.place(2, 30, max_tokens=4)
+    group.run(3.0)
+    assert attempt.tokens == attempt.expected
+    for numbers in (
+        [step.exchange for step in heard(group, 1, GroupStep)],
+        [opened.sequence for opened in heard(group, 1, OpenGuest)],
+    ):
+        assert numbers == sorted(set(numbers))
+        assert {group_of(number) for number in numbers} == {GROUP}
 
 
 def test_refused_steps_are_sent_again_a_few_times() -> None:
