@@ -6,6 +6,7 @@ from dunlin.effects import Message
 from dunlin.messages.types import Why
 
 MEANINGS = {
+    "adapters": "LoRA adapters that the engine has loaded",
     "added_slots": "token slots that are free at the instances that are added",
     "asked_bytes": "bytes of the host tier that were asked for",
     "attempt": "number of this dispatch of the request, from 1",

@@ -33,6 +33,7 @@ def test_each_value_is_shown_with_its_source_and_another_default() -> None:
         'preset = "chunked" # default',
         'model = "builtin:tiny" # default',
         'model_name = "a \\"b\\" ü" # file.toml; default: ""',
+        "lora = [] # default",
     ]
 
 

@@ -80,11 +80,23 @@ def broken(released: Wire, now: Wire, renamed: Mapping[str, str] = RENAMED) -> l
     return [*_messages(released, now, renamed), *_enums(released, now, renamed), *_services(released, now, renamed)]
 
 
+def _is_given_up(name: str, released: Wire, now: Wire, renamed: Mapping[str, str]) -> bool:
+    """Whether every field that had the message has left its number reserved: it is unknown to this tree, like they."""
+    users = [
+        (now.messages.get(renamed.get(user.name, user.name)), field.number)
+        for user in released.messages.values()
+        for field in user.field
+        if field.type_name.rpartition(".")[2] == name
+    ]
+    return len(users) > 0 and all(user is not None and number in _reserved(user) for user, number in users)
+
+
 def _messages(released: Wire, now: Wire, renamed: Mapping[str, str]) -> Iterator[str]:
     for name, old in released.messages.items():
         new = now.messages.get(renamed.get(name, name))
         if new is None:
-            yield f"{name}: the message is gone"
+            if not _is_given_up(name, released, now, renamed):
+                yield f"{name}: the message is gone"
             continue
         fields = {field.number: field for field in new.field}
         for number in fields.keys() & _reserved(old):

@@ -83,6 +83,13 @@ def remove_a_message(file: FileDescriptorProto) -> None:
     file.message_type.remove(FieldsOf(file, "Ended").descriptor)
 
 
+def give_up_a_message(file: FileDescriptorProto) -> None:
+    remove_a_message(file)
+    event = FieldsOf(file, "DispatchEvent")
+    number = event.remove("ended")
+    event.descriptor.reserved_range.add(start=number, end=number + 1)
+
+
 def unstream(file: FileDescriptorProto) -> None:
     file.service[0].method[0].client_streaming = False
 
@@ -102,7 +109,11 @@ def change(by: Change) -> list[str]:
     return broken(Wire.of([dispatch_file()]), Wire.of([changed]))
 
 
-@pytest.mark.parametrize("by", [lambda file: None, add, reserve], ids=["nothing", "additions", "a reserved number"])
+@pytest.mark.parametrize(
+    "by",
+    [lambda file: None, add, reserve, give_up_a_message],
+    ids=["nothing", "additions", "a reserved number", "a message whose fields are reserved"],
+)
 def test_what_the_last_release_understands_is_no_complaint(by: Change) -> None:
     assert change(by) == []
 

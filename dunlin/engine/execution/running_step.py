@@ -54,7 +54,7 @@ class RunningStep:
         self._exchange = exchange
         self.own_rooms = own_rooms
         self._is_cut_short = False
-        self._scorer = scorer
+        self._scorer = scorer if any(row.state.unscored(row.start, row.stop) for row in rows) else None
         self._scoring: PromptScoring | None = None
         self._stops: dict[int, int] = {}
         self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)

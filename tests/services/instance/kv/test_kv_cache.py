@@ -254,7 +254,7 @@ def test_thousands_of_operations_read_nothing_foreign(seed: int) -> None:
 
 
 def test_the_campaign_sees_a_tenant_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_cache, "chain_root", lambda tenant, digest: b"all")
+    monkeypatch.setattr(kv_cache, "chain_root", lambda tenant, digest, adapter: b"all")
     with pytest.raises(ForeignRead):
         tenant_isolation.run(20_000, 300, 1)
 
