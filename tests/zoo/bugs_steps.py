@@ -190,7 +190,7 @@ BUGS = (
         ANY,
         (skip(StepLedger.discard, list, called_by=SequenceLifecycle.preempt),),
         restless=True,
-        seed=60504,
+        seed=60500,
     ),
     Bug(
         "parked-row-of-the-dead",
@@ -198,7 +198,7 @@ BUGS = (
         ANY,
         (skip(StepLedger.forget, lambda: None, called_by=SequenceLifecycle.end),),
         restless=True,
-        seed=60517,
+        seed=60662,
     ),
     Bug(
         "parked-row-moves-out",
