@@ -12,6 +12,7 @@ from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Client
 from dunlin.client.async_client import AsyncClient
 from dunlin.client.results import Generation
+from dunlin.messages.fleet import MemberStatus
 
 pytestmark = pytest.mark.cluster
 
@@ -73,12 +74,20 @@ class Listening:
             await self._changed.wait()
 
 
-async def kill(client: AsyncClient, role: str) -> None:
-    """A process of that role; of the dispatchers the one that the client talks to."""
+async def kill(client: AsyncClient, role: str, killed: set[int]) -> None:
+    """Kill a process of that role, of the dispatchers the one that the client talks to; none of those `killed`, which
+    the status may show for a while.
+    """
+    found: list[MemberStatus] = []
+    while not found:
+        members = (await client.status()).members
+        found = [one for one in members if one.address.role == role and one.pid not in killed]
+        await asyncio.sleep(0.02)
     port = client.endpoint.rpartition(":")[2]
-    found = [one for one in (await client.status()).members if one.address.role == role]
     talking = [one for one in found if one.endpoint.endswith(f":{port}")]
-    os.kill((talking or found)[0].pid, signal.SIGKILL)
+    pid = (talking or found)[0].pid
+    os.kill(pid, signal.SIGKILL)
+    killed.add(pid)
 
 
 def test_they_are_what_they_were_after_kills_of_instances_and_of_a_dispatcher() -> None:
@@ -99,9 +108,10 @@ def test_they_are_what_they_were_after_kills_of_instances_and_of_a_dispatcher() 
             async with AsyncClient(cluster.grpc) as client:
                 listening = Listening(client)
                 asked = [asyncio.create_task(listening.ask(number)) for number in range(REQUESTS)]
+                killed: set[int] = set()
                 for share, role in ((0.2, "instance"), (0.4, "dispatcher"), (0.6, "instance")):
                     await listening.until(share)
-                    await kill(client, role)
+                    await kill(client, role, killed)
                 return list(await asyncio.gather(*asked))
 
         found = asyncio.run(disturbed())
