@@ -54,10 +54,12 @@ class RunningStep:
         self._exchange = exchange
         self.own_rooms = own_rooms
         self._is_cut_short = False
-        self._scorer = scorer if any(row.state.unscored(row.start, row.stop) for row in rows) else None
         self._scoring: PromptScoring | None = None
         self._stops: dict[int, int] = {}
         self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
+        # Decode rows alone, which are many, have no prompt to score: they are not looked at.
+        wanted = self._can_pause and any(row.state.unscored(row.start, row.stop) for row in rows)
+        self._scorer = scorer if wanted else None
 
     def __repr__(self) -> str:
         return f"[step: {self.number} | rows: {len(self._rows)} | {self._iteration}]"
@@ -95,8 +97,8 @@ class RunningStep:
     @property
     def is_scoring(self) -> bool:
         """Whether its layers are computed, and log-probabilities of prompt tokens are not."""
-        if self._scorer is None or not self._can_pause or not isinstance(self._iteration, Iteration):
-            return False  # decode rows alone have no prompt to score
+        if self._scorer is None or not isinstance(self._iteration, Iteration):
+            return False
         return self._iteration.done and (self._scoring is None or not self._scoring.done)
 
     def run(self, safepoint: Safepoint, beat: Callable[[], object]) -> None:
