@@ -183,8 +183,13 @@ class AsyncClient:
             channel = self._channels[endpoint] = open_channel(endpoint, self._credentials.security, role)
         return channel
 
+    async def _registered_monitor(self) -> str:
+        # A dispatcher that has just started again may not have heard of the monitor yet; another has.
+        answers = await self._call_dispatchers(INFO, InfoRequest(), lambda answer: bool(answer.monitor_endpoint))
+        return answers[-1].monitor_endpoint
+
     async def _call_monitor(self, method: Method[Q, R], query: Q) -> R:
-        endpoint = self._monitor or (await self.info()).monitor_endpoint
+        endpoint = self._monitor or await self._registered_monitor()
         if not endpoint:
             raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
         # A restarted monitor may have another endpoint: close the channel to the old one.

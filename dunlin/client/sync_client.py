@@ -179,8 +179,13 @@ class Client:
             raise failed
         return answers
 
+    def _registered_monitor(self) -> str:
+        # A dispatcher that has just started again may not have heard of the monitor yet; another has.
+        answers = self._call_dispatchers(INFO, InfoRequest(), lambda answer: bool(answer.monitor_endpoint))
+        return answers[-1].monitor_endpoint
+
     def _call_monitor(self, method: Method[Q, R], query: Q) -> R:
-        endpoint = self._monitor_endpoint or self.info().monitor_endpoint
+        endpoint = self._monitor_endpoint or self._registered_monitor()
         if not endpoint:
             raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
         if self._monitor is None or self._monitor[0] != endpoint:

@@ -386,6 +386,24 @@ def test_info_status_and_explain() -> None:
     asyncio.run(run())
 
 
+def test_a_dispatcher_that_knows_no_monitor_yet_is_passed_over() -> None:
+    async def run() -> None:
+        server, endpoint = await monitor()
+        async with doors() as fresh, doors(monitor=endpoint) as known:
+            both = f"{fresh.endpoint},{known.endpoint}"
+            async with AsyncClient(both) as client:
+                assert (await client.status()).version == 3
+
+            def use() -> int:
+                with Client(both) as blocking:
+                    return blocking.status().version
+
+            assert await asyncio.to_thread(use) == 3
+        await server.stop(0)
+
+    asyncio.run(run())
+
+
 def test_without_a_monitor_status_says_so() -> None:
     async def test(cluster: Doors, client: AsyncClient) -> None:
         with pytest.raises(Unavailable, match="no monitor is registered"):
