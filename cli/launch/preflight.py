@@ -12,8 +12,10 @@ from cli.launch.errors import LaunchError
 from cli.launch.options import UpOptions
 from dunlin.config.adapters import split_adapters
 from dunlin.config.resolve import Settings
+from dunlin.engine.device.names import CPU, CUDA, INTERPRET, DeviceNameError, check_device_name, device_kind
 from dunlin.limits import MOST_NAME_CHARACTERS
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
+from dunlin.runtime.cuda_driver import gpu_names
 from dunlin.runtime.extras import missing_package_text
 from dunlin.runtime.memory import available_memory_bytes
 
@@ -22,6 +24,7 @@ LEAST_FREE_BYTES = 192 << 20
 _OTLP_SCHEMES = ("http://", "https://")
 _SIOCGIFADDR = 0x8915
 """Linux: ask for the address of a network interface."""
+_NEEDED_BY = {CUDA: ("triton", "cuda"), INTERPRET: ("triton",)}
 _NEEDED = ("aiohttp", "grpc_health", "safetensors", "torch", "tokenizers", "xxhash")
 
 
@@ -54,6 +57,7 @@ def _check_settings(settings: Settings, nodes: int) -> None:
     dtype = settings["instance.engine.dtype"]
     if settings["instance.engine.deterministic"] and dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {dtype}: drop one of the two")
+    _check_device(settings["instance.engine.device"], settings["instance.engine.deterministic"])
     _check_model(settings["cluster.model"])
     _check_adapters(settings)
     _check_name(settings["cluster.model_name"])
@@ -64,6 +68,25 @@ def _check_settings(settings: Settings, nodes: int) -> None:
     keys = settings["dispatcher.tenants.keys_file"]
     if keys and not Path(keys).is_file():
         raise LaunchError(f"--keys {keys}: no such file; `dunlin keys add --keys {keys}` makes one")
+
+
+def _check_device(device: str, deterministic: bool) -> None:
+    try:
+        check_device_name(device)
+    except DeviceNameError as error:
+        raise LaunchError(f"--device: {error}") from None
+    if deterministic and device != CPU:
+        raise LaunchError(f"--deterministic computes on the CPU, not on {device}: drop one of the two")
+    lacking = [name for name in _NEEDED_BY.get(device_kind(device), ()) if importlib.util.find_spec(name) is None]
+    if lacking:
+        packages = ", ".join(lacking)
+        raise LaunchError(f"--device {device}: this installation lacks {packages}: pip install 'dunlin[server,gpu]'")
+    if device_kind(device) != CUDA:
+        return
+    number, gpus = int(device.partition(":")[2] or 0), gpu_names()
+    if number >= len(gpus):
+        found = ", ".join(f"{at} ({name})" for at, name in enumerate(gpus)) or "none (see nvidia-smi)"
+        raise LaunchError(f"--device {device}: the driver finds these GPUs: {found}; --device cpu needs none")
 
 
 def _check_host(host: str) -> None:

@@ -72,6 +72,7 @@ class ProbeOptions:
     dtype: str = "float32"
     threads: int = 1
     deterministic: bool = False
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class EngineProbe:
             dtype=choice.dtype,
             deterministic=choice.deterministic,
             threads=choice.threads,
+            device=choice.device,
         )
         began_s = time.perf_counter()
         environment = options.environment(os.environ)

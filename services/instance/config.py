@@ -315,6 +315,12 @@ class KvHandoffConfig:
         above=0,
         why="about one step: room appears when a step ends",
     )
+    layer_by_layer: bool = setting(
+        True,
+        "Copy the KV of a prompt into the decode instance's slots layer by layer while it is computed, where the "
+        "engines reach each other's memory; `false`: copy it when the prompt is done.",
+        why="as DistServe does: the copy is nearly over when the first token comes",
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
+from dunlin.engine.device.names import CPU, check_device_name
 from services.instance.config import InstanceConfig
 
 
@@ -11,6 +12,13 @@ class EngineConfig:
     """The engine process. The simulator has a modelled engine instead (--device, --model-shape, --tp)."""
 
     dtype: str = setting("fp32", "Precision of weights and KV.", choices=("fp32", "bf16"), why="exact on every CPU")
+    device: str = setting(
+        CPU,
+        "What the engine computes on: `cpu`, `cuda:N` (NVIDIA GPU number N of this machine), `cuda` (instance I of the "
+        "cluster takes GPU I modulo their number), or `interpret` (a GPU's code on the CPU, for tests: very slow). On "
+        "a GPU KV ends with the engine's process, and other engines reach it by the host tier alone.",
+        why="it is there on every machine",
+    )
     deterministic: bool = setting(
         False, "Bit-equal tokens in any batch. fp32 only, and slower.", why="costs speed that few need"
     )
@@ -46,6 +54,9 @@ class EngineConfig:
         check(self)
         if self.deterministic and self.dtype != "fp32":
             raise ValueError(f"deterministic computes in fp32, not {self.dtype}: drop one of the two")
+        check_device_name(self.device)
+        if self.deterministic and self.device != CPU:
+            raise ValueError(f"deterministic computes on the CPU, not on {self.device}: drop one of the two")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from cli.common.options import Subparsers, add_json, whole_number
 from cli.common.output import as_json, table
 from dunlin.cost import PROFILES_FILE
 from dunlin.runtime.extras import missing_package_text
-from dunlin.runtime.procfs import processor_name
 
 if TYPE_CHECKING:
     from cli.profiling.profiler import MeasuredProfile
@@ -55,6 +54,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--dtype", choices=list(_DTYPES), default="fp32", help="precision of weights and KV (default: fp32)"
     )
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), or cuda:N: an NVIDIA GPU")
     parser.add_argument(
         "--threads", type=whole_number(1), default=1, metavar="N", help="compute threads of the engine (default: 1)"
     )
@@ -153,6 +153,7 @@ def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
     from cli.profiling.engine_probe import EngineProbe, ProbeError, ProbeOptions
     from cli.profiling.profiler import measure_profile
     from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes
+    from dunlin.engine.device.names import DeviceNameError, check_device_name
     from dunlin.model.builtin import models_folder, resolve_model
     from dunlin.model.errors import ModelError
 
@@ -161,13 +162,18 @@ def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
     try:
         model = resolve_model(arguments.model, models_folder(_data_dir(arguments)))
         choice = ProbeOptions(
-            model, arguments.kv_mib << 20, _DTYPES[arguments.dtype], arguments.threads, arguments.deterministic
+            model,
+            arguments.kv_mib << 20,
+            _DTYPES[arguments.dtype],
+            arguments.threads,
+            arguments.deterministic,
+            check_device_name(arguments.device),
         )
         with EngineProbe(choice) as probe:
             return measure_profile(
                 probe, QUICK_SIZES if arguments.quick else TrialSizes(), arguments.repeats, arguments.passes, _progress
             )
-    except ModelError as error:
+    except (ModelError, DeviceNameError) as error:
         raise CliError(str(error), USAGE) from error
     except ProbeError as error:
         raise CliError(str(error), FAILED) from error
@@ -182,7 +188,8 @@ def _with_host(arguments: argparse.Namespace, timing: "EngineTiming", usable: se
 
     others = min(usable - {arguments.cpu}, default=arguments.cpu)
     os.sched_setaffinity(0, {others})
-    flags = ("--model", arguments.model, "--dtype", arguments.dtype, "--threads", str(arguments.threads))
+    flags = ["--model", arguments.model, "--dtype", arguments.dtype, "--device", arguments.device]
+    flags += ["--threads", str(arguments.threads)]
     try:
         with ClusterProcess("--instances", "1", *flags) as cluster:
             pin_and_settle(cluster, arguments.cpu, others)
@@ -213,9 +220,14 @@ def _data_dir(arguments: argparse.Namespace) -> Path:
 
 def _key(arguments: argparse.Namespace) -> "ProfileKey":
     from dunlin.cost.store import engine_key
+    from dunlin.engine.device.names import computed_by
 
     return engine_key(
-        arguments.model, processor_name(), arguments.threads, arguments.dtype, deterministic=arguments.deterministic
+        arguments.model,
+        computed_by(arguments.device),
+        arguments.threads,
+        arguments.dtype,
+        deterministic=arguments.deterministic,
     )
 
 

@@ -53,6 +53,11 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         help="a LoRA adapter, as PEFT writes it, that clients call NAME as their `model` (may be repeated)",
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="precision of weights and KV (default: fp32)")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="what engines compute on: cpu (default), cuda (each instance a GPU of its own, in turn), or cuda:N",
+    )
     parser.add_argument("--preset", metavar="NAME", help="the choice of policies (default: chunked)")
     parser.add_argument(
         "--prefill-share",
@@ -223,6 +228,7 @@ _SHORT_FOR = {
     "lora": "cluster.lora",
     "preset": "cluster.preset",
     "dtype": "instance.engine.dtype",
+    "device": "instance.engine.device",
     "deterministic": "instance.engine.deterministic",
     "threads": "instance.engine.threads",
     "slots": "instance.kv_cache.max_slots",

@@ -48,7 +48,8 @@ class BatchRow:
     """One sequence's part of a batch: packed tokens `[start, stop)` at absolute positions `queries` of the sequence.
 
     `keys` hold the KV that is here, in order of position; `awaited` names the positions of keys that arrive by
-    `AttentionPass.add`, in any order. A query sees the keys at positions up to its own.
+    `AttentionPass.add`, in any order (a result over several spans: see `covered_by`). A query sees the keys at
+    positions up to its own.
     """
 
     start: int
@@ -104,8 +105,8 @@ class LocalRows(Sequence[BatchRow]):
 
 @dataclass(frozen=True, slots=True)
 class PartialResult:
-    """A peer's attention of one row's queries over the keys at `positions` alone: out `[tokens, heads, head_dim]` and
-    lse `[tokens, heads]`, fp32.
+    """A peer's attention of one row's queries over the keys at `positions` alone, or over spans that these cover
+    (`covered_by`): out `[tokens, heads, head_dim]` and lse `[tokens, heads]`, fp32.
     """
 
     positions: range
@@ -210,11 +211,19 @@ class Attention(Protocol):
         """`rows` cover the packed tokens in order, without gaps."""
         ...
 
-    def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
-        """How a holder of the keys at positions `held`, of a sequence whose keys end at `length`, contributes to a row
-        elsewhere: the positions of each partial result that it computes, and of the keys whose K/V it sends.
+    def share(self, held: Sequence[range], length: int) -> tuple[list[tuple[range, ...]], list[range]]:
+        """How a holder of the keys at positions `held`, in order, of a sequence whose keys end at `length`, contributes
+        to a row elsewhere: the spans of each partial result that it computes, and the positions of the keys whose K/V
+        it sends.
         """
         ...
+
+
+def covered_by(spans: Sequence[range]) -> range:
+    """What names a partial result over these spans of keys, in order of position: all positions from their first to
+    their last. No other result of the row begins with the same key.
+    """
+    return spans[0] if len(spans) == 1 else range(spans[0].start, spans[-1].stop)
 
 
 # About 5 ms of one core's work for 16 heads of 64 in bf16: prefill is bound by arithmetic, decode by reading keys.

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -40,13 +41,15 @@ class DeterministicAttention:
     def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> PiecewisePlan:
         return PiecewisePlan(rows, _pieces(rows, kind), DeterministicCutter(rows, kind))
 
-    def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
+    def share(self, held: Sequence[range], length: int) -> tuple[list[tuple[range, ...]], list[range]]:
         """Results of whole blocks, K/V of the rest."""
-        results: list[range] = []
+        results: list[tuple[range, ...]] = []
         rooms: list[range] = []
-        for block, positions in _by_block(held):
-            whole = range(block * BLOCK, min((block + 1) * BLOCK, length))
-            (results if positions == whole else rooms).append(positions)
+        for block, positions in chain.from_iterable(map(_by_block, held)):
+            if positions == range(block * BLOCK, min((block + 1) * BLOCK, length)):
+                results.append((positions,))
+            else:
+                rooms.append(positions)
         return results, rooms
 
 

@@ -37,8 +37,9 @@ class FusedAttention:
     def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> PiecewisePlan:
         return PiecewisePlan(rows, list(cut_pieces(rows, range(len(rows)), kind)), FusedCutter(rows, kind))
 
-    def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
-        return [held], []
+    def share(self, held: Sequence[range], length: int) -> tuple[list[tuple[range, ...]], list[range]]:
+        """One result over all of it: each query is answered once."""
+        return [tuple(held)], []
 
 
 class FusedCutter:

@@ -36,7 +36,7 @@ class PagedAttention:
 
     def __init__(self, kernel: PagedKernel | None = None) -> None:
         self._given = kernel
-        self._decode_runs: _DecodeRuns | None = None
+        self._decode_runs: DecodeRuns | None = None
 
     @cached_property
     def kernel(self) -> PagedKernel:
@@ -53,12 +53,13 @@ class PagedAttention:
         others = sorted(set(range(len(rows))) - set(decoding)) if len(decoding) < len(rows) else []
         return _planned(kernel, rows, [*pieces, *_cut(kernel, rows, others)])
 
-    def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
-        return [held], []
+    def share(self, held: Sequence[range], length: int) -> tuple[list[tuple[range, ...]], list[range]]:
+        """One result over all of it: each query is answered once."""
+        return [tuple(held)], []
 
     def _decode_pieces(self, kernel: PagedKernel, rows: LocalRows, chosen: Sequence[int]) -> list[Piece]:
         if self._decode_runs is None or not self._decode_runs.fit(rows, chosen):
-            self._decode_runs = _DecodeRuns(rows, chosen)
+            self._decode_runs = DecodeRuns(rows, chosen)
         return list(self._decode_runs.pieces(kernel, rows, chosen))
 
 
@@ -84,7 +85,7 @@ class PagedCutter:
 
 def _cut(kernel: PagedKernel, rows: Sequence[BatchRow], chosen: Iterable[int]) -> Iterator[Piece]:
     """Rows of one small cell together; the cells of other rows in order."""
-    together: list[_Cell] = []
+    together: list[Cell] = []
     cost = 0
     for index in chosen:
         row = rows[index]
@@ -94,7 +95,7 @@ def _cut(kernel: PagedKernel, rows: Sequence[BatchRow], chosen: Iterable[int]) -
             continue
         positions = row.keys[0].positions
         begin = count_below(positions, kernel.kind.first_seen(row.queries[0]))
-        cell = _Cell(index, row, row.keys[0], 0, row.tokens, begin, len(positions))
+        cell = Cell(index, row, row.keys[0], 0, row.tokens, begin, len(positions))
         if together and cost + cell.cost > PIECE_PAIRS:
             yield _together(kernel, together)
             together, cost = [], 0
@@ -104,17 +105,17 @@ def _cut(kernel: PagedKernel, rows: Sequence[BatchRow], chosen: Iterable[int]) -
         yield _together(kernel, together)
 
 
-def _together(kernel: PagedKernel, cells: Sequence["_Cell"]) -> Piece:
-    rows, table = tuple(cell.index for cell in cells), _Table(cells)
+def _together(kernel: PagedKernel, cells: Sequence["Cell"]) -> Piece:
+    rows, table = tuple(cell.index for cell in cells), CellTable(cells)
     return Piece(rows, None, 0, _Packed(kernel, rows, table.rows, table.run_at, table.run_slot).compute)
 
 
 def _pieces_of_span(kernel: PagedKernel, index: int, row: BatchRow, span: KeySpan) -> Iterator[Piece]:
     for at, cell in enumerate(_cut_cells(index, row, span, kernel.kind)):
-        yield Piece((index,), span.positions, at, _Single(kernel, cell, _Table([cell])).compute)
+        yield Piece((index,), span.positions, at, _Single(kernel, cell, CellTable([cell])).compute)
 
 
-class _DecodeRuns:
+class DecodeRuns:
     """The slots of a batch's decode rows as the kernel reads them: made once for all the steps in which they, and their
     runs of slots, stay the same.
     """
@@ -122,8 +123,8 @@ class _DecodeRuns:
     def __init__(self, rows: LocalRows, chosen: Sequence[int]) -> None:
         self._runs = [rows.runs[at] for at in chosen]
         counts = torch.tensor([len(run_at) for run_at, _ in self._runs], dtype=torch.int64)
-        self._run_at = _joined([run_at for run_at, _ in self._runs])
-        self._run_slot = _joined([run_slot for _, run_slot in self._runs])
+        self.run_at = _joined([run_at for run_at, _ in self._runs])
+        self.run_slot = _joined([run_slot for _, run_slot in self._runs])
         # Token, out, tokens, query at, step, key at, step, from, to, run begin, count.
         self._table = torch.tensor([0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0]).repeat(len(chosen), 1)
         self._table[:, -2] = counts.cumsum(0) - counts
@@ -133,21 +134,26 @@ class _DecodeRuns:
         """Whether these rows have these runs."""
         return [rows.runs[at] for at in chosen] == self._runs
 
-    def pieces(self, kernel: PagedKernel, rows: LocalRows, chosen: Sequence[int]) -> Iterator[Piece]:
-        """The chosen rows, as many in a piece as may be."""
-        starts = torch.tensor([rows.starts[at] for at in chosen])
-        lengths = [rows.lengths[at] for at in chosen]
+    def table(self, rows: LocalRows, chosen: Sequence[int], window: int) -> Tensor:
+        """What the kernel reads of the chosen rows: a row each, as `CellTable` has them."""
         table = self._table.clone()
-        table[:, 0] = table[:, 1] = starts
-        table[:, 8] = torch.tensor(lengths)
+        table[:, 0] = table[:, 1] = torch.tensor([rows.starts[at] for at in chosen])
+        table[:, 8] = torch.tensor([rows.lengths[at] for at in chosen])
         table[:, 3] = table[:, 8] - 1
-        window = kernel.kind.window
         if window:
             table[:, 7] = (table[:, 8] - window).clamp_min(0)
+        return table
+
+    def pieces(self, kernel: PagedKernel, rows: LocalRows, chosen: Sequence[int]) -> Iterator[Piece]:
+        """The chosen rows, as many in a piece as may be."""
+        window = kernel.kind.window
+        lengths = [rows.lengths[at] for at in chosen]
+        table = self.table(rows, chosen, window)
+        if window:
             lengths = [min(length, window) for length in lengths]
         for start, stop in _within(lengths, DECODE_PAIRS):
             members = tuple(chosen[start:stop])
-            packed = _Packed(kernel, members, table[start:stop], self._run_at, self._run_slot)
+            packed = _Packed(kernel, members, table[start:stop], self.run_at, self.run_slot)
             yield Piece(members, None, 0, packed.compute)
 
 
@@ -167,7 +173,7 @@ def _joined(arrays: "Sequence[array[int]]") -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class Cell:
     """Queries `[first, stop)` of row number `index` against keys `[start, end)` of a span."""
 
     index: int
@@ -191,7 +197,7 @@ def _is_small(row: BatchRow) -> bool:
     return max(row.tokens, LEAST_QUERIES) * len(row.keys[0].positions) <= PIECE_PAIRS
 
 
-def _cut_cells(index: int, row: BatchRow, span: KeySpan, kind: AttentionKind) -> Iterator[_Cell]:
+def _cut_cells(index: int, row: BatchRow, span: KeySpan, kind: AttentionKind) -> Iterator[Cell]:
     """A row's cells over one span, block after block of queries; at least one for each."""
     for first in range(0, row.tokens, QUERY_BLOCK):
         stop = min(first + QUERY_BLOCK, row.tokens)
@@ -199,13 +205,13 @@ def _cut_cells(index: int, row: BatchRow, span: KeySpan, kind: AttentionKind) ->
         width = PIECE_PAIRS // max(stop - first, LEAST_QUERIES)
         begin = min(count_below(span.positions, kind.first_seen(row.queries[first])), end)
         for start in range(begin, max(end, begin + 1), width):
-            yield _Cell(index, row, span, first, stop, start, min(start + width, end))
+            yield Cell(index, row, span, first, stop, start, min(start + width, end))
 
 
-class _Table:
+class CellTable:
     """What the kernel reads of some cells: a row each, and their runs of slots."""
 
-    def __init__(self, cells: Sequence[_Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell]) -> None:
         columns, run_at, run_slot = array("q"), array("q"), array("q")
         for cell in cells:
             at, slot = _runs(cell.span)
@@ -251,8 +257,8 @@ class _Single:
     """One cell of a row that has several: its result is fp32 and merges."""
 
     kernel: PagedKernel
-    cell: _Cell
-    table: _Table
+    cell: Cell
+    table: CellTable
 
     def compute(self, results: RowResults, layer_kv: Tensor, rows: Sequence[int]) -> None:
         """See `piecewise.Compute`."""

@@ -20,7 +20,7 @@ class RowResults:
 
     def __init__(self, query: Tensor, rows: Sequence[BatchRow], dtype: torch.dtype) -> None:
         self.query = query
-        self.out = torch.empty(query.shape, dtype=dtype)
+        self.out = query.new_empty(query.shape, dtype=dtype)
         self.lse = query.new_empty(query.shape[:2], dtype=torch.float32)
         self._rows = rows
         self._parts: dict[int, dict[Part, Result]] = {}

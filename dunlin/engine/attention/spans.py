@@ -35,7 +35,7 @@ class SlotSpan:
         if run + 1 == len(self.run_at) or self.run_at[run + 1] >= stop:
             first = self.run_slot[run] - self.run_at[run]
             return layer_kv[first + start : first + stop]
-        return layer_kv.index_select(0, self.slots()[start:stop])
+        return layer_kv.index_select(0, self.slots()[start:stop].to(layer_kv.device))
 
     def slots(self) -> Tensor:
         """The slots of all tokens, `[tokens]` int64."""
@@ -46,6 +46,18 @@ class SlotSpan:
         starts = torch.tensor(self.run_at[:runs])
         lengths = torch.diff(starts, append=starts.new_tensor([count]))
         return torch.arange(count) + (torch.tensor(self.run_slot[:runs]) - starts).repeat_interleave(lengths)
+
+
+def end_to_end(spans: Sequence[SlotSpan]) -> SlotSpan:
+    """The keys of spans without strides, as if each span began where the one before ends."""
+    run_at, run_slot, count = array("q"), array("q"), 0
+    for span in spans:
+        runs = bisect_left(span.run_at, len(span.positions))
+        run_at.extend(count + at for at in span.run_at[:runs])
+        run_slot.extend(span.run_slot[:runs])
+        count += len(span.positions)
+    start = spans[0].positions.start
+    return SlotSpan(range(start, start + count), run_at, run_slot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,22 @@ class Arena:
         self._ranges = []
 
 
+class FileMemory:
+    """See `GranuleSource`: granules in the memory file itself, so that what lies in them outlives the process."""
+
+    granule_bytes = GRANULE_BYTES
+    outlives_process = True
+
+    def open(self, fd: int, header_bytes: int, granules: int, *, read_only: bool = False) -> Arena:
+        return Arena(fd, header_bytes, read_only=read_only)
+
+    def file_bytes(self, granules: int) -> int:
+        return granules * GRANULE_BYTES
+
+
+FILE_MEMORY = FileMemory()
+
+
 class FileHeader:
     """The first bytes of a memory file, mapped; what is written outlives the process."""
 

@@ -39,9 +39,17 @@ class DecoderBatch:
     adapters: Tensor | None = None
     """`[tokens]` int64: the number of each token's adapter, 0 for none; None: no token has one."""
 
+    def to(self, device: torch.device) -> "DecoderBatch":
+        """The same batch with its tensors on `device`; itself where they are."""
+        if self.tokens.device == device:
+            return self
+        moved = [each.to(device, non_blocking=True) for each in (self.tokens, self.positions, self.slots, self.sampled)]
+        adapters = None if self.adapters is None else self.adapters.to(device, non_blocking=True)
+        return DecoderBatch(moved[0], moved[1], moved[2], self.rows, moved[3], adapters)
+
 
 class Decoder:
-    """The parts of the forward pass over its weights and KV. Run it in `torch.inference_mode`.
+    """The parts of the forward pass over its weights and KV, on their `device`. Run it in `torch.inference_mode`.
 
     `kv` has every layer, by number; of those whose weights are not held nothing may be touched. `adapters`: those that
     tokens may have.
@@ -60,8 +68,11 @@ class Decoder:
         self.numerics = numerics
         self.adapters = adapters
         self._weights = weights
+        self.device = weights.outer["embed"].device
         ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
-        self._ropes = [(inverse_frequencies(rope, config.head_dim), rope.attention_factor) for rope in ropes]
+        self._ropes = [
+            (inverse_frequencies(rope, config.head_dim).to(self.device), rope.attention_factor) for rope in ropes
+        ]
         layers = [config.layer(layer) for layer in range(config.layers)]
         self._kinds = [AttentionKind(each.window, config.score_cap, config.score_scale) for each in layers]
         self._rope_of = [int(each.is_local) for each in layers]
@@ -115,7 +126,11 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits `[samples, vocab]` fp32 from hidden states `[samples, hidden]` after the last layer."""
-        return self.numerics.rows(self._logits, hidden) if len(hidden) else torch.empty(0, self.config.vocab)
+        return (
+            self.numerics.rows(self._logits, hidden)
+            if len(hidden)
+            else hidden.new_empty(0, self.config.vocab, dtype=torch.float32)
+        )
 
     def begin_project(
         self, layer: int, start: int, stop: int, hidden: Tensor, adapters: Tensor | None = None

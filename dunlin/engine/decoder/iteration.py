@@ -101,12 +101,25 @@ class LayerExchange(Protocol):
         ...
 
 
+class LayerSegments(Protocol):
+    """One step's layers, several in one piece."""
+
+    def run(self, layer: int, stop: int) -> tuple[int, Tensor]:
+        """Compute from `layer` on, not beyond `stop`; returns the next layer, and the hidden states before it."""
+        ...
+
+
+BeginSegments = Callable[[DecoderBatch, Tensor, Tensor], LayerSegments | None]
+"""(batch, hidden states, turn) -> its segments; None: it cannot be computed by segments."""
+
+
 class Iteration:
     """Owns a batch's hidden states while they pass the layers.
 
     `hidden`: the states after the layer before `layers`, packed like the batch; embedded if there is none. `resumed`:
     where every row stands, all in one layer. `sizes`: how linear work is cut; None if nothing can interrupt it.
     `exchange`: what brings the keys that rows await; `is_waiting`: the last `advance` found nothing to do but wait.
+    `begin_segments`: computes several layers in one piece where it can; no row may leave then.
     """
 
     def __init__(
@@ -119,11 +132,13 @@ class Iteration:
         resumed: Sequence[RowProgress] = (),
         count: WorkCount | None = None,
         exchange: LayerExchange | None = None,
+        begin_segments: BeginSegments | None = None,
     ) -> None:
         self.is_waiting = False
         self._exchange = exchange
         self.layer = resumed[0].layer if resumed else layers.start
         self.phase = Phase.PROJECT
+        batch = batch.to(decoder.device)
         self._decoder = decoder
         self._layer_stop = layers.stop
         self._sizes = sizes
@@ -143,6 +158,7 @@ class Iteration:
         self._pass: AttentionPass | None = None
         self._mixed: Tensor | None = None
         self._linear = LinearQueue()
+        self._segments = None if begin_segments is None else begin_segments(batch, self._hidden, self._turn)
         self._begin_project()
 
     def __repr__(self) -> str:
@@ -161,7 +177,9 @@ class Iteration:
 
     def advance(self) -> None:
         """Compute one piece."""
-        if self.phase is Phase.PROJECT:
+        if self._segments is not None:
+            self._compute_segment(self._segments)
+        elif self.phase is Phase.PROJECT:
             self._project()
         elif self.phase is Phase.ATTEND:
             self._attend()
@@ -191,6 +209,12 @@ class Iteration:
         return self._hidden
 
     # --- phases ---
+
+    def _compute_segment(self, segments: LayerSegments) -> None:
+        before = self.layer
+        self.layer, self._hidden = segments.run(before, self._layer_stop)
+        self._count.projected += len(self._hidden) * (self.layer - before)
+        self._count.finished += len(self._hidden) * (self.layer - before)
 
     def _begin_project(self) -> None:
         """Begin a layer: with all tokens, but for those of resumed rows that have their queries already."""
@@ -395,6 +419,7 @@ class Iteration:
         """Pack the rows that are still there."""
         kept = [at for at in range(len(self._rows)) if at not in self._left]
         index = torch.cat([torch.arange(self._rows[at].start, self._rows[at].stop) for at in kept])
+        index = index.to(self._hidden.device)
         self._hidden, self._turn = self._hidden.index_select(0, index), self._turn.index_select(0, index)
         self._slots = self._slots.index_select(0, index)
         self._adapters = None if self._adapters is None else self._adapters.index_select(0, index)
@@ -411,6 +436,7 @@ class Iteration:
 def forward(decoder: Decoder, batch: DecoderBatch, safepoint: Safepoint = lambda: None) -> Tensor:
     """Compute the batch through the layers held, with a safepoint after each piece. Logits `[samples, vocab]`."""
     hidden = None
+    batch = batch.to(decoder.device)
     for layers in decoder.held_runs:
         iteration = Iteration(decoder, batch, layers, hidden=hidden)
         while not iteration.done:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.arena import Arena, ArenaRange, FileHeader, ensure_size
+from dunlin.engine.decoder.arena import FILE_MEMORY, FileHeader, ensure_size
 from dunlin.engine.decoder.granule_ledger import (
     OUTER,
     GranuleLedger,
@@ -22,6 +22,7 @@ from dunlin.engine.decoder.granule_ledger import (
     ledger_bytes,
     weights_of,
 )
+from dunlin.engine.decoder.granule_memory import GranuleArena, GranuleRange, GranuleSource
 from dunlin.engine.decoder.layer_layout import (
     GRANULE_BYTES,
     ArenaPlan,
@@ -49,7 +50,7 @@ class LayerArena:
     """Owns the mapping and the ledger of one memory file. Made by `open_arena`, or `open_arena_read_only`."""
 
     def __init__(
-        self, arena: Arena, header: FileHeader, ledger: GranuleLedger, model: "ModelMemory", record: LedgerRecord
+        self, arena: GranuleArena, header: FileHeader, ledger: GranuleLedger, model: "ModelMemory", record: LedgerRecord
     ) -> None:
         self.plan = plan = model.plan
         self.record = record
@@ -57,7 +58,7 @@ class LayerArena:
         self._arena = arena
         self._header = header
         self._ledger = ledger
-        self._ranges: dict[RangeKey, ArenaRange] = {OUTER: arena.reserve(plan.outer)}
+        self._ranges: dict[RangeKey, GranuleRange] = {OUTER: arena.reserve(plan.outer)}
         for layer, granules in enumerate(plan.weights):
             self._ranges[weights_of(layer)] = arena.reserve(granules)
             self._ranges[kv_of(layer)] = arena.reserve(plan.granules)
@@ -156,26 +157,27 @@ class LayerArena:
         self._header.close()
 
 
-def open_arena(fd: int, model: ModelMemory, held: Sequence[int]) -> LayerArena:
+def open_arena(fd: int, model: ModelMemory, held: Sequence[int], source: GranuleSource = FILE_MEMORY) -> LayerArena:
     """Map the arena in `fd` as the last engine left it; a change of layers that it did not commit is undone. Memory
-    that has no ledger for this model and plan becomes a fresh arena that holds the layers `held`.
+    that has no ledger for this model and plan, or whose granules ended with that engine, becomes a fresh arena that
+    holds the layers `held`.
 
     :raises LayoutError: the weights leave no slot.
     :raises MemoryError, OSError: the system has no memory.
     """
     plan = model.plan
     header_bytes = _header_bytes(plan)
-    ensure_size(fd, header_bytes + plan.granules * GRANULE_BYTES)
+    ensure_size(fd, header_bytes + source.file_bytes(plan.granules))
     header = FileHeader(fd, header_bytes)
     ledger = GranuleLedger(header, len(plan.weights), plan.granules, plan.digest)
-    record = ledger.read()
+    record = ledger.read() if source.outlives_process else None
     if record is None:
         record = first_record(plan, held)
         ledger.initialise(record, secrets.randbits(63) | 1)
     elif (undone := recovered(plan, record)) is not record:
         ledger.commit(undone)
         record = undone
-    return _mapped(LayerArena(Arena(fd, header_bytes), header, ledger, model, record))
+    return _mapped(LayerArena(source.open(fd, header_bytes, plan.granules), header, ledger, model, record))
 
 
 def open_arena_read_only(fd: int, model: ModelMemory) -> LayerArena | None:
@@ -186,7 +188,7 @@ def open_arena_read_only(fd: int, model: ModelMemory) -> LayerArena | None:
     """
     plan = model.plan
     header_bytes = _header_bytes(plan)
-    if os.fstat(fd).st_size < header_bytes + plan.granules * GRANULE_BYTES:
+    if os.fstat(fd).st_size < header_bytes + FILE_MEMORY.file_bytes(plan.granules):
         return None
     header = FileHeader(fd, header_bytes, read_only=True)
     ledger = GranuleLedger(header, len(plan.weights), plan.granules, plan.digest)
@@ -194,7 +196,8 @@ def open_arena_read_only(fd: int, model: ModelMemory) -> LayerArena | None:
     if record is None:
         header.close()
         return None
-    return _mapped(LayerArena(Arena(fd, header_bytes, read_only=True), header, ledger, model, record))
+    granules = FILE_MEMORY.open(fd, header_bytes, plan.granules, read_only=True)
+    return _mapped(LayerArena(granules, header, ledger, model, record))
 
 
 def _mapped(arena: LayerArena) -> LayerArena:

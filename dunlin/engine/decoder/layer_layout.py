@@ -23,15 +23,16 @@ from dunlin.engine.decoder.granule_ledger import (
 )
 
 GRANULE_BYTES = 64 * 1024
+"""Of a granule in a memory file; a device has its own."""
 
 
 class LayoutError(ValueError):
     """A change of layers that cannot be made; the text says why."""
 
 
-def granules_for(size_bytes: int) -> int:
+def granules_for(size_bytes: int, granule_bytes: int = GRANULE_BYTES) -> int:
     """How many granules hold `size_bytes`."""
-    return -(-size_bytes // GRANULE_BYTES)
+    return -(-size_bytes // granule_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,21 @@ class ArenaPlan:
     weights: tuple[int, ...]
     slot_bytes: int
     model: str = ""
+    granule_bytes: int = GRANULE_BYTES
 
     @property
     def quantum(self) -> int:
         """Slots that one granule adds to a layer, at least 1."""
-        return max(GRANULE_BYTES // self.slot_bytes, 1)
+        return max(self.granule_bytes // self.slot_bytes, 1)
 
     @property
     def digest(self) -> bytes:
         """Equal for plans whose arenas can be exchanged."""
-        return xxhash.xxh3_128_digest(f"{GRANULE_BYTES} {self!r}".encode())
+        return xxhash.xxh3_128_digest(repr(self).encode())
 
     def slots(self, granules: int) -> int:
         """Slots in the first `granules` of a layer's KV."""
-        return granules * GRANULE_BYTES // self.slot_bytes
+        return granules * self.granule_bytes // self.slot_bytes
 
 
 def slot_capacity(plan: ArenaPlan, record: LedgerRecord) -> int:
@@ -136,15 +138,15 @@ def recovered(plan: ArenaPlan, record: LedgerRecord) -> LedgerRecord:
 
 def file_runs(plan: ArenaPlan, record: LedgerRecord, key: RangeKey, start: int, length: int) -> list[tuple[int, int]]:
     """Where bytes `[start, start + length)` of a range lie: (byte offset from the first granule, length) runs."""
-    granules = record.granules(key)
+    granules, size = record.granules(key), plan.granule_bytes
     runs: list[tuple[int, int]] = []
     at, stop = start, start + length
-    if not 0 <= start <= stop <= len(granules) * GRANULE_BYTES:
+    if not 0 <= start <= stop <= len(granules) * size:
         raise LayoutError(f"bytes {start} to {stop} lie outside {len(granules)} granules")
     while at < stop:
-        index, inside = divmod(at, GRANULE_BYTES)
-        taken = min(GRANULE_BYTES - inside, stop - at)
-        offset = int(granules[index]) * GRANULE_BYTES + inside
+        index, inside = divmod(at, size)
+        taken = min(size - inside, stop - at)
+        offset = int(granules[index]) * size + inside
         if runs and sum(runs[-1]) == offset:
             runs[-1] = (runs[-1][0], runs[-1][1] + taken)
         else:

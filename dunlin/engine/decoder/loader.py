@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 import xxhash
 
+from dunlin.engine.decoder.arena import FILE_MEMORY
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.granule_ledger import NO_DIGEST
+from dunlin.engine.decoder.granule_memory import GranuleSource
 from dunlin.engine.decoder.layer_arena import LayerArena, ModelMemory, open_arena, open_arena_read_only
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES, ArenaPlan, granules_for
 from dunlin.engine.decoder.numerics import Numerics
@@ -54,8 +56,10 @@ def load_model(
     arena_fd: int,
     safepoint: Callable[[], None] = lambda: None,
     layers: Sequence[int] | None = None,
+    source: GranuleSource = FILE_MEMORY,
 ) -> LoadedModel:
-    """Load the checkpoint in `directory`; KV gets `kv_bytes` over all layers, rounded down to granules.
+    """Load the checkpoint in `directory` into memory of `source`; KV gets `kv_bytes` over all layers, rounded down to
+    granules.
 
     With the same arguments everything lies where the last process with this memory file had it: the layers that it
     held, and their KV. In fresh memory the layers are `layers`, or all. Weights that lie there already are kept.
@@ -63,11 +67,12 @@ def load_model(
     :raises ModelError: the checkpoint cannot be served.
     :raises ValueError: `kv_bytes` is too little for one granule in every layer.
     """
-    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes)
+    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes)
     with closing(Checkpoint(directory, memory.config.quantization)) as checkpoint:
         for fault in tensor_faults(checkpoint.entries, memory.config, directory):
             raise fault
-        arena = open_arena(arena_fd, memory, layers if layers is not None else range(memory.config.layers))
+        held = layers if layers is not None else range(memory.config.layers)
+        arena = open_arena(arena_fd, memory, held, source)
         weights = WeightLoader(arena, checkpoint, memory).load(safepoint)
     return _model(arena, memory, weights, numerics)
 
@@ -92,21 +97,24 @@ def open_loaded_model(
     return _model(arena, memory, loaded_weights(arena), numerics)
 
 
-def model_memory(config: ModelConfig, dtype: torch.dtype, kv_bytes: int) -> ModelMemory:
+def model_memory(
+    config: ModelConfig, dtype: torch.dtype, kv_bytes: int, granule_bytes: int = GRANULE_BYTES
+) -> ModelMemory:
     """The sizes of the arena that has `kv_bytes` of KV while all layers are held.
 
     :raises ValueError: that is less than one slot in every layer.
     """
-    per_layer = kv_bytes // config.layers // GRANULE_BYTES
+    per_layer = kv_bytes // config.layers // granule_bytes
     slot_bytes = config.slot_bytes(dtype.itemsize)
-    if not per_layer * GRANULE_BYTES // slot_bytes:
-        least = config.layers * granules_for(slot_bytes) * GRANULE_BYTES
+    if not per_layer * granule_bytes // slot_bytes:
+        least = config.layers * granules_for(slot_bytes, granule_bytes) * granule_bytes
         raise ValueError(
             f"{kv_bytes} bytes of KV are less than one slot in each of {config.layers} layers: give at least {least}"
         )
-    outer, weights = weight_granules(config, dtype.itemsize)
+    outer, weights = weight_granules(config, dtype.itemsize, granule_bytes)
     granules = outer + sum(weights) + per_layer * config.layers
-    return ModelMemory(config, dtype, ArenaPlan(granules, outer, weights, slot_bytes, f"{dtype} {config!r}"))
+    plan = ArenaPlan(granules, outer, weights, slot_bytes, f"{dtype} {config!r}", granule_bytes)
+    return ModelMemory(config, dtype, plan)
 
 
 def loaded_weights(arena: LayerArena) -> Weights:

@@ -1,6 +1,6 @@
 """How row-wise work is cut: freely, or so that bits do not depend on the other rows of the batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +15,7 @@ from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
+from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, sample_tokens
 
 # In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
 # batches are.
@@ -29,6 +30,8 @@ EXACT_ROWS = 32
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 RowWise = Callable[..., Tensor]
+Sample = Callable[[Tensor, Sequence[SamplingInput]], list[SampledToken | None]]
+"""(logits, draws) -> choices; see `sample_tokens`."""
 
 
 silu_gate = gated("silu")
@@ -55,6 +58,8 @@ class Numerics:
     blocks of `piece_rows` at least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
     `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
     which rotates the first `heads` of each token in place, are the rest of a layer. `add_deltas` adds what adapters do.
+    `sample` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the host's tells what
+    they take.
     """
 
     rows: Callable[..., Tensor]
@@ -67,6 +72,8 @@ class Numerics:
     silu_gate: Callable[[Tensor], Tensor] = silu_gate
     turn: Callable[[Tensor, int, Tensor], None] = turn_heads
     add_deltas: AddDeltas = add_gathered
+    sample: Sample = sample_tokens
+    has_fixed_pieces: bool = False
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -79,6 +86,11 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
         product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, weight, bias, "none", [], "")
         return product[:count]
+    return F.linear(rows, weight, bias)
+
+
+def plain_linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`rows @ weight.T + bias` by torch's choice for the device."""
     return F.linear(rows, weight, bias)
 
 

@@ -50,7 +50,7 @@ def sample_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> list[Sample
 
     One number is looked at in each row, for NaN and +inf are greater than all others. -inf only excludes a token.
     """
-    scores = _adjusted(logits, draws)
+    scores = adjusted_scores(logits, draws)
     best = scores.argmax(dim=-1)
     finite = scores.gather(1, best[:, None])[:, 0].isfinite().tolist()
     tokens = best.tolist()
@@ -58,7 +58,7 @@ def sample_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> list[Sample
         if draw.sampling.temperature > 0 and finite[row]:
             tokens[row] = _sample(scores[row], draw)
     rows = zip(logits, tokens, draws, finite, strict=True)
-    return [_with_logprobs(row, token, draw.sampling.logprobs) if good else None for row, token, draw, good in rows]
+    return [with_logprobs(row, token, draw.sampling.logprobs) if good else None for row, token, draw, good in rows]
 
 
 def _sample(scores: Tensor, draw: SamplingInput) -> int:
@@ -93,7 +93,7 @@ def _keep_nucleus(scaled: NDArray[np.float64], top_p: float) -> None:
     scaled[~kept_surely] = -np.inf
 
 
-def _adjusted(logits: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
+def adjusted_scores(logits: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
     """Logits after penalties, biases and exclusions; the very same tensor where no row has any."""
     changed = [row for row, draw in enumerate(draws) if _has_adjustments(draw)]
     if not changed:
@@ -117,21 +117,21 @@ def _penalise(scores: Tensor, draw: SamplingInput) -> None:
     """Repetition counts the prompt too; presence and frequency count what was generated, as their inventors do."""
     sampling, vocabulary = draw.sampling, len(scores)
     if sampling.repetition_penalty != 1.0:
-        seen, _ = _counts(draw.tokens, vocabulary)
+        seen, _ = _counts(draw.tokens, vocabulary, scores.device)
         values = scores[seen]
         scores[seen] = torch.where(
             values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
         )
     if sampling.presence_penalty or sampling.frequency_penalty:
-        seen, counts = _counts(draw.tokens[draw.prompt_tokens :], vocabulary)
+        seen, counts = _counts(draw.tokens[draw.prompt_tokens :], vocabulary, scores.device)
         scores[seen] -= sampling.presence_penalty + sampling.frequency_penalty * counts
 
 
-def _counts(tokens: Sequence[int], vocabulary: int) -> tuple[Tensor, Tensor]:
+def _counts(tokens: Sequence[int], vocabulary: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The tokens of the vocabulary that occur, and how often."""
     found, counts = np.unique(np.array(tokens, dtype=np.int64), return_counts=True)
     known = found < vocabulary
-    return torch.from_numpy(found[known]), torch.from_numpy(counts[known])
+    return torch.from_numpy(found[known]).to(device), torch.from_numpy(counts[known]).to(device)
 
 
 def _bias(scores: Tensor, sampling: SamplingParams) -> None:
@@ -141,18 +141,18 @@ def _bias(scores: Tensor, sampling: SamplingParams) -> None:
     tokens = torch.frombuffer(sampling.bias_tokens, dtype=torch.int32).long()
     values = torch.frombuffer(sampling.bias_values, dtype=torch.float32)
     known = (tokens >= 0) & (tokens < len(scores))
-    scores.index_add_(0, tokens[known], values[known])
+    scores.index_add_(0, tokens[known].to(scores.device), values[known].to(scores.device))
 
 
 def _exclude(scores: Tensor, draw: SamplingInput) -> None:
     """Set to -inf, in place, what may not be chosen: a bias cannot bring it back."""
     vocabulary = len(scores)
     if draw.sampling.allowed_tokens:
-        allowed = torch.zeros(vocabulary, dtype=torch.bool)
+        allowed = torch.zeros(vocabulary, dtype=torch.bool, device=scores.device)
         allowed[[token for token in draw.sampling.allowed_tokens if token < vocabulary]] = True
         scores.masked_fill_(~allowed, float("-inf"))
     if draw.allowed is not None:
-        scores.masked_fill_(torch.from_numpy(~draw.allowed), float("-inf"))
+        scores.masked_fill_(torch.from_numpy(~draw.allowed).to(scores.device), float("-inf"))
     excluded = [token for token in (*draw.excluded, *_ends_of_bad_words(draw)) if 0 <= token < vocabulary]
     if excluded:
         scores[excluded] = float("-inf")
@@ -168,7 +168,8 @@ def _ends_of_bad_words(draw: SamplingInput) -> Iterator[int]:
             yield last
 
 
-def _with_logprobs(logits: Tensor, token: int, wanted: int | None) -> SampledToken:
+def with_logprobs(logits: Tensor, token: int, wanted: int | None) -> SampledToken:
+    """The token with its log-probability and the `wanted` best, of one row's `logits` `[vocab]`."""
     if wanted is None:
         return SampledToken(token)
     logprobs = logits.log_softmax(dim=-1)

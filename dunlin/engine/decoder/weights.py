@@ -63,11 +63,13 @@ def weight_room(flat: Tensor, blocks: Sequence[WeightBlock]) -> WeightRoom:
     return WeightRoom(blocks, content, views)
 
 
-def weight_granules(config: ModelConfig, item_bytes: int) -> tuple[int, tuple[int, ...]]:
+def weight_granules(config: ModelConfig, item_bytes: int, granule_bytes: int) -> tuple[int, tuple[int, ...]]:
     """Granules that the outer weights fill, and those of each layer."""
-    outer = granules_for(total_bytes(outer_blocks(config), item_bytes))
-    layers = (layer_blocks(config, layer) for layer in range(config.layers))
-    return outer, tuple(granules_for(total_bytes(blocks, item_bytes)) for blocks in layers)
+
+    def count(blocks: Sequence[WeightBlock]) -> int:
+        return granules_for(total_bytes(blocks, item_bytes), granule_bytes)
+
+    return count(outer_blocks(config)), tuple(count(layer_blocks(config, layer)) for layer in range(config.layers))
 
 
 class Checkpoint:
@@ -155,9 +157,9 @@ def digest_pieces(room: WeightRoom, hasher: Any) -> Iterator[int]:
     for block in room.blocks:
         view = room.views[block.name]
         hasher.update(_block_header(block, view.dtype))
-        content = view.view(-1).view(torch.uint8).numpy()
+        content = view.view(-1).view(torch.uint8)
         for at in range(0, len(content), PIECE_BYTES):
-            piece = content[at : at + PIECE_BYTES]
+            piece = content[at : at + PIECE_BYTES].cpu().numpy()
             hasher.update(piece.data)
             yield len(piece)
 

@@ -154,10 +154,14 @@ class EngineLayers:
 
     def _peer_source(self, peer: Address) -> WeightSource:
         def receive(layer: int, offset: int, out: Tensor) -> int:
+            received = out.cpu()  # itself, unless it lies on a device
             try:
-                return self._transfers.peers.of(peer).read_weights(layer, offset, out.numpy())
+                count = self._transfers.peers.of(peer).read_weights(layer, offset, received.numpy())
             except TransferError as error:
                 raise WeightSourceError(f"{peer}: {error}") from None
+            if received is not out:
+                out.copy_(received)
+            return count
 
         return PeerSource(receive, str(peer))
 

@@ -5,19 +5,27 @@ member. Everything about one peer and layer is one message each way, in the orde
 knows its size, and nothing names rows. Knows no queue and no answer of a step.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan, BatchRow, PartialResult
-from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below
+from dunlin.engine.attention.base import (
+    AttentionKind,
+    AttentionPass,
+    AttentionPlan,
+    BatchRow,
+    PartialResult,
+    covered_by,
+)
+from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below, end_to_end
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.execution.peer_spans import RetainedSpan, ServedPart, part_of, parts_of
+from dunlin.engine.execution.peer_spans import RetainedSpan, ServedPart, part_of
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_link import PeerLink, PeerPart
@@ -39,11 +47,14 @@ class SplitRow:
 
 @dataclass(slots=True)
 class _Served:
-    """A master's rows: what the passes over the own keys compute."""
+    """A master's rows: what the passes over the own keys compute. `packed`: which of its queries, `order` the same as a
+    tensor, where they are not all of them in their order.
+    """
 
     parts: Sequence[ServedPart]
     backend_rows: list[BatchRow] = field(default_factory=list)
     packed: list[int] = field(default_factory=list)
+    order: Tensor | None = None
     plain: list[SlotSpan] = field(default_factory=list)
 
 
@@ -71,10 +82,9 @@ class StepExchange:
         self._served = [self._plan_served(parts) for parts in served]
         self._plans: list[dict[AttentionKind, AttentionPlan]] = [{} for _ in self._served]
         self._shape = (decoder.config.heads, decoder.config.head_dim)
-        backend = self._backend
-        self._parts = [
-            [(row, *parts_of(backend, row.spans, row.queries[-1] + 1)) for row in rows] for rows in self._asked
-        ]
+        share = self._backend.share
+        self._parts = [[(row, *share(row.spans, row.queries[-1] + 1)) for row in rows] for rows in self._asked]
+        self._result_tokens = [sum(len(row.queries) * len(results) for row, results, _ in each) for each in self._parts]
         self._gone: set[int] = set()
         self._expected: set[tuple[int, PeerPart]] = set()
         self._serving: deque[tuple[int, AttentionPass]] = deque()
@@ -140,7 +150,11 @@ class StepExchange:
             if not attention.advance():
                 self._serving.popleft()
                 self._answer(index, attention)
+                self._links[index].flush()  # its master waits for it
             worked = True
+        if not worked:
+            for link in self._links:
+                link.check_met()
         return worked
 
     def leave(self, number: int) -> None:
@@ -205,7 +219,8 @@ class StepExchange:
 
     def _begin_serving(self, index: int, content: Bytes) -> None:
         served = self._served[index]
-        query = torch.from_numpy(content).view(self._dtype).view(-1, *self._shape)[served.packed]
+        query = torch.from_numpy(content).view(self._dtype).view(-1, *self._shape).to(self._decoder.device)
+        query = query if served.order is None else query[served.order]
         layer_kv = self._decoder.kv[self.layer]
         self._serving.append((index, self._plan(index).start(query, layer_kv, dtype=torch.float32)))
 
@@ -213,7 +228,8 @@ class StepExchange:
         """The master's rows, planned for the layer."""
         plans, kind = self._plans[index], self._decoder.attention_kind(self.layer)
         if kind not in plans:
-            plans[kind] = self._backend.plan(self._served[index].backend_rows, kind)
+            rows = self._served[index].backend_rows
+            plans[kind] = self._backend.plan(rows if kind.window else [_end_to_end(row) for row in rows], kind)
         return plans[kind]
 
     def _answer(self, index: int, attention: AttentionPass) -> None:
@@ -224,23 +240,22 @@ class StepExchange:
 
     def _take_answer(self, index: int, content: Bytes) -> None:
         heads, head_dim = self._shape
-        found = self._parts[index]
-        tokens = sum(len(row.queries) * len(results) for row, results, _ in found)
+        found, tokens = self._parts[index], self._result_tokens[index]
         split = tokens * heads * head_dim * 4
-        whole = torch.from_numpy(content)
+        whole = torch.from_numpy(content).to(self._decoder.device)
         out = whole[:split].view(torch.float32).view(-1, heads, head_dim)
         lse = whole[split : split + tokens * heads * 4].view(torch.float32).view(-1, heads)
         at, room_at = 0, split + tokens * heads * 4
         for row, results, rooms in found:
-            for part in results:
+            for spans in results:
                 stop = at + len(row.queries)
-                self._add(row, PartialResult(part, out[at:stop], lse[at:stop]))
+                self._add(row, PartialResult(covered_by(spans), out[at:stop], lse[at:stop]))
                 at = stop
             for part in rooms:
                 room_at = self._take_room(row, part, whole, room_at)
 
     def _take_stripes(self, index: int, content: Bytes) -> None:
-        whole, at = torch.from_numpy(content), 0
+        whole, at = torch.from_numpy(content).to(self._decoder.device), 0
         for row in self._striped[index]:
             for span in row.spans:
                 at = self._take_room(row, span, whole, at)
@@ -306,24 +321,39 @@ class StepExchange:
         if found:
             result_bytes = heads * (head_dim + 1) * 4
             keys = sum(map(len, chain.from_iterable(rooms for _, _, rooms in found)))
-            queries = sum(len(row.queries) * len(results) for row, results, _ in found)
-            sizes[PeerPart.ANSWER] = queries * result_bytes + keys * self._token_bytes
+            sizes[PeerPart.ANSWER] = self._result_tokens[index] * result_bytes + keys * self._token_bytes
         return sizes
 
     def _plan_served(self, parts: Sequence[ServedPart]) -> _Served:
         served, first = _Served(parts), 0
         for part in parts:
-            tokens = len(part.queries)
-            for span in part.spans:
-                results, rooms = parts_of(self._backend, [span.positions], part.queries[-1] + 1)
-                for positions in results:
-                    at = len(served.packed)
-                    row = BatchRow(at, at + tokens, part.queries, (part_of(span, positions),))
-                    served.backend_rows.append(row)
-                    served.packed += range(first, first + tokens)
-                served.plain += [part_of(span, positions) for positions in rooms]
+            tokens, held = len(part.queries), [span.positions for span in part.spans]
+            results, rooms = self._backend.share(held, part.queries[-1] + 1)
+            for spans in results:
+                at, keys = len(served.packed), tuple(_held_at(part, positions) for positions in spans)
+                served.backend_rows.append(BatchRow(at, at + tokens, part.queries, keys))
+                served.packed += range(first, first + tokens)
+            served.plain += [_held_at(part, positions) for positions in rooms]
             first += tokens
+        if served.packed != list(range(first)):
+            served.order = torch.tensor(served.packed, dtype=torch.int64)
         return served
+
+
+def _held_at(part: ServedPart, positions: range) -> SlotSpan:
+    """Where the keys at `positions`, which lie in one of the part's spans, are."""
+    at = bisect_right(part.spans, positions.start, key=lambda span: span.positions.start) - 1
+    return part_of(part.spans[at], positions)
+
+
+def _end_to_end(row: BatchRow) -> BatchRow:
+    """The row with its spans as one, so that a kernel reads them in one go: which positions its keys have makes no
+    difference where all come before its queries.
+    """
+    spans = [span for span in row.keys if isinstance(span, SlotSpan)]
+    if len(spans) < 2 or len(spans) < len(row.keys) or spans[-1].positions.stop > row.queries[0]:
+        return row
+    return replace(row, keys=(end_to_end(spans),))
 
 
 class ServingIteration:

@@ -3,11 +3,9 @@
 Knows no sequence, no link and no tensor.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.spans import SlotSpan, slot_run
 from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind
@@ -40,14 +38,6 @@ class ServedPart:
     master: int
     queries: range
     spans: tuple[SlotSpan, ...]
-
-
-def parts_of(backend: Attention, spans: Iterable[range], length: int) -> tuple[list[range], list[range]]:
-    """How spans of a row whose keys end at `length` travel, for the holder and for the master: the keys of each partial
-    result, and those whose K/V is sent.
-    """
-    shares = [backend.share(span, length) for span in spans]
-    return list(chain.from_iterable(part for part, _ in shares)), list(chain.from_iterable(part for _, part in shares))
 
 
 def check_columns(step: Step) -> str:
@@ -162,6 +152,8 @@ def _joined(pieces: Sequence[tuple[range, int]]) -> tuple[SlotSpan, ...]:
 
 def part_of(span: SlotSpan, positions: range) -> SlotSpan:
     """The part of a span without stride at `positions`, which lie in it."""
+    if positions == span.positions:
+        return span
     first = positions.start - span.positions.start
     slots = span.slots()[first : first + len(positions)].tolist()
     starts = [at for at in range(len(slots)) if not at or slots[at] != slots[at - 1] + 1]

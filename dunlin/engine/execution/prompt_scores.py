@@ -84,7 +84,7 @@ class PromptScoring:
         first = part.positions.start + len(found.logprob)
         stop = min(part.positions.stop, first + self._scorer.positions)
         at = part.at + first - part.positions.start
-        targets = torch.tensor(part.state.tokens[first + 1 : stop + 1], dtype=torch.int64)
+        targets = torch.tensor(part.state.tokens[first + 1 : stop + 1], dtype=torch.int64, device=self._hidden.device)
         self._score(self._scorer.logits(self._hidden[at : at + stop - first]), targets, part, found)
         self._scorer.learn(stop - first, self._scorer.clock() - began_s)
         if stop == part.positions.stop:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import Safepoint
+from dunlin.engine.decoder.iteration import BeginSegments, Safepoint
+from dunlin.engine.device.pacing import Pacer
 from dunlin.engine.execution.engine_layers import EngineLayers, LayerMemory
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
@@ -61,8 +62,14 @@ class EngineRunner:
         layers: LayerMemory | None = None,
         work_clock: Callable[[], float] = time.thread_time,
         grammars: GrammarCompiler | None = None,
+        pacer: Pacer | None = None,
+        begin_segments: BeginSegments | None = None,
     ) -> None:
-        """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one."""
+        """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one.
+        `pacer`: bounds how far this thread runs ahead of a device; None: it computes itself. `begin_segments`: computes
+        several layers of a decode step in one piece.
+        """
+        self._pacer = pacer
         self._grammars = grammars
         self._decoder = decoder
         self._limits = limits or RunnerLimits()
@@ -83,6 +90,8 @@ class EngineRunner:
             self._transfers.links,
             self._transfers.give_up_exchange,
             work_clock,
+            None if pacer is None else pacer.settle,
+            begin_segments,
         )
         self.layers = (
             None
@@ -139,6 +148,8 @@ class EngineRunner:
         landed: list[Event] = []
 
         def copy_and_look() -> object:
+            if self._pacer is not None:
+                self._pacer.pace()
             self._write_behind()
             landed.extend(self._transfers.work_at_safepoint())
             if self.layers is not None:

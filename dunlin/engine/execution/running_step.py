@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
-from dunlin.engine.decoder.sampling import sample_tokens
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.prompt_scores import PromptPart, PromptScorer, PromptScoring
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
@@ -226,7 +225,7 @@ class RunningStep:
         samples = SampledRows()
         if sampled:
             draws = [row.state.next_draw() for row in sampled]
-            samples = apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
+            samples = apply_samples(sampled, decoder.numerics.sample(decoder.logits(hidden[last]), draws))
             if sampled[0].hidden_out:
                 _leave_tokens(sampled, rooms)
         samples.scores = scores

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from dunlin.engine.attention.base import Attention, BatchRow
+from dunlin.engine.attention.base import Attention, BatchRow, covered_by
 from dunlin.engine.attention.spans import KeySpan, SlotSpan, slot_span
 from dunlin.engine.execution.exchange import SplitRow
-from dunlin.engine.execution.peer_spans import PeerSpan, RetainedSpan, kept_by_row, parts_of, spans_by_row
+from dunlin.engine.execution.peer_spans import PeerSpan, RetainedSpan, kept_by_row, spans_by_row
 from dunlin.engine.execution.sequence import ELSEWHERE, SlotMap
 from dunlin.messages.engine import Step
 
@@ -96,13 +96,16 @@ def _wrong_stripes(split: RowSplit, positions: range) -> str:
 
 def batch_row(split: RowSplit, positions: range, start: int, slots: SlotMap, backend: Attention) -> BatchRow:
     """The row as attention sees it, with packed tokens from `start` on."""
-    stop, asked = start + len(positions), [span.positions for span in split.spans]
+    stop, length = start + len(positions), positions[-1] + 1
     first = positions.stop if split.stripe is None else split.covered.start
     own: list[KeySpan] = [slots.here(each.start, each.stop) for each in _own_positions(split, first)]
-    parts = chain(*parts_of(backend, asked, positions[-1] + 1))
+    awaited: list[range] = []
+    for spans in _by_peer(split.spans).values():
+        results, rooms = backend.share(spans, length)
+        awaited += [*map(covered_by, results), *rooms]
     if split.stripe is not None:
         own.append(split.stripe)
-    return BatchRow(start, stop, positions, tuple(own), (*parts, *(span.positions for span in split.others)))
+    return BatchRow(start, stop, positions, tuple(own), (*awaited, *(span.positions for span in split.others)))
 
 
 def split_rows(

@@ -39,9 +39,8 @@ class StageRooms:
     def take_hidden(self, room: int, rows: Sequence[StepRow]) -> Tensor:
         """:raises StepError: the room has not the rows' hidden states."""
         try:
-            return self._rooms.take(
-                room, [row.name for row in rows], self._decoder.kv[0].dtype, self._decoder.config.hidden
-            )
+            dtype, width = self._decoder.kv[0].dtype, self._decoder.config.hidden
+            return self._rooms.take(room, [row.name for row in rows], dtype, width).to(self._decoder.device)
         except TransferError as error:
             raise StepError(str(error)) from None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint, WorkCount
+from dunlin.engine.decoder.iteration import BeginSegments, Iteration, RowProgress, Safepoint, WorkCount
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
@@ -54,7 +54,8 @@ class StepRunner:
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
     whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
-    `EngineRunner`'s.
+    `EngineRunner`'s. `settle` waits until a device has computed what a step launched; `begin_segments` is for steps
+    that no row leaves.
     """
 
     def __init__(
@@ -71,12 +72,16 @@ class StepRunner:
         links: Callable[[Sequence[Address], Ints, Ints, int], list[PeerLink]],
         give_up_exchange: Callable[[Step], None],
         work_clock: Callable[[], float],
+        settle: Callable[[], None] | None = None,
+        begin_segments: BeginSegments | None = None,
     ) -> None:
         self.last_step_s = 0.0
         self.count = WorkCount()
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
         self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
+        self._settle = settle
+        self._begin_segments = begin_segments
         self._stage_rooms = StageRooms(rooms, sequences, decoder)
         self._links = links
         self._give_up_exchange = give_up_exchange
@@ -234,6 +239,8 @@ class StepRunner:
         try:
             running.run(safepoint, self._beat)
             samples = running.finish(self._decoder, self.rooms) if running.done else None
+            if samples is not None and self._settle is not None:
+                self._settle()
         except TransferError:  # a peer is gone, computes something else, or wrote over the room
             samples = running.abandon()
         ended_s = self._clock()
@@ -332,7 +339,8 @@ class StepRunner:
         hidden = self._stage_rooms.take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
         for row, extents in zip(found.rows, found.extents, strict=True):
             row.issue(layers, extents)
-        iteration = self._iterate(found.rows, layers, hidden, exchange=exchange) if found.rows else None
+        may_leave = step.preemptible or exchange is not None
+        iteration = self._iterate(found.rows, layers, hidden, (), exchange, may_leave) if found.rows else None
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
         running = RunningStep(
@@ -395,18 +403,23 @@ class StepRunner:
         hidden: Tensor | None = None,
         resumed: Sequence[RowProgress] = (),
         exchange: StepExchange | None = None,
+        may_leave: bool = True,
     ) -> Iteration:
-        sizes = None if all(row.is_decode for row in rows) else self._sizes
+        is_decode = all(row.is_decode for row in rows)
+        sizes = None if is_decode else self._sizes
         batch = pack_rows(rows, self._decoder.numerics.attention)
         if self._decoder.adapters:
             batch = replace(batch, adapters=row_adapters(rows))
-        return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange)
+        segments = self._begin_segments if is_decode and not may_leave else None
+        return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange, segments)
 
 
 def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:
     columns = numerics.piece_columns
     if columns is not None and limits.piece_columns is not None:
         columns = limits.piece_columns
+    if numerics.has_fixed_pieces:
+        return PieceSizes(0.0, clock, limits.piece_tokens or numerics.piece_rows, columns)
     return PieceSizes(limits.response_s, clock, limits.piece_tokens or numerics.piece_rows, columns)
 
 

@@ -23,6 +23,9 @@ from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_mo
 from dunlin.engine.decoder.lora.loading import load_adapters
 from dunlin.engine.decoder.weight_sources import CheckpointSource
 from dunlin.engine.decoder.weights import TORCH_DTYPES
+from dunlin.engine.device.base import EngineDevice
+from dunlin.engine.device.choice import open_device
+from dunlin.engine.device.names import CPU, device_kind
 from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner
@@ -115,31 +118,36 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
     page = ProgressPage(options.progress_fd)
     try:
         keep_freed_memory()
-        checked = _rehearse(options, channel) if options.standby else None
+        is_on_host = device_kind(options.device) == CPU
+        checked = _rehearse(options, channel) if options.standby and is_on_host else None
         if options.standby:
             channel.wait_for_activation()
+        device = open_device(options.device)
         rooms = TransitRooms()
-        access = PeerAccess(options.progress_fd, rooms, options.node)
+        # Peers map the memory file: a device's memory they reach by the host tier alone.
+        access = PeerAccess(options.progress_fd, rooms, options.node) if device.is_host else None
         threads = ComputeThreadPool(options.threads)
 
         def beat() -> None:
             page.count()
             threads.adjust()
 
-        loaded = _load(options, beat)
-        threads.allow(checked or _check(loaded, options, beat))
-        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access, options.node)
+        loaded = _load(options, device, beat)
+        threads.allow(checked or _check(loaded, options, beat, device))
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv, device.kv), rooms, access, options.node)
         layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
         clock = time.perf_counter
         grammars = GrammarCompiler(options.model, loaded.config.vocab, loaded.config.eos_ids)
+        segments = None if device.begin_segments is None else device.begin_segments(loaded.decoder)
         runner = EngineRunner(
-            loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers, grammars=grammars
-        )
+            loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers, work_clock=device.work_clock,
+            grammars=grammars, pacer=device.pacer, begin_segments=segments,
+        )  # fmt: skip
         beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
-    channel.send(_ready(loaded, options, access.agent))
+    channel.send(_ready(loaded, options, b"" if access is None else access.agent))
     try:
         serve(runner, channel, page, beat)
     except (EOFError, OSError):
@@ -183,34 +191,40 @@ def keep_freed_memory() -> None:
         libc.mallopt(option, value)
 
 
-def _load(options: EngineOptions, safepoint: Callable[[], None]) -> LoadedModel:
+def _load(options: EngineOptions, device: EngineDevice, safepoint: Callable[[], None]) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
-    chosen = _numerics(options)
-    loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+    chosen = _numerics(options, device)
+    loaded = load_model(
+        options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory
+    )
     wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
-    adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype])
+    adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
     if adapters:
         size = f"{adapters.size_bytes / (1 << 20):.1f} MiB beside the weights"
         print(f"dunlin engine {options.name}: LoRA adapters: {len(wanted)}, {size}", file=sys.stderr, flush=True)
     return replace(loaded, decoder=loaded.decoder.with_adapters(adapters))
 
 
-def _numerics(options: EngineOptions) -> numerics.Numerics:
-    """:raises ValueError: determinism is refused."""
+def _numerics(options: EngineOptions, device: EngineDevice) -> numerics.Numerics:
+    """:raises ValueError: determinism is refused, or a package for the device is missing."""
+    if options.deterministic and not device.is_host:
+        raise ValueError(f"deterministic mode computes on the CPU, not on {device.name}: drop one of the two")
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    return numerics.deterministic_numerics() if options.deterministic else _fast_numerics(options.name)
+    return numerics.deterministic_numerics() if options.deterministic else _fast_numerics(options.name, device)
 
 
 @cache
-def _fast_numerics(engine: str) -> numerics.Numerics:
+def _fast_numerics(engine: str, device: EngineDevice) -> numerics.Numerics:
     """Says what computes, once: a standby loads twice."""
-    chosen, description = numerics.choose_fast_numerics()
+    chosen, description = device.choose_numerics()
     print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
     return chosen
 
 
-def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None]) -> Sequence[int]:
+def _check(
+    loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None], device: EngineDevice
+) -> Sequence[int]:
     """Compute once, with KV of its own; the numbers of threads that may compute from now on.
 
     :raises ModelError: nothing that it computes is a number.
@@ -222,7 +236,7 @@ def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], 
         raise ModelError(options.model, what, remedy)
     if options.deterministic:  # it computes one shape only, so there is nothing to warm up
         return _deterministic_counts(loaded, options.threads)
-    warm_up(loaded.decoder, safepoint)
+    warm_up(loaded.decoder, safepoint, device.warm_rows, device.warm_tokens)
     return range(1, options.threads + 1)
 
 
@@ -248,11 +262,13 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
 
     def work() -> Sequence[int] | None:
         torch.set_num_threads(1)
-        model = open_loaded_model(options.model, options.dtype, options.kv_bytes, _numerics(options), options.arena_fd)
+        device = open_device(options.device)
+        chosen = _numerics(options, device)
+        model = open_loaded_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd)
         if model is None:
             return None
         try:
-            checked = _check(model, options, channel.raise_if_activated)
+            checked = _check(model, options, channel.raise_if_activated, device)
             return checked if model.arena.is_current() else None
         except ModelError:
             if model.arena.is_current():

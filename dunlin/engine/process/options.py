@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dunlin.engine.device.names import CPU, INTERPRET, DeviceNameError, check_device_name
+
 ENGINE_MODULE = "dunlin.engine"
 DTYPES = ("float32", "bfloat16")
 CANNOT_START = 2
@@ -40,6 +42,8 @@ class EngineOptions:
     node: str = ""
     """The node's name in the cluster: engines write into the memory of those with the same one."""
     standby: bool = False
+    device: str = CPU
+    """What it computes on: see `device/names.py`."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters, each as DIGEST=DIR: one whose files have another digest by now is refused."""
 
@@ -56,8 +60,12 @@ class EngineOptions:
         return [sys.executable, "-m", module, *flags]
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The engine's environment: the inherited one, plus how its threads wait where that sets nothing."""
+        """The engine's environment: the inherited one, plus how its threads wait where that sets nothing, and what its
+        device asks for.
+        """
         chosen = {} if any(name in inherited for name in _WAITING) else {"GOMP_SPINCOUNT": str(SPINS)}
+        if self.device == INTERPRET:
+            chosen["TRITON_INTERPRET"] = "1"
         return {**inherited, **chosen}
 
 
@@ -73,6 +81,7 @@ _TYPES = {
     "dtype": str,
     "threads": int,
     "node": str,
+    "device": str,
 }
 _SWITCHES = ("deterministic", "standby")
 
@@ -89,4 +98,8 @@ def parse_options(arguments: list[str]) -> EngineOptions:
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--adapter", dest="adapters", action="append", default=[], metavar="DIGEST=DIR")
     given = vars(parser.parse_args(arguments))
+    try:
+        check_device_name(given["device"])
+    except DeviceNameError as error:
+        parser.error(str(error))
     return EngineOptions(**{**given, "adapters": tuple(given["adapters"])})

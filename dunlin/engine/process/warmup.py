@@ -11,12 +11,10 @@ from dunlin.engine.attention.base import Safepoint, local_row
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.numerics import EXACT_ROWS, TILE_ROWS
-
-TOKENS_MAX = 512
-"""Tokens of the largest step that an instance composes by default."""
+from dunlin.engine.device.base import WARM_TOKENS
 
 
-def warm_up(decoder: Decoder, safepoint: Safepoint, rows_max: int = EXACT_ROWS, tokens_max: int = TOKENS_MAX) -> None:
+def warm_up(decoder: Decoder, safepoint: Safepoint, rows_max: int = EXACT_ROWS, tokens_max: int = WARM_TOKENS) -> None:
     """Run one step of each number of rows up to `rows_max`, every row the first token of a text; then one prompt of
     each size beyond, up to `tokens_max`, that linear layers are padded to.
     """

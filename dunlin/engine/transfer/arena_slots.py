@@ -8,12 +8,12 @@ from dunlin.engine.decoder.granule_ledger import kv_of, weights_of
 from dunlin.engine.decoder.layer_arena import LayerArena
 from dunlin.engine.decoder.layer_layout import file_runs
 from dunlin.engine.transfer.peer_access import FileRuns
-from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.slab import HOST_KV, KvAccess, KvSlab
 
 
-def slab_of(arena: LayerArena, kv: Sequence[Tensor]) -> KvSlab:
-    """The slab of the arena's layout in force; `kv` has the views of all layers."""
-    return KvSlab(kv, slots_by_layer(arena), arena.record.layout)
+def slab_of(arena: LayerArena, kv: Sequence[Tensor], access: KvAccess = HOST_KV) -> KvSlab:
+    """The slab of the arena's layout in force; `kv` has the views of all layers, which `access` reaches."""
+    return KvSlab(kv, slots_by_layer(arena), arena.record.layout, access)
 
 
 def slots_by_layer(arena: LayerArena) -> list[int]:

@@ -1,12 +1,14 @@
 """What a transfer copies from where to where, once everything that it names has been checked."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes, HostMapping
 from dunlin.engine.transfer.peer_arenas import PeerArenas
-from dunlin.engine.transfer.region_copy import RegionCopy
-from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.region_copy import ChunkedCopy
+from dunlin.engine.transfer.slab import HOST_KV, KvSlab
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.kv.region_identity import region_identity
 from dunlin.messages.engine import Transfer
@@ -37,23 +39,24 @@ class CopyPlanner:
         else:
             self._rooms.view(transfer.room, self.size_bytes(transfer))
 
-    def plan(self, transfer: Transfer) -> RegionCopy:
+    def plan(self, transfer: Transfer) -> ChunkedCopy:
         """The copy that the transfer orders. :raises TransferError: it cannot be done."""
         is_host = transfer.kind in (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
         if is_host and transfer.host is None:
             raise TransferError("the transfer names no host region")
         self.check_own(transfer)
         size, identity, own = self.size_bytes(transfer), self._identity(transfer), self._own(transfer)
+        copy = (self._slab.access if transfer.payload is Payload.KV else HOST_KV).copy
         if is_host:
             to_own = transfer.kind is TransferKind.HOST_TO_SLAB
-            return RegionCopy(identity, size, own, iter((self._host(transfer, size),)), to_own=to_own)
+            return copy(identity, size, own, iter((self._host(transfer, size),)), to_own, nullcontext)
         if transfer.kind is TransferKind.PEER_TO_SLAB:
-            return RegionCopy(identity, size, own)
+            return copy(identity, size, own, None, False, nullcontext)
         peer = self._peers.of(transfer.peer)
         other = self._at_peer(transfer, size)
         room = transfer.peer_handle if transfer.payload is Payload.KV else 0
         version = peer.version
-        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout, version, room))
+        return copy(identity, size, own, other, False, lambda: peer.writing(transfer.peer_layout, version, room))
 
     def size_bytes(self, transfer: Transfer) -> int:
         """What the transfer copies, in bytes. :raises TransferError: there is no such room."""
@@ -65,7 +68,7 @@ class CopyPlanner:
         kind = self._slab.dtype if transfer.payload is Payload.KV else transfer.payload.name.lower()
         return region_identity(transfer.region, kind, transfer.chain)
 
-    def _own(self, transfer: Transfer) -> Iterator[Bytes]:
+    def _own(self, transfer: Transfer) -> Iterator[Any]:
         if transfer.payload is Payload.KV:
             return self._slab.pieces(transfer.region, transfer.extent_start, transfer.extent_length)
         return iter((self._rooms.view(transfer.room, self.size_bytes(transfer)),))

@@ -17,6 +17,11 @@ from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.room_pipe import PipeReader, PipeWriter
 
+_HEADER_BYTES = 24
+"""Layer, part and size of a message, a word each."""
+_PACKED_BYTES = 1 << 16
+"""A message of at most so many bytes is written at once: a copy costs less than to enter the peer's room again."""
+
 
 class PeerPart(IntEnum):
     """QUERY: queries to be answered. ANSWER: partial results, and K/V of blocks held in part. KEYS: a stripe's K/V."""
@@ -24,6 +29,9 @@ class PeerPart(IntEnum):
     QUERY = 0
     ANSWER = 1
     KEYS = 2
+
+
+_PARTS = frozenset(map(int, PeerPart))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class PeerLink:
         self._writer = writer
         self._is_met = is_met
         self._outbox: deque[Bytes] = deque()
-        self._header = np.empty(24, dtype=np.uint8)
+        self._header = np.empty(_HEADER_BYTES, dtype=np.uint8)
         self._header_bytes = 0
         self._arriving: _Arriving | None = None
         self._content_bytes = 0
@@ -88,17 +96,24 @@ class PeerLink:
         """Queue a message of a layer, unless the link was given up."""
         if self._is_over:
             return
-        flat = [each.contiguous().view(torch.uint8).numpy().reshape(-1) for each in contents if each.numel()]
-        header = np.array([layer, part, sum(map(len, flat))], dtype=np.int64).view(np.uint8)
-        self._outbox.extend((header, *flat))
+        flat = [each.contiguous().view(torch.uint8).cpu().numpy().reshape(-1) for each in contents if each.numel()]
+        size = sum(map(len, flat))
+        message = np.empty(_HEADER_BYTES + (size if size <= _PACKED_BYTES else 0), dtype=np.uint8)
+        message[:_HEADER_BYTES].view(np.int64)[:] = layer, part, size
+        if size > _PACKED_BYTES:
+            self._outbox.extend((message, *flat))
+            return
+        at = _HEADER_BYTES
+        for each in flat:
+            message[at : at + len(each)] = each
+            at += len(each)
+        self._outbox.append(message)
 
     def flush(self) -> bool:
         """Write what the peer's room has place for; returns whether that was anything.
 
         :raises TransferError: the peer is gone.
         """
-        if not self._is_met():
-            raise TransferError("the peer is gone")
         worked = False
         while self._outbox and (count := self._writer.write(self._outbox[0])):
             worked = True
@@ -106,6 +121,11 @@ class PeerLink:
             if len(rest):
                 self._outbox.appendleft(rest)
         return worked
+
+    def check_met(self) -> None:
+        """While nothing comes and nothing can be written. :raises TransferError: the peer is gone."""
+        if not self._is_met():
+            raise TransferError("the peer is gone")
 
     def poll(self, layer: int) -> Iterator[tuple[PeerPart, Bytes]]:
         """The messages of the layer that have arrived whole.
@@ -131,6 +151,6 @@ class PeerLink:
             yield arriving.part, arriving.content
 
     def _begin(self, layer: int, found: int, part: int, size: int) -> None:
-        if found != layer or part not in set(PeerPart) or self.sizes.get(PeerPart(part)) != size:
+        if found != layer or part not in _PARTS or self.sizes.get(PeerPart(part)) != size:
             raise TransferError(f"part {part} of {size} bytes for layer {found}, where layer {layer} has {self.sizes}")
         self._arriving = _Arriving(PeerPart(part), np.empty(size, dtype=np.uint8))

@@ -6,6 +6,7 @@ that were written here, after the copy. So a checksum covers the very bytes used
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -19,14 +20,27 @@ PIECE_BYTES = 512 << 10
 Guard = Callable[[], AbstractContextManager[None]]
 
 
-class _Cursor:
-    """Goes through pieces of memory, from piece to piece, in steps of any size."""
+class ChunkedCopy(Protocol):
+    """A transfer's bytes, copied and hashed in chunks; see `RegionCopy`."""
 
-    def __init__(self, pieces: Iterator[Bytes]) -> None:
+    left_bytes: int
+
+    @property
+    def checksum(self) -> int: ...
+
+    def copy_chunk(self, most_bytes: int) -> int: ...
+
+
+class ByteCursor:
+    """Goes through pieces of memory, from piece to piece, in steps of any size. A piece is whatever has a length in
+    bytes and gives a part of itself for a slice: of host memory `Bytes`, of a device's a tensor.
+    """
+
+    def __init__(self, pieces: Iterator[Any]) -> None:
         self._pieces = pieces
-        self._rest: Bytes | None = None
+        self._rest: Any = None
 
-    def ahead(self, most: int) -> Bytes | None:
+    def ahead(self, most: int) -> Any:
         """The next bytes that lie together, at most so many; None at the end."""
         if self._rest is None or not len(self._rest):
             self._rest = next(self._pieces, None)
@@ -36,6 +50,15 @@ class _Cursor:
         """Go on by so many of the bytes that `ahead` gave."""
         assert self._rest is not None
         self._rest = self._rest[count:]
+
+    def take(self, count: int) -> Iterator[Any]:
+        """The next `count` bytes, piece by piece; there are so many."""
+        while count:
+            piece = self.ahead(count)
+            assert piece is not None
+            yield piece
+            self.skip(len(piece))
+            count -= len(piece)
 
 
 class RegionCopy:
@@ -55,8 +78,8 @@ class RegionCopy:
     ) -> None:
         """Without an `other` side nothing is copied: the own bytes are hashed."""
         self.left_bytes = size_bytes
-        self._own = _Cursor(own)
-        self._other = None if other is None else _Cursor(other)
+        self._own = ByteCursor(own)
+        self._other = None if other is None else ByteCursor(other)
         self._to_own = to_own
         self._guard = guard
         self._hasher = xxhash.xxh3_64(identity)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.errors import TransferError
-from dunlin.engine.transfer.region_copy import RegionCopy
+from dunlin.engine.transfer.region_copy import ChunkedCopy
 from dunlin.messages.engine import Transfer, TransferDone
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 
@@ -46,7 +46,7 @@ class _Pending:
     order: int
     started_s: float
     layers: int | None
-    copy: RegionCopy | None = None
+    copy: ChunkedCopy | None = None
     moved_bytes: int = 0
     busy_s: float = 0.0
     turn: int = 0
@@ -198,7 +198,7 @@ class TransferQueue:
         layer_bytes = self._planner.size_bytes(pending.transfer) // max(region.layer_stop - region.layer_start, 1)
         return layer_bytes * pending.layers - pending.moved_bytes
 
-    def _verdict(self, pending: _Pending, copy: RegionCopy) -> TransferStatus:
+    def _verdict(self, pending: _Pending, copy: ChunkedCopy) -> TransferStatus:
         transfer = pending.transfer
         wanted = None
         if transfer.kind is TransferKind.HOST_TO_SLAB and transfer.host is not None:

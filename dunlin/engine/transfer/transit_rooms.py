@@ -66,7 +66,7 @@ class TransitRooms:
         take_records(memory, [each for each in read_records(memory) if (each.sequence, each.tokens) in named])
         at = end_of_records(memory)
         for (sequence, tokens), content in zip(rows, contents, strict=True):
-            flat = content.contiguous().view(torch.uint8).numpy().reshape(-1)
+            flat = content.contiguous().view(torch.uint8).cpu().numpy().reshape(-1)
             at = write_record(memory, at, sequence, tokens, flat)
         self._written.add(room)
 

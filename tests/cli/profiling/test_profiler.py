@@ -137,4 +137,4 @@ def test_strategies_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--show", "b300"]) == 2
-    assert "known: a100, h200; strategies: a800-lwm-7b" in capsys.readouterr().err
+    assert "known: a100, a100-40g, a800, h100, h200; strategies: a800-lwm-7b" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Every backend: work in pieces, rows that leave between them and come back, and keys in several places."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from dunlin.engine.attention.base import (
     PartialResult,
     Result,
     RowState,
+    covered_by,
     local_row,
     merge_results,
 )
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
-from dunlin.engine.attention.spans import KeySpan, RoomSpan, SlotSpan, slot_run, slot_span
+from dunlin.engine.attention.spans import KeySpan, RoomSpan, SlotSpan, end_to_end, slot_run, slot_span
 from tests.engine.attention.reference import attend, backend_named, close, make_kv, make_query, reference
 
 BACKENDS = sorted(ATTENTION_BACKENDS)
@@ -195,8 +197,8 @@ def _distribute(
         span = slot_span(positions, list(positions))
         room = RoomSpan(positions, span.gather(KV, 0, len(positions)).clone())
         if place == "peer":
-            results, rooms = backend.share(positions, 700)
-            arriving += [_result_of_peer(backend, query, queries, each) for each in results]
+            results, rooms = backend.share([positions], 700)
+            arriving += [_result_of_peer(backend, query, queries, each) for (each,) in results]
             arriving += [RoomSpan(each, KV[list(each)]) for each in rooms]
         elif place == "arriving":
             arriving.append(room)
@@ -208,6 +210,37 @@ def _distribute(
 def _result_of_peer(backend: Attention, query: Tensor, queries: range, positions: range) -> PartialResult:
     row = BatchRow(0, len(queries), queries, (slot_span(positions, list(positions)),))
     return PartialResult(positions, *finish(backend.plan([row]).start(query, KV, dtype=torch.float32)))
+
+
+@pytest.mark.parametrize("queries", [range(699, 700), range(650, 700), range(0, 700, 7)])
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "deterministic"])
+def test_a_holder_answers_once_for_all_its_spans(name: str, queries: range) -> None:
+    """One holder has three spans, another the two between them: two results, whichever comes first."""
+    backend, query = backend_named(name), make_query(len(queries), 6)
+    cuts = [0, 64, 200, 264, 500, 640]
+    spans = [range(*pair) for pair in pairwise(cuts)]
+    answers = []
+    for held in (spans[::2], spans[1::2]):
+        assert backend.share(held, 700) == ([tuple(held)], [])
+        row = BatchRow(0, len(queries), queries, tuple(slot_span(each, list(each)) for each in held))
+        answers.append(
+            PartialResult(covered_by(held), *finish(backend.plan([row]).start(query, KV, dtype=torch.float32)))
+        )
+    names = tuple(answer.positions for answer in answers)
+    assert names == (range(640), range(64, 500))
+    own = slot_span(range(640, 700), list(range(640, 700)))
+    started = backend.plan([BatchRow(0, len(queries), queries, (own,), names)]).start(query, KV)
+    for answer in reversed(answers):
+        started.add(0, answer)
+    assert close(finish(started), reference(query, KV[:700], queries))
+
+
+def test_spans_end_to_end_are_read_in_one_go() -> None:
+    spans = [slot_span(range(3, 6), [9, 10, 2]), slot_run(range(20, 24), 40), slot_span(range(30, 31), [7])]
+    joined = end_to_end(spans)
+    assert joined.positions == range(3, 11)
+    assert joined.slots().tolist() == [9, 10, 2, 40, 41, 42, 43, 7]
+    assert list(joined.run_at) == [0, 2, 3, 7]
 
 
 @pytest.mark.parametrize("own", range(8))

@@ -54,7 +54,7 @@ class RecordingAttention:
     def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> AttentionPlan:
         return _RecordingPlan(self, self._backend.plan(rows, kind))
 
-    def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
+    def share(self, held: Sequence[range], length: int) -> tuple[list[tuple[range, ...]], list[range]]:
         return self._backend.share(held, length)
 
 

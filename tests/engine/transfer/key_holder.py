@@ -58,8 +58,8 @@ def contributions(problem: Problem, held: list[range]) -> list[tuple[str, range,
     backend, query, kept = ATTENTION_BACKENDS[problem.backend](), problem.query(), problem.keys_values(held)
     found = []
     for span in held:
-        results, plain = backend.share(span, problem.length)
-        for part in results:
+        results, plain = backend.share([span], problem.length)
+        for (part,) in results:
             row = BatchRow(0, problem.tokens, problem.queries, (slot_run(part, part.start),))
             out, lse = run_pass(backend.plan([row]).start(query, kept, dtype=torch.float32), lambda: None)
             found.append(("partial", part, tensor_bytes(out, lse)))

@@ -1,6 +1,6 @@
 """Pipes in transit rooms, and the messages of a step that go through two of them."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -121,4 +121,25 @@ def test_a_forgotten_peer_is_gone() -> None:
     memory = room()
     link = PeerLink(PipeReader(memory, 1), writer(memory), lambda: False)
     with pytest.raises(TransferError, match="the peer is gone"):
-        link.flush()
+        link.check_met()
+
+
+@pytest.mark.parametrize("values", [10, 1 << 15])
+def test_a_small_message_is_written_at_once_and_a_large_one_is_not_copied(values: int) -> None:
+    entered: list[int] = []
+
+    def guard() -> AbstractContextManager[None]:
+        entered.append(1)
+        return nullcontext()
+
+    memory = room(1 << 19)
+    ahead = PeerLink(PipeReader(room(), 1), PipeWriter(memory, 1, guard), lambda: True)
+    behind = PeerLink(PipeReader(memory, 1), writer(room()), lambda: True)
+    sent = [torch.full((values,), 1.0), torch.full((values,), 2.0)]
+    behind.sizes = {PeerPart.ANSWER: 8 * values}
+    ahead.send(0, PeerPart.ANSWER, sent)
+    assert ahead.size_bytes == 24 + 8 * values
+    ahead.flush()
+    ((_, content),) = behind.poll(0)
+    assert content.tobytes() == torch.cat(sent).numpy().tobytes()
+    assert len(entered) == (1 if values == 10 else 3)

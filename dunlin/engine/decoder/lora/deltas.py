@@ -34,6 +34,11 @@ class BlockDelta:
     down: Tensor
     parts: tuple[DeltaPart, ...]
 
+    def to(self, device: torch.device) -> "BlockDelta":
+        """The same on `device`."""
+        parts = (DeltaPart(part.ranks, part.columns, part.up.to(device)) for part in self.parts)
+        return BlockDelta(self.down.to(device), tuple(parts))
+
     def add(self, linear: Linear, given: Tensor, out: Tensor) -> None:
         """Add it to `out` `[rows, columns]`, the product of `given` `[rows, inputs]`."""
         small = linear(given, self.down, None)

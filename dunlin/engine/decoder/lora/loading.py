@@ -37,10 +37,13 @@ class AdapterSet:
 
 
 NO_ADAPTERS = AdapterSet({}, ())
+HOST = torch.device("cpu")
 
 
-def load_adapters(wanted: Mapping[str, Path], config: ModelConfig, dtype: torch.dtype) -> AdapterSet:
-    """The adapters in those directories, by the digest that each must have.
+def load_adapters(
+    wanted: Mapping[str, Path], config: ModelConfig, dtype: torch.dtype, device: torch.device = HOST
+) -> AdapterSet:
+    """The adapters in those directories, by the digest that each must have; on `device`.
 
     :raises ModelError: one cannot be served with this model, holds what is no number, or is another one by now.
     """
@@ -57,6 +60,7 @@ def load_adapters(wanted: Mapping[str, Path], config: ModelConfig, dtype: torch.
                 for block in layer_blocks(config, layer):
                     delta = _read_block(adapter, block, file, dtype)
                     if delta is not None:
+                        delta = delta.to(device)
                         found.setdefault(block.name, {})[number] = delta
                         size_bytes += delta.down.nbytes + sum(part.up.nbytes for part in delta.parts)
     return AdapterSet({digest: number for number, digest in enumerate(wanted, 1)}, layers, size_bytes)

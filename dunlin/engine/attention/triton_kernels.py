@@ -1,0 +1,171 @@
+"""The Triton kernels of paged attention. Run on CPU tensors too, by Triton's interpreter (TRITON_INTERPRET=1).
+
+A row of `table` is a `CellTable` row: token, out, tokens, query at, query step, key at, key step, from, to, and two
+columns for `expand_slots`. A tile is some of a row's queries with the query heads of one KV head, folded into lines:
+line i is query i // GROUP and head i % GROUP. Scores and results are fp32.
+"""
+
+import triton
+import triton.language as tl
+
+COLUMNS = tl.constexpr(11)
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def expand_slots(table, run_at, run_slot, slot_at, slots, BLOCK: tl.constexpr):
+    """Write the slot of each key `[from, to)` of each row: grid (rows, blocks of keys)."""
+    row = tl.program_id(0)
+    columns = table + row * COLUMNS
+    begin, end = tl.load(columns + 7), tl.load(columns + 8)
+    first_run, runs = tl.load(columns + 9), tl.load(columns + 10)
+    index = begin + tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_key = index < end
+    low = tl.zeros([BLOCK], tl.int64)
+    high = low + runs - 1
+    left = runs - 1
+    while left > 0:  # the last run that begins at or before the key
+        middle = (low + high + 1) // 2
+        is_before = tl.load(run_at + first_run + middle) <= index
+        low = tl.where(is_before, middle, low)
+        high = tl.where(is_before, high, middle - 1)
+        left = left // 2
+    slot = tl.load(run_slot + first_run + low) + index - tl.load(run_at + first_run + low)
+    tl.store(slots + tl.load(slot_at + row) + index, slot.to(tl.int32), mask=is_key)
+
+
+@triton.jit
+def tile_keys(columns, first, window, QUERIES: tl.constexpr, IS_WINDOWED: tl.constexpr):
+    """The keys [begin, end) that a query of the tile from query `first` on may see."""
+    tokens, query_at, query_step = tl.load(columns + 2), tl.load(columns + 3), tl.load(columns + 4)
+    key_at, key_step = tl.load(columns + 5), tl.load(columns + 6)
+    begin, end = tl.load(columns + 7), tl.load(columns + 8)
+    last = query_at + (tl.minimum(first + QUERIES, tokens) - 1) * query_step
+    seen = tl.where(last >= key_at, (last - key_at) // key_step + 1, 0)
+    end = tl.minimum(end, seen)
+    if IS_WINDOWED:
+        lowest = query_at + first * query_step - window + 1
+        hidden = tl.where(lowest > key_at, (lowest - key_at + key_step - 1) // key_step, 0)
+        begin = tl.maximum(begin, hidden)
+    return begin, end
+
+
+@triton.jit
+def split_keys(columns, LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr):
+    """Keys of one split of a row: it depends on the row alone, so the row's bits do not depend on the batch."""
+    count = tl.load(columns + 8) - tl.load(columns + 7)
+    even = (count + MOST_SPLITS - 1) // MOST_SPLITS
+    return tl.maximum((even + LEAST_KEYS - 1) // LEAST_KEYS, 1) * LEAST_KEYS
+
+
+@triton.jit
+def attend_tiles(
+    query, layer_kv, table, slot_at, slots, tiles, out, lse,
+    query_stride, slot_stride, out_stride, lse_stride, scale, cap, window,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    LINES: tl.constexpr, BLOCK_KEYS: tl.constexpr, LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr,
+    IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr,
+):  # fmt: skip
+    """One tile, one KV head, one split of its keys: grid (tiles, KV heads, splits). MOST_SPLITS 1: all its keys.
+
+    IS_WIDENED: operands of products are made fp32 first, for the interpreter multiplies no bf16: the same numbers.
+    `tiles` `[tiles, 2]` int64: row of the table, first query. `out_stride` and `lse_stride`: items between splits.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    QUERIES: tl.constexpr = LINES // GROUP
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, first = tl.load(tiles + 2 * tile), tl.load(tiles + 2 * tile + 1)
+    columns = table + row * COLUMNS
+    begin, end = tile_keys(columns, first, window, QUERIES, IS_WINDOWED)
+    if MOST_SPLITS > 1:
+        keys = split_keys(columns, LEAST_KEYS, MOST_SPLITS)
+        split_begin = tl.load(columns + 7) + split * keys
+        if (split > 0) & (split_begin >= tl.load(columns + 8)):
+            return  # the row has fewer splits: nothing reads this one
+        begin, end = tl.maximum(begin, split_begin), tl.minimum(end, split_begin + keys)
+    lines = tl.arange(0, LINES)
+    inner = first + lines // GROUP
+    is_line = (lines < QUERIES * GROUP) & (inner < tl.load(columns + 2))
+    head = kv_head * GROUP + lines % GROUP
+    position = tl.load(columns + 3) + inner * tl.load(columns + 4)
+    key_at, key_step, dims = tl.load(columns + 5), tl.load(columns + 6), tl.arange(0, BLOCK_DIM)
+    is_dim = dims < HEAD_DIM
+    at = (tl.load(columns) + inner) * query_stride + head * HEAD_DIM
+    queries = tl.load(query + at[:, None] + dims[None, :], mask=is_line[:, None] & is_dim[None, :], other=0.0)
+    if IS_WIDENED:
+        queries = queries.to(tl.float32)
+    slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
+    highest, total = tl.full([LINES], float("-inf"), tl.float32), tl.zeros([LINES], tl.float32)
+    mixed = tl.zeros([LINES, BLOCK_DIM], tl.float32)
+    for start in range(begin, end, BLOCK_KEYS):
+        index = start + tl.arange(0, BLOCK_KEYS)
+        is_key = index < end
+        slot = tl.load(slot_from + index, mask=is_key, other=0).to(tl.int64)
+        places = slot[:, None] * slot_stride + dims[None, :]
+        is_item = is_key[:, None] & is_dim[None, :]
+        keys_block = tl.load(head_kv + places, mask=is_item, other=0.0)
+        if IS_WIDENED:
+            keys_block = keys_block.to(tl.float32)
+        scores = tl.dot(queries, tl.trans(keys_block), input_precision="ieee") * scale
+        if IS_CAPPED:
+            scores = cap * (2.0 / (1.0 + tl.exp(-2.0 * scores / cap)) - 1.0)
+        key_position = key_at + index * key_step
+        is_seen = is_key[None, :] & (key_position[None, :] <= position[:, None])
+        if IS_WINDOWED:
+            is_seen = is_seen & (key_position[None, :] > position[:, None] - window)
+        scores = tl.where(is_seen, scores * LOG2E, float("-inf"))
+        risen = tl.maximum(highest, tl.max(scores, 1))
+        base = tl.where(risen == float("-inf"), 0.0, risen)  # no key is seen yet: -inf less -inf is no number
+        shares = tl.exp2(scores - base[:, None])
+        kept = tl.exp2(highest - base)
+        values = tl.load(head_kv + KV_HEADS * HEAD_DIM + places, mask=is_item, other=0.0)
+        total = total * kept + tl.sum(shares, 1)
+        rounded = shares.to(values.dtype)
+        if IS_WIDENED:
+            rounded, values = rounded.to(tl.float32), values.to(tl.float32)
+        mixed = mixed * kept[:, None] + tl.dot(rounded, values, input_precision="ieee")
+        highest = risen
+    is_blind = total == 0.0
+    divisor = tl.where(is_blind, 1.0, total)
+    result = mixed / divisor[:, None]
+    score = tl.where(is_blind, float("-inf"), (highest + tl.log2(divisor)) / LOG2E)
+    place = (tl.load(columns + 1) + inner) * HEADS + head
+    into = out + split * out_stride + place[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(into, result.to(out.dtype.element_ty), mask=is_line[:, None] & is_dim[None, :])
+    tl.store(lse + split * lse_stride + place, score, mask=is_line)
+
+
+@triton.jit
+def merge_splits(
+    part_out, part_lse, table, tiles, out, lse, out_stride, lse_stride,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, QUERIES: tl.constexpr,
+    LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one query and head, in their order: grid (tiles, queries of a tile, heads)."""
+    tile, head = tl.program_id(0), tl.program_id(2)
+    row, inner = tl.load(tiles + 2 * tile), tl.load(tiles + 2 * tile + 1) + tl.program_id(1)
+    columns = table + row * COLUMNS
+    if inner < tl.load(columns + 2):
+        count = tl.load(columns + 8) - tl.load(columns + 7)
+        keys = split_keys(columns, LEAST_KEYS, MOST_SPLITS)
+        place = (tl.load(columns + 1) + inner) * HEADS + head
+        dims = tl.arange(0, BLOCK_DIM)
+        is_dim = dims < HEAD_DIM
+        highest = tl.full([1], float("-inf"), tl.float32)
+        total = tl.zeros([1], tl.float32)
+        mixed = tl.zeros([BLOCK_DIM], tl.float32)
+        for split in range((count + keys - 1) // keys):
+            score = tl.load(part_lse + split * lse_stride + place + tl.zeros([1], tl.int32))
+            risen = tl.maximum(highest, score)
+            base = tl.where(risen == float("-inf"), 0.0, risen)
+            kept, share = tl.exp(highest - base), tl.exp(score - base)
+            part = tl.load(part_out + split * out_stride + place * HEAD_DIM + dims, mask=is_dim, other=0.0)
+            mixed = mixed * kept + part * share
+            total = total * kept + share
+            highest = risen
+        is_blind = total == 0.0
+        divisor = tl.where(is_blind, 1.0, total)
+        result = mixed / divisor
+        tl.store(out + place * HEAD_DIM + dims, result.to(out.dtype.element_ty), mask=is_dim)
+        score = tl.where(is_blind, float("-inf"), highest + tl.log(divisor))
+        tl.store(lse + place + tl.zeros([1], tl.int32), score)

@@ -1,0 +1,37 @@
+"""The numerics of a GPU: Triton's kernels for what goes token by token, the library's products, sampling there.
+
+Imported only where a GPU is chosen: Triton may not be there.
+"""
+
+from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.triton_paged import TritonAttention
+from dunlin.engine.decoder import triton_rows
+from dunlin.engine.decoder.device_sampling import sample_on_device
+from dunlin.engine.decoder.experts import gated
+from dunlin.engine.decoder.numerics import Numerics, apply_at_once, plain_linear
+
+PIECE_ROWS = 4096
+"""Tokens of a block of linear work: of a layer of 8B in bf16 about 2.5 ms at 700 TFLOP/s."""
+
+
+def gpu_numerics(attention: Attention | None = None, piece_rows: int = PIECE_ROWS) -> Numerics:
+    """Blocks of linear work have `piece_rows` tokens whatever they take: the host's clock sees launches only."""
+    return Numerics(
+        apply_at_once,
+        plain_linear,
+        attention or TritonAttention(),
+        piece_rows,
+        None,
+        norm=triton_rows.norm,
+        silu_gate=triton_rows.silu_gate,
+        turn=triton_rows.turn,
+        sample=sample_on_device,
+        has_fixed_pieces=True,
+    )
+
+
+def torch_gpu_numerics(attention: Attention) -> Numerics:
+    """The same by torch's own operations: what the kernels are compared with."""
+    return Numerics(
+        apply_at_once, plain_linear, attention, PIECE_ROWS, None, silu_gate=gated("silu"), has_fixed_pieces=True
+    )

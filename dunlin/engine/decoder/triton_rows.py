@@ -1,0 +1,54 @@
+"""What a layer does token by token besides products, as Triton kernels: norms, the gate of the MLP, rotary positions.
+
+Each reads and writes a token's numbers once, where torch's own operations pass over them several times. In fp32 inside.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from dunlin.engine.decoder import triton_row_kernels as kernels
+
+MOST_WIDTH = 1 << 15
+"""Of a norm that one program holds."""
+
+
+def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """RMS norm over the last axis of `rows` `[rows, width]` or `[tokens, heads, width]`."""
+    width = rows.shape[-1]
+    if rows.ndim not in (2, 3) or rows.stride(-1) != 1 or width > MOST_WIDTH:
+        return torch.nn.functional.rms_norm(rows, weight.shape, weight, epsilon)
+    out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+    inner, inner_stride = (1, 0) if rows.ndim == 2 else (rows.shape[1], rows.stride(1))
+    count = rows.shape[0] * inner
+    if count:
+        block = triton.next_power_of_2(width)
+        warps = 4 if block <= 2048 else 8
+        kernels.norm_rows[(count,)](
+            rows, weight, out, rows.stride(0), inner_stride, epsilon, INNER=inner, WIDTH=width, BLOCK=block,
+            num_warps=warps,
+        )  # fmt: skip
+    return out
+
+
+def silu_gate(rows: Tensor) -> Tensor:
+    """silu(gate) * up of `rows` `[rows, 2 width]`: the gates, then what they let through."""
+    count, width = rows.shape[0], rows.shape[1] // 2
+    source, out = rows.contiguous(), rows.new_empty(count, width)
+    if count:
+        block = min(triton.next_power_of_2(width), 1024)
+        kernels.gate_rows[(count, triton.cdiv(width, block))](source, out, WIDTH=width, BLOCK=block)
+    return out
+
+
+def turn(vectors: Tensor, heads: int, angles: Tensor) -> None:
+    """Rotate the first `heads` of `vectors` `[tokens, all heads, head_dim]` in place, in as many dimensions as `angles`
+    `[tokens, 2, 1, pairs]` fp32 has.
+    """
+    count, pairs = len(vectors), angles.shape[-1]
+    given = angles.contiguous()
+    if count:
+        kernels.turn_rows[(count, heads)](
+            vectors, given, vectors.stride(0), 2 * pairs, HEAD_DIM=vectors.shape[2], PAIRS=pairs,
+            BLOCK=triton.next_power_of_2(pairs), num_warps=1,
+        )  # fmt: skip

@@ -1,0 +1,57 @@
+"""What an engine must know of the device that it computes on, and the devices by kind.
+
+A device is where tensors lie, the memory that an arena's granules are made of, how transfers reach KV there, and what
+computes. The rest of the engine is the same for all.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from dunlin.engine.decoder.arena import FILE_MEMORY
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.granule_memory import GranuleSource
+from dunlin.engine.decoder.iteration import BeginSegments
+from dunlin.engine.decoder.numerics import EXACT_ROWS, Numerics, choose_fast_numerics
+from dunlin.engine.device.names import CPU
+from dunlin.engine.device.pacing import Pacer
+from dunlin.engine.transfer.slab import HOST_KV, KvAccess
+
+WARM_TOKENS = 512
+"""Tokens of the largest step that an instance composes by default."""
+
+
+class DeviceUnavailable(ValueError):
+    """The device cannot be used here; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDevice:
+    """`choose_numerics()` gives the fast numerics and what to tell of them. `work_clock` tells the seconds that work
+    took the host's thread. `pacer` None: work is done when the call that computes it returns. `begin_segments(decoder)`
+    computes several layers of its decode steps in one piece; None: nothing is gained by that. Steps of up to
+    `warm_rows` rows and `warm_tokens` tokens are computed once at the start.
+    """
+
+    name: str
+    torch_device: torch.device
+    choose_numerics: Callable[[], tuple[Numerics, str]]
+    memory: GranuleSource = FILE_MEMORY
+    kv: KvAccess = HOST_KV
+    pacer: Pacer | None = None
+    work_clock: Callable[[], float] = time.thread_time
+    begin_segments: Callable[[Decoder], BeginSegments] | None = None
+    warm_rows: int = EXACT_ROWS
+    warm_tokens: int = WARM_TOKENS
+
+    @property
+    def is_host(self) -> bool:
+        """Whether weights and KV lie in the memory file: peers, a standby and the next engine can reach them."""
+        return self.memory.outlives_process
+
+
+def cpu_device() -> EngineDevice:
+    """Host memory and this processor."""
+    return EngineDevice(CPU, torch.device("cpu"), choose_fast_numerics)

@@ -1,0 +1,144 @@
+"""An NVIDIA GPU as the engine's device, and the same code on the CPU by Triton's interpreter."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.iteration import BeginSegments
+from dunlin.engine.decoder.numerics import Numerics
+from dunlin.engine.device.base import DeviceUnavailable, EngineDevice
+from dunlin.engine.device.device_arena import DeviceMemory
+from dunlin.engine.device.host_driver import HostMemoryDriver
+from dunlin.engine.device.kv_access import DeviceKvAccess
+from dunlin.engine.device.memory_driver import CudaMemoryDriver
+from dunlin.engine.device.names import INTERPRET
+from dunlin.engine.device.pacing import CudaPacer
+from dunlin.engine.device.staging import CudaStaging, HostStaging
+
+Record = Callable[[Callable[[], None]], Callable[[], None]]
+"""What a function launches, to be launched again at once."""
+WARM = (1, 0)
+"""(rows, tokens): kernels are compiled by the first step of a few rows, whatever their number."""
+INSTALL = "pip install 'dunlin[server,gpu]' with a CUDA build of torch"
+
+
+def cuda_device(name: str) -> EngineDevice:
+    """GPU number N of `cuda:N`; `cuda` is the first.
+
+    :raises DeviceUnavailable: there is none, or a package that it takes is missing.
+    """
+    device = torch.device("cuda", int(name.partition(":")[2] or 0))
+    _check_cuda(device)
+    torch.cuda.set_device(device)
+    torch.empty(1, device=device)  # makes the context that the driver's calls are for
+    try:
+        driver = CudaMemoryDriver(device)
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable(f"{name}: no package {error.name}; {INSTALL}") from None
+    return EngineDevice(
+        name,
+        device,
+        _gpu_numerics(name),
+        DeviceMemory(driver),
+        DeviceKvAccess(CudaStaging(device)),
+        CudaPacer(device),
+        time.perf_counter,
+        _segments(CudaGraphs()),
+        *WARM,
+    )
+
+
+def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> EngineDevice:
+    """A GPU's code over host memory: Triton interprets its kernels, and graphs are calls.
+
+    :raises DeviceUnavailable: Triton is missing, or was told to compile.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise DeviceUnavailable(f"{name}: set TRITON_INTERPRET=1 before Python starts: Triton reads it once")
+    driver = HostMemoryDriver(granule_bytes)
+    return EngineDevice(
+        name,
+        torch.device("cpu"),
+        _gpu_numerics(name),
+        DeviceMemory(driver),
+        DeviceKvAccess(HostStaging()),
+        work_clock=time.perf_counter,
+        begin_segments=_segments(call_again),
+        warm_rows=WARM[0],
+        warm_tokens=WARM[1],
+    )
+
+
+def _gpu_numerics(name: str) -> Callable[[], tuple[Numerics, str]]:
+    def choose() -> tuple[Numerics, str]:
+        try:
+            from dunlin.engine.decoder.gpu_numerics import gpu_numerics
+        except ModuleNotFoundError as error:
+            raise DeviceUnavailable(f"{name}: no package {error.name}; {INSTALL}") from None
+        return gpu_numerics(), f"{describe(name)}: attention, norms and positions by Triton, products by torch"
+
+    return choose
+
+
+def describe(name: str) -> str:
+    """The device in words."""
+    if name == INTERPRET:
+        return "a GPU's code interpreted on the CPU"
+    return str(torch.cuda.get_device_name(torch.cuda.current_device()))
+
+
+def _check_cuda(device: torch.device) -> None:
+    if torch.version.cuda is None:
+        raise DeviceUnavailable(
+            f"{device}: torch {torch.__version__} is built without CUDA; {INSTALL}, or --device cpu"
+        )
+    if not torch.cuda.is_available():
+        raise DeviceUnavailable(f"{device}: torch finds no CUDA driver or no GPU; see nvidia-smi, or --device cpu")
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceUnavailable(f"{device}: there are {torch.cuda.device_count()} GPUs, numbered from 0")
+
+
+def _segments(record: Record) -> Callable[[Decoder], BeginSegments]:
+    def make(decoder: Decoder) -> BeginSegments:
+        from dunlin.engine.decoder.decode_segments import DecodeSegments
+
+        return DecodeSegments(decoder, record).begin
+
+    return make
+
+
+class CudaGraphs:
+    """Records what a function launches as a CUDA graph. The graphs share their memory: what one leaves there the next
+    may write over, so results go to buffers of the caller's.
+    """
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Runs `function` twice before, so that kernels are compiled and libraries have their workspaces."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(2):
+                function()
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            function()
+
+        def replay() -> None:
+            graph.replay()
+
+        return replay
+
+
+def call_again(function: Callable[[], None]) -> Callable[[], None]:
+    """What records where there is nothing to record with."""
+    return function

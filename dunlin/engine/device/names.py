@@ -1,0 +1,48 @@
+"""The names of devices, as `--device` and `instance.engine.device` take them. Loads no torch."""
+
+import re
+
+from dunlin.runtime.cuda_driver import gpu_names
+from dunlin.runtime.procfs import processor_name
+
+CPU, CUDA, INTERPRET = "cpu", "cuda", "interpret"
+_KNOWN = re.compile(r"cpu|interpret|cuda(:\d{1,3})?")
+DEVICES_TEXT = "cpu, cuda, cuda:N (its number, from 0), or interpret (a GPU's code on the CPU, for tests: very slow)"
+
+
+class DeviceNameError(ValueError):
+    """No name of a device."""
+
+
+def check_device_name(name: str) -> str:
+    """The very name. :raises DeviceNameError: it names no device."""
+    if not _KNOWN.fullmatch(name):
+        raise DeviceNameError(f"device {name!r}: choose one of {DEVICES_TEXT}")
+    return name
+
+
+def device_kind(name: str) -> str:
+    """CPU, CUDA or INTERPRET."""
+    return name.partition(":")[0]
+
+
+def granule_bytes(name: str) -> int:
+    """Of a granule of the device's memory: what CUDA's driver says of every GPU so far, and of memory files."""
+    return 2 << 20 if device_kind(name) == CUDA else 1 << 16
+
+
+def device_of(name: str, instance: int, devices: int) -> str:
+    """The device of instance number `instance` where `devices` GPUs are: `cuda` without a number is each instance's
+    own, in turn.
+    """
+    return f"{CUDA}:{instance % devices}" if name == CUDA and devices else name
+
+
+def computed_by(name: str) -> str:
+    """The processor or GPU that a device's name means here: step times are true of no other."""
+    if device_kind(name) == CPU:
+        return processor_name()
+    if device_kind(name) == INTERPRET:
+        return f"{INTERPRET} on {processor_name()}"
+    number, gpus = int(name.partition(":")[2] or 0), gpu_names()
+    return gpus[number] if number < len(gpus) else name

@@ -1,0 +1,61 @@
+"""Norms, gates and turns by Triton's interpreter, against torch."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dunlin.engine.decoder.numerics import silu_gate, turn_heads
+from dunlin.engine.decoder.rope import rotary_angles
+
+triton_rows = pytest.importorskip("dunlin.engine.decoder.triton_rows", exc_type=ModuleNotFoundError)
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def near(ours: Tensor, theirs: Tensor) -> bool:
+    # The interpreter cuts bf16 off where a GPU rounds to the nearest: up to 1/128 each time.
+    rtol = 1e-5 if ours.dtype is torch.float32 else 1 / 50
+    return ours.dtype is theirs.dtype and torch.allclose(ours.double(), theirs.double(), rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 96), (5, 64), (7, 100)])
+def test_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    rows, weight = random(*shape, dtype=dtype), random(shape[-1], dtype=dtype)
+    assert near(triton_rows.norm(rows, weight, 1e-6), F.rms_norm(rows, weight.shape, weight, 1e-6))
+
+
+def test_norm_of_some_heads_of_each_token() -> None:
+    projected, weight = random(4, 8, 24), random(24)
+    part = projected[:, 2:7]
+    assert near(triton_rows.norm(part, weight, 1e-5), F.rms_norm(part, weight.shape, weight, 1e-5))
+
+
+def test_what_it_cannot_norm_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_rows, "MOST_WIDTH", 8)
+    rows, weight = random(3, 16), random(16)
+    assert torch.equal(triton_rows.norm(rows, weight, 1e-5), F.rms_norm(rows, weight.shape, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [32, 100, 1500])
+def test_gate(dtype: torch.dtype, width: int) -> None:
+    rows = random(3, 2 * width, dtype=dtype)
+    assert near(triton_rows.silu_gate(rows), silu_gate(rows))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("head_dim", "pairs"), [(16, 8), (24, 12), (32, 6)])
+def test_turn_leaves_the_other_heads_and_dimensions(dtype: torch.dtype, head_dim: int, pairs: int) -> None:
+    ours = random(5, 6, head_dim, dtype=dtype)
+    theirs = ours.clone()
+    frequencies = 10000.0 ** -(torch.arange(pairs) / pairs)
+    angles = rotary_angles(frequencies, torch.tensor([0, 1, 7, 300, 12]))
+    triton_rows.turn(ours, 4, angles)
+    turn_heads(theirs, 4, angles)
+    assert near(ours, theirs)
+    assert torch.equal(ours[:, 4:], theirs[:, 4:])

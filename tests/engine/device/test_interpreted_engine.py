@@ -1,0 +1,177 @@
+"""A GPU's engine as far as it runs without one: `--device interpret`, with Triton's kernels by its interpreter."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.device.base import EngineDevice
+from dunlin.engine.device.choice import open_device
+from dunlin.engine.execution.engine_transfers import OwnMemory
+from dunlin.engine.execution.limits import RunnerLimits
+from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.transfer.arena_slots import slab_of
+from dunlin.messages.engine import Interrupt, Interrupted, Resume, StepDone
+from dunlin.messages.types import SamplingParams, Verdict, i64
+from tests.engine.build import Sequences, load, make_checkpoint
+from tests.engine.commands import PROMPT, make_open, make_step
+
+decode_segments = pytest.importorskip("dunlin.engine.decoder.decode_segments", exc_type=ModuleNotFoundError)
+DecodeSegments = decode_segments.DecodeSegments
+
+OTHER = [9, 8, 7]
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def device() -> EngineDevice:
+    return open_device("interpret")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"), layers=3, hidden=48, heads=4, intermediate=64)
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path, device: EngineDevice) -> Iterator[LoadedModel]:
+    numerics, told = device.choose_numerics()
+    assert told == "a GPU's code interpreted on the CPU: attention, norms and positions by Triton, products by torch"
+    loaded = load_model(directory, "float32", 4 << 20, numerics, os.memfd_create("ledger"), source=device.memory)
+    yield loaded
+    loaded.arena.close()
+
+
+def make_runner(model: LoadedModel, device: EngineDevice, **options: Any) -> EngineRunner:
+    memory = OwnMemory(slab_of(model.arena, model.decoder.kv, device.kv))
+    return EngineRunner(model.decoder, model.slots, lambda: 0.0, memory=memory, **options)
+
+
+def run(runner: EngineRunner, step: Any) -> StepDone:
+    assert runner.receive(step) == []
+    (done,) = runner.work(lambda: None)
+    assert isinstance(done, StepDone)
+    return done
+
+
+def generate(runner: EngineRunner, count: int, **options: Any) -> list[list[int]]:
+    """Two texts, one of which joins when the other decodes already."""
+    for number, prompt in ((1, PROMPT), (2, OTHER)):
+        assert runner.receive(make_open(number, prompt, **options)) == []
+    tokens: dict[int, list[int]] = {1: [], 2: []}
+    slots = {1: 0, 2: 100}
+    lengths = {1: len(PROMPT), 2: len(OTHER)}
+    computed = {1: 0, 2: 0}
+    for number in range(1, count + 1):
+        texts = (1,) if number == 1 else (1, 2)
+        rows = [(text, computed[text], lengths[text], slots[text] + computed[text]) for text in texts]
+        done = run(runner, make_step(number, *rows))
+        for text, token in zip(done.sequence, done.token, strict=True):
+            tokens[text].append(token)
+            computed[text], lengths[text] = lengths[text], lengths[text] + 1
+    return [tokens[1], tokens[2]]
+
+
+@pytest.fixture(scope="module")
+def wanted(directory: Path) -> Callable[..., list[list[int]]]:
+    loaded = load(directory, attention="torch")
+    return lambda **options: generate(EngineRunner(loaded.decoder, loaded.slots, lambda: 0.0), STEPS, **options)
+
+
+def test_logits_are_the_cpus(directory: Path, model: LoadedModel) -> None:
+    parts = [(1, PROMPT, 0), (2, OTHER, 0)]
+    slots = {1: [50, 3, 4, 9, 12, 13, 14, 15, 30, 31], 2: [7, 6, 5]}
+    ours, theirs = (
+        Sequences(each.decoder, slots).compute(parts) for each in (model, load(directory, attention="torch"))
+    )
+    assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_segments, "SEGMENT_LAYERS", 2)
+
+
+@pytest.mark.usefixtures("short_segments")
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3, "top_p": 0.9}])
+def test_texts_are_the_cpus_by_recorded_segments_too(
+    model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]], sampling: dict[str, Any]
+) -> None:
+    told = wanted(sampling=SamplingParams(**sampling))
+    recorded: list[int] = []
+
+    def record(function: Callable[[], None]) -> Callable[[], None]:
+        recorded.append(1)
+        return function
+
+    segments = DecodeSegments(model.decoder, record)
+    runner = make_runner(model, device, begin_segments=segments.begin)
+    assert generate(runner, STEPS, sampling=SamplingParams(**sampling)) == told
+    assert len(recorded) == 2, "of 2 rows: layers 0 and 1, and the last"
+    assert generate(make_runner(model, device), STEPS, sampling=SamplingParams(**sampling)) == told
+
+
+def test_a_row_that_leaves_between_two_pieces_comes_back(
+    model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
+) -> None:
+    runner = make_runner(model, device, limits=RunnerLimits(piece_tokens=4))
+    runner.receive(make_open(1, PROMPT))
+    runner.receive(make_step(1, (1, 0, len(PROMPT), 0)))
+    pauses = 0
+
+    def pause_at_seventh() -> bool:
+        nonlocal pauses
+        pauses += 1
+        return pauses == 7
+
+    assert runner.work(pause_at_seventh) == []
+    runner.receive(Interrupt(Verdict.SUSPEND, ticket=4))
+    left, _ = runner.work(lambda: None)
+    assert isinstance(left, Interrupted)
+    assert list(left.parked) == [1]
+    assert runner.receive(Resume(2, i64([1]))) == []
+    (done,) = runner.work(lambda: None)
+    assert list(done.token) == wanted()[0][:1]
+
+
+def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: LoadedModel, device: EngineDevice) -> None:
+    told: list[str] = []
+
+    class Pacer:
+        def pace(self) -> None:
+            told.append("pace")
+
+        def settle(self) -> None:
+            told.append("settle")
+
+    runner = make_runner(model, device, pacer=Pacer())
+    runner.receive(make_open(1, PROMPT))
+    run(runner, make_step(1, (1, 0, len(PROMPT), 0)))
+    assert told.count("pace") >= model.config.layers
+    assert told[-1] == "settle"
+    assert told.count("settle") == 1
+    told.clear()
+    run(runner, make_step(2, (1, len(PROMPT), len(PROMPT) + 1, len(PROMPT))))
+    assert told == ["settle"], "a step of decode rows has no safepoint"
+
+
+def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: EngineDevice) -> None:
+    begun: list[int] = []
+    segments = DecodeSegments(model.decoder, lambda function: function)
+
+    def begin(*given: Any) -> Any:
+        begun.append(1)
+        return segments.begin(*given)
+
+    runner = make_runner(model, device, begin_segments=begin)
+    runner.receive(make_open(1, PROMPT))
+    run(runner, make_step(1, (1, 0, len(PROMPT), 0)))
+    at = len(PROMPT)
+    run(runner, make_step(2, (1, at, at + 1, at), preemptible=True))
+    assert begun == []
+    run(runner, make_step(3, (1, at + 1, at + 2, at + 1)))
+    assert begun == [1]
