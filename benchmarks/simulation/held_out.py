@@ -5,13 +5,14 @@ share beginnings, 2,048 slots an instance, so that sequences are preempted, move
 `llumnix`), and another model shape than the built-in one. Compared are p50 and p99 of TTFT and TPOT, and how often
 sequences were preempted, tokens found cached, sequences moved, and tokens computed again.
 
-**The rule for speed, frozen before any such run was looked at.** The machine is profiled with this model first
+**The rule for speed, frozen before the run that it is judged by.** The machine is profiled with this model first
 (`dunlin profile --cpu 1 --host`). The load comes in parts; before and after each part runs a reference load, of other
-lengths, arrivals and prompts: short requests, about as many rows and tokens a second as the part has, because short
-steps lose more to other processes than long ones, and none of the rest (no bursts, no shared prefixes, slots for all).
-One factor on the time of every step and one latency of a hop make the twin's reference have the live one's medians of
-TPOT and TTFT; with these two numbers of the two references beside it a part is simulated. Nothing else is fitted, and
-nothing of a part is.
+arrivals and prompts: answers as long and about as many rows and requests a second as the part has, because steps lose
+to the other processes of the machine what those take for requests and tokens, and none of the rest (no bursts, no
+shared prefixes, slots for all). One factor on the time of every step and one latency of a hop make the twin's reference
+have the live one's medians of TPOT and TTFT; with these two numbers of the two references beside it a part is
+simulated. Nothing else is fitted, and nothing of a part is. (An earlier rule had references of short answers and four
+times as many requests: their steps were slowed 1.4 times as much as a part's.)
 
 Beside each difference stands its standard deviation when parts are drawn anew (bootstrap). Exit code 1 if a figure
 differs by more than `--limit`. A figure whose deviation is above 5 % is marked: the run was too short to tell it.
@@ -60,10 +61,10 @@ PART = (
     "gamma:rate={rate:.2f},cv=1.5,duration={seconds:g},"
     f"prefix=shared(count={PREFIXES},tokens={PREFIX}),lengths=lognormal({PREFIX + PROMPT},{ANSWER},sigma=0.6)"
 )
-REFERENCE = "poisson:rate={rate:.2f},duration={seconds:g},lengths=uniform(16..48,24..72)"
-PART_S, REFERENCE_S = 20.0, 8.0
-PART_SHARE, REFERENCE_SHARE = 0.9, 3.6
-"""Rates, of `capacity`: a reference's answers have 48 tokens, a part's 192 (a lognormal's mean is 1.2 medians)."""
+REFERENCE = "poisson:rate={rate:.2f},duration={seconds:g},lengths=uniform(64..128,96..288)"
+PART_S, REFERENCE_S = 20.0, 12.0
+PART_SHARE, REFERENCE_SHARE = 0.9, 0.7
+"""Rates, of `capacity`: the answers of both have 192 tokens (a lognormal's mean is 1.2 medians)."""
 HOPS = 5
 """Between processes, from a client's first word to its first token."""
 ROUNDS = 3

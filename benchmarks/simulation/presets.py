@@ -43,7 +43,8 @@ Settings = tuple[tuple[str, Any], ...]
 class Workload:
     """A trace, who serves it, and what was promised. `tuned` and `reported` are parts of the trace that do not overlap:
     the second at which each starts, for how many seconds, and how many requests a second are drawn from it.
-    `prefill_share` is what a split without tuning has: more where nearly all work is prompts."""
+    `long_tokens`: a twentieth of all prompts is longer (PecSched's rule for what is long). `prefill_share` is what a
+    split without tuning has: more where nearly all work is prompts."""
 
     name: str
     file: str
@@ -52,6 +53,7 @@ class Workload:
     slo: str
     tuned: tuple[float, float, float]
     reported: tuple[float, float, float]
+    long_tokens: int
     prefill_share: float = 0.5
 
     def spec(self, traces: Path, stage: str, rate: float, duration_s: float) -> str:
@@ -65,11 +67,11 @@ _A100_20B = ("a100", "internlm-20b")
 WORKLOADS = {
     one.name: one
     for one in (
-        Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 4.6)),
+        Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 4.6), 4085),
         Workload(
-            "code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 0.8), 0.75
+            "code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 0.8), 7315, 0.75
         ),
-        Workload("surge", "kunserve_analog_A", *_A100_20B, "ttft=2,tpot=0.1", (40, 60, 5), (100, 300, 4)),
+        Workload("surge", "kunserve_analog_A", *_A100_20B, "ttft=2,tpot=0.1", (40, 60, 5), (100, 300, 4), 4085),
         Workload(
             "mooncake",
             "mooncake_conversation_0_1800s",
@@ -78,6 +80,7 @@ WORKLOADS = {
             "ttft=8,tpot=0.1",
             (1200, 60, 1.2),
             (0, 300, 1.2),
+            41_829,
             0.75,
         ),
     )
@@ -92,8 +95,11 @@ MORE: dict[str, dict[str, Sequence[Any]]] = {
     "llumnix": {"manager.rebalance.min_load_gap": (0.25, 0.1, 0.5)},
 }
 """What only one preset has: tried with the best of `GRID`."""
-DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo"), (("instance.scheduler.budget_tokens", 2048),))
+BY_LENGTH: dict[str, Settings] = {"priority": (), "reservation": (("dispatcher.placement.long_share", 0.25),)}
+"""The presets that must be told what is long (`Workload.long_tokens`), and what else: one instance of four for it."""
+WHOLE_PROMPTS: Settings = (("instance.scheduler.budget_tokens", 2048),)
 """Without tuning: whole prompts need a budget that holds some, as vLLM's own."""
+DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo", *BY_LENGTH), WHOLE_PROMPTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +203,8 @@ class PresetBench:
         """What tuning found, or the defaults. Runs that are in the results cost nothing."""
         if self._options.defaults:
             split = (("manager.groups.prefill_share", workload.prefill_share),)
-            return split if preset == "distserve" else DEFAULTS.get(preset, ())
-        best = self._best(workload, preset, {}, GRID)
+            return split if preset == "distserve" else DEFAULTS.get(preset, ()) + _by_length(workload, preset)
+        best = self._best(workload, preset, dict(_by_length(workload, preset)), GRID)
         if preset in MORE:
             best = self._best(workload, preset, best, MORE[preset])
         return _settings(best)
@@ -236,6 +242,13 @@ def _promised(workload: Workload) -> Settings:
     """The objective, as instances are told it: the policies that hold steps to one read it there."""
     promised = parse_slos([workload.slo])[""]
     return (("instance.objectives.ttft_s", promised.ttft), ("instance.objectives.tpot_s", promised.tpot))
+
+
+def _by_length(workload: Workload, preset: str) -> Settings:
+    """What is long, for a preset that tells long prompts from others."""
+    if preset not in BY_LENGTH:
+        return ()
+    return (*BY_LENGTH[preset], ("dispatcher.placement.long_tokens", workload.long_tokens))
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:

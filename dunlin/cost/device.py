@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
+from dunlin.cost.device_variants import VARIANTS, variant_of
 from dunlin.cost.models import NodeLinks
 from dunlin.cost.surface import Surface
 
@@ -125,14 +126,17 @@ def with_links(device: Device, bytes_per_s: Mapping[str, float]) -> Device:
 
 
 def known_devices() -> list[str]:
-    """The names of devices that ship with the package."""
+    """The names of devices that ship with the package, and of those that differ from one in memory or NVLink alone."""
     folder = files("dunlin.cost").joinpath("devices")
     names = (entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
-    return sorted(name for name in names if "." not in name)
+    return sorted([*VARIANTS, *(name for name in names if "." not in name)])
 
 
 def find_device(name: str) -> Device:
-    """A device that ships with the package. Raises DeviceError."""
+    """A device that ships with the package, or a variant of one. Raises DeviceError."""
     if name.lower() not in known_devices():
         raise DeviceError(f"no device is called {name!r}; known: {', '.join(known_devices())}")
+    variant = VARIANTS.get(name.lower())
+    if variant is not None:
+        return variant_of(find_device(variant.like), name.lower(), variant)
     return device_of(json.loads(files("dunlin.cost").joinpath("devices", f"{name.lower()}.json").read_text()))

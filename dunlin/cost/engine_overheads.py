@@ -40,7 +40,7 @@ ms more over 8 GPUs than on one, which leaves 11 of the 16.5; and a GPU that com
 (vLLM's report of version 0.6) leaves 13.5 to the host.
 """
 _VLLM_GPUS = 8
-_BASELINES = dict.fromkeys(("vllm", "fifo", "llumnix", "distserve"), VLLM)
+_BASELINES = dict.fromkeys(("vllm", "fifo", "priority", "reservation", "llumnix", "distserve"), VLLM)
 """Presets that stand for systems built on vLLM, or (DistServe) measured on none of its own."""
 
 

@@ -33,7 +33,7 @@ class PeerWork:
     """What a step has to do with one peer's, in each layer. `is_near`: it is an engine of the same node.
 
     `asked`: the attention that the peer computes for this member's rows, for `queries_out` queries; `results_in`
-    partial results come back, one per query and span. `served`, `queries_in` and `results_out`: the other way round.
+    partial results come back, one per query. `served`, `queries_in` and `results_out`: the other way round.
     `keys_out`, `keys_in`: tokens whose K/V goes to the peer, or comes from it (ring).
     """
 

@@ -12,6 +12,7 @@ from dunlin.cost.models import BatchCounts
 from dunlin.cost.prefill_fit import PrefillPoint, fit_prefill
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
+from dunlin.policies.tipping import tipping_tokens
 
 DEGREES = (1, 2, 4, 8)
 """Degrees of parallelism that are planned with."""
@@ -146,19 +147,3 @@ def steady_times(fixed_s: float, token_s: float) -> GroupTimes:
     """The planner's times where a step takes `fixed_s` and a prompt's token `token_s`, shared by all members."""
     measured = {degree: PrefillPrices(fixed_s, token_s / degree, 0.0) for degree in DEGREES}
     return GroupTimes(measured, 2.0 * fixed_s, START_DECODE_S, _MOVED_PER_S, rows_per_master=256)
-
-
-def tipping_tokens(timing: EngineTiming) -> int:
-    """The tokens of a step that takes twice as long as one of a single token, to the next power of two: half of it is
-    arithmetic. Attention is counted, so long contexts tip earlier.
-    """
-    one = BatchCounts()
-    one.add_prefill(1)
-    least_s, tokens = timing.step_s(one), 1
-    while tokens < _MOST_TOKENS:
-        batch = BatchCounts()
-        batch.add_prefill(2 * tokens)
-        if timing.step_s(batch) > 2.0 * least_s:
-            break
-        tokens *= 2
-    return tokens

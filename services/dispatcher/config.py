@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dunlin.config.common import ReportsConfig
 from dunlin.config.fields import check, section, setting
 from dunlin.policies.admit import ADMIT_POLICIES
+from dunlin.policies.by_length import POOL_POLICIES, QUEUE_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.long_requests import LONG_POLICIES
 
@@ -49,10 +50,34 @@ class PlacementConfig:
     )
     long_tokens: int = setting(
         0,
-        "With `group`, requests with longer prompts get a group too, though an instance could hold them. 0: none.",
+        "Longer prompts are long: with `group` they get a group, too, though an instance could hold them, and the "
+        "policies of queue and pool tell them apart. 0: none is.",
         unit="tokens",
         least=0,
         why="a group is worth its exchanges where prompts take seconds",
+    )
+    queue_policy: str = setting(
+        "arrival",
+        "Which waiting interactive request is next: by `arrival`, or `short_first`: long prompts (`long_tokens`) after "
+        "all others (a baseline: they starve).",
+        choices=QUEUE_POLICIES,
+        why="what came first goes first",
+    )
+    pool_policy: str = setting(
+        "shared",
+        "`shared`: every instance takes every request. `by_length`: long prompts (`long_tokens`) have instances of "
+        "their own (a baseline).",
+        choices=POOL_POLICIES,
+        why="reserved instances idle",
+    )
+    long_share: float = setting(
+        0.5,
+        "With the pools `by_length`: the share of the instances that long prompts have, the last by name; one at "
+        "least, and never all.",
+        unit="share of the instances",
+        above=0,
+        below=1,
+        why="a start; the right one is the share of the time that your long prompts take",
     )
     leaderless_s: float = setting(
         1.0,

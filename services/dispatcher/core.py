@@ -14,7 +14,7 @@ from dunlin.messages.door import Abort, CancelById, CancelResult, Quotas, Reject
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import FinishReason
-from dunlin.policies.dispatch import CANDIDATE_ORDERS, DISPATCH_POLICIES
+from dunlin.policies.dispatch import CANDIDATE_ORDERS
 from services.dispatcher.admission.controller import AdmissionController
 from services.dispatcher.admission.quotas import TenantQuotas
 from services.dispatcher.config import DispatcherConfig
@@ -32,6 +32,7 @@ from services.dispatcher.placement.placer import RequestPlacer
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
 from services.dispatcher.requests.fences import AttemptFences
 from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.queue import fresh_order
 from services.dispatcher.requests.replay_cache import ReplayCache
 from services.dispatcher.requests.request_rise import RequestRise
 from services.dispatcher.requests.timers import AbandonTimeout, DeadlineDue, OutageTimeout
@@ -45,8 +46,8 @@ class DispatcherCore:
 
     def __init__(self, address: Address, config: DispatcherConfig) -> None:
         self.address = address
-        self.journal = Journal(address.incarnation)
         placement, keep = config.placement, config.idempotency
+        self.journal = Journal(address.incarnation, fresh_order(placement.queue_policy, placement.long_tokens))
         self.fleet = FleetState(
             placement.max_waiting_per_instance, placement.view_lag_s, CANDIDATE_ORDERS[placement.policy]
         )
@@ -59,7 +60,7 @@ class DispatcherCore:
         self._fences = AttemptFences()
         self._admission = AdmissionController(config.admission, config.max_positions, config.objectives)
         self._affinity = PrefixAffinity()
-        self._placement = RequestPlacer(self.journal, self.fleet, self._affinity, DISPATCH_POLICIES[placement.policy])
+        self._placement = RequestPlacer(self.journal, self.fleet, self._affinity, placement)
         self._events = LifecycleEvents()
         self._request_rise = RequestRise(self.journal, config.starvation)
         replays = ReplayCache(keep.replay_s, keep.max_replays, keep.max_replay_tokens)

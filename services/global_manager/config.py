@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dunlin.config.common import ReportsConfig
 from dunlin.config.fields import check, section, setting
+from dunlin.policies.elastic_rules import ELASTIC_RULES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES, START_GAP
 
@@ -17,7 +18,8 @@ class GroupsConfig:
         "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode. `elastic`: as "
         "`local_groups`, but several instances serve a request together that is longer than one can hold. "
         "`loongserve`: as `elastic`, but how many is decided by how long prompts take, as far as that is known. "
-        "`whole_pool`: as `elastic`, but always all of a node (a baseline).",
+        "`loongserve_no_scale_up`: as `loongserve`, but a group keeps the members that it was formed of. `whole_pool`: "
+        "as `elastic`, but always all of a node; `pairs`: always two (baselines).",
         choices=tuple(GROUP_POLICIES),
         why="a split pays only for steady traffic",
     )
@@ -40,6 +42,12 @@ class GroupsConfig:
         below=1,
         why="a start; the right one is the share of the time that your prompts take",
     )
+    prefill_instances: str = setting(
+        "",
+        "Where work is split: the names of the instances that compute prompts, with commas between them; all others"
+        " decode. Empty: as many as `prefill_share` says, whichever.",
+        why="instances are alike unless you know better: other devices, or another tensor parallelism",
+    )
     order_retry_s: float = setting(
         1.0,
         "An order without an answer, or refused, is given again after this time.",
@@ -58,6 +66,16 @@ class GroupsConfig:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def prefill_names(self) -> tuple[str, ...]:
+        """The names in `prefill_instances`."""
+        return tuple(name.strip() for name in self.prefill_instances.split(",") if name.strip())
+
+    @property
+    def plans_by_time(self) -> bool:
+        """Whether the policy looks at the times of prompts."""
+        return self.policy in ELASTIC_RULES and ELASTIC_RULES[self.policy].plans
 
 
 @dataclass(frozen=True, slots=True)

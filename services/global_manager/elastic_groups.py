@@ -13,6 +13,7 @@ from dunlin.effects import Address
 from dunlin.messages.placement import PlaceLong
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.policies.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
+from dunlin.policies.elastic_rules import ELASTIC_RULES, ElasticRules
 from dunlin.policies.group_plan import GroupCandidate
 from dunlin.policies.loongserve.grouping import plan_groups
 from dunlin.policies.loongserve.inputs import GroupTimes, PendingRequest
@@ -31,9 +32,9 @@ class ElasticGroups:
 
     def __init__(self, config: GlobalManagerConfig, requests: LongRequests, times: GroupTimes | None = None) -> None:
         self.groups: dict[int, tuple[Address, ...]] = {}
-        self._times = times if config.groups.policy == "loongserve" else None
+        self._rules = ELASTIC_RULES.get(config.groups.policy, ElasticRules(()))
+        self._times = times if self._rules.plans else None
         self._across_nodes = config.groups.across_nodes
-        self._takes_all = config.groups.policy == "whole_pool"
         self._unfit_s = config.groups.order_retry_s
         self._idle_s = config.long_requests.idle_group_s
         self._requests = requests
@@ -60,9 +61,11 @@ class ElasticGroups:
         self._highest = max(self._highest, seen)
 
     def on_ask(self, message: AskMembers) -> None:
-        """A leader wants members for so many slots more; 0: it wants none any more."""
+        """A leader wants members for so many slots more; 0: it wants none any more. In a policy whose groups do not
+        scale up it gets none.
+        """
         self._wishes.pop(message.group, None)
-        if message.slots > 0:
+        if message.slots > 0 and self._rules.scales_up:
             self._wishes[message.group] = message
 
     def on_return(self, message: ReturnMembers) -> None:
@@ -195,7 +198,7 @@ class ElasticGroups:
                 _groups_for(message, draft),
                 message.excluded,
                 self._across_nodes,
-                self._takes_all,
+                self._rules.ways,
             )
             if choice is None:
                 if message.longest <= longest_that_fits(serving, message.excluded, self._across_nodes):

@@ -94,7 +94,10 @@ class GroupPlanner:
             return []
         self._throttle.plan_made(now_s)
         candidates = self.long.arrange(now_s, self.candidates(self.term))
-        constraints = GroupConstraints(self._config.groups.prefill_share, self.long.groups.next_group)
+        groups_config = self._config.groups
+        constraints = GroupConstraints(
+            groups_config.prefill_share, self.long.groups.next_group, groups_config.prefill_names
+        )
         groups = self._policy(candidates, constraints)
         self.long.groups.note_numbers(group.number for group in groups)
         orders = self.term.update_groups(groups)

@@ -17,6 +17,7 @@ from dunlin.workload.traffic.trace import Arrival
 from services.settings import CORES
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
+from simulator.study.engine_groups import EngineGroup, named, prefill_instances
 from simulator.study.explanation import explain_request
 from simulator.study.report import SimulationOutcome, slowest
 from simulator.study.run import SimResult, SimSpec, simulate
@@ -43,10 +44,10 @@ def run_case(
     """
     start_s = time.perf_counter()
     cluster = cluster_of(case)
-    room, bound = case.max_positions or cluster.engine.ready.max_positions, None
+    room, bound = case.max_positions or _longest_request(case, cluster), None
     if not case.oracle:
         bound = answer_bound(arrivals)
-        cluster = replace(cluster, engine=replace(cluster.engine, answer_ends=answer_ends(arrivals, room)))
+        cluster = _with_answer_ends(cluster, answer_ends(arrivals, room))
     jobs = iter_jobs(arrivals, room, _VOCABULARY, case.seed, bound=bound)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
     spec = SimSpec(cluster, jobs, sample_s, case.limit_s, keep_decisions=bool(case.story_of), keep_starts=True)
@@ -59,6 +60,11 @@ def answer_ends(arrivals: Sequence[Arrival], max_positions: int) -> dict[int, in
     """The tokens of prompt and answer of each arrival, by its place, which is the seed that `SimulatedLoad` sends."""
     clipped = (clip_lengths(arrival.input_tokens, arrival.output_tokens, max_positions) for arrival in arrivals)
     return {place: inputs + outputs for place, (inputs, outputs) in enumerate(clipped)}
+
+
+def _with_answer_ends(cluster: ClusterSpec, ends: dict[int, int]) -> ClusterSpec:
+    engines = {name: replace(engine, answer_ends=ends) for name, engine in cluster.engines.items()}
+    return replace(cluster, engine=replace(cluster.engine, answer_ends=ends), engines=engines)
 
 
 def _outcome(
@@ -76,8 +82,8 @@ def _outcome(
         wall_s,
         result.events,
         _story(case.story_of, result) if case.story_of else (),
-        str(overhead_of(case) or "that of the profile"),
-        links_text(cluster.engine.links, cluster.node_links),
+        overhead_text(case),
+        "; ".join(dict.fromkeys(links_text(each.links, cluster.node_links) for each in _engines(cluster))),
     )
 
 
@@ -103,35 +109,44 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
         raise SimError(str(error)) from None
 
 
-def overhead_of(case: Case) -> NamedOverhead | None:
-    """What the engine's host adds: as the case says, else by its preset; None: a profile, which holds it already.
+def overhead_of(case: Case, group: EngineGroup) -> NamedOverhead | None:
+    """What the host of the group's engines adds: as the case says, else by its preset; None: a profile, which holds it
+    already.
 
     Raises ValueError.
     """
     if case.overhead:
-        return parse_overhead(case.overhead, case.tp)
-    return None if Path(case.device).is_file() else overhead_of_preset(case.preset, case.tp)
+        return parse_overhead(case.overhead, group.tp)
+    return None if Path(group.device).is_file() else overhead_of_preset(case.preset, group.tp)
+
+
+def overhead_text(case: Case) -> str:
+    """What the engines' hosts add, as tables say it: of each group where they differ."""
+    said = {group: str(overhead_of(case, group) or "that of the profile") for group in case.groups}
+    if len(set(said.values())) == 1:
+        return next(iter(said.values()))
+    return "; ".join(f"{group}: {text}" for group, text in said.items())
 
 
 def cluster_of(case: Case) -> ClusterSpec:
     """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
-        added = overhead_of(case)
-        timing = load_timing(
-            case.device, case.shape, case.tp, None if added is None else added.overhead, dict(case.links)
-        )
-        if timing.slots < _QUANTUM:
-            raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")
-        nodes = case.nodes or -(-case.instances * case.tp // _GPUS_PER_NODE)
+        groups = case.groups
+        timings = {group: _timing(case, group) for group in dict.fromkeys(groups)}
+        members = _members(case)
+        engines = {group: engine_of(timing, case.max_positions, members) for group, timing in timings.items()}
+        by_name = {name: engines[group] for name, group in named(groups)}
+        nodes = case.nodes or -(-sum(group.count * group.tp for group in groups) // _GPUS_PER_NODE)
         spec = ClusterSpec(
-            instances=case.instances,
+            instances=len(by_name),
             dispatchers=case.dispatchers,
-            nodes=min(nodes, case.instances),
+            nodes=min(nodes, len(by_name)),
             preset=case.preset,
             tier_bytes=case.tier_bytes,
-            engine=engine_of(timing, case.max_positions, _members(case)),
-            node_links=timing.node,
-            host=None if Path(case.device).is_file() else DISPATCHING,
+            engine=engines[groups[0]],
+            engines=by_name if len(engines) > 1 else {},
+            node_links=timings[groups[0]].node,
+            host=None if Path(groups[0].device).is_file() else DISPATCHING,
             has_profiles=case.has_profiles,
         )
         spec = replace(spec, **_overrides(case))  # type: ignore[arg-type]
@@ -143,9 +158,25 @@ def cluster_of(case: Case) -> ClusterSpec:
         raise SimError(str(error)) from None
 
 
+def _timing(case: Case, group: EngineGroup) -> EngineTiming:
+    """The times and the memory of a group's engines. Raises ValueError: none are known, or no memory is left."""
+    added = overhead_of(case, group)
+    timing = load_timing(
+        group.device, case.shape, group.tp, None if added is None else added.overhead, dict(case.links)
+    )
+    if timing.slots < _QUANTUM:
+        gpus = f"{group.tp} {group.device}"
+        raise ValueError(f"{case.shape} leaves no memory for KV on {gpus}: take more GPUs (--tp)")
+    return timing
+
+
 def _overrides(case: Case) -> dict[str, dict[str, Any]]:
     """Settings by role. Raises ValueError: there is no such role."""
     found: dict[str, dict[str, Any]] = {}
+    if names := prefill_instances(case.groups):
+        if PRESETS[case.preset].handoff == "none":
+            raise ValueError(f"preset {case.preset} splits no work: its instances have no roles (distserve's have)")
+        found["manager"] = {"groups.prefill_instances": names}
     for name, value in case.settings:
         role, _, rest = name.partition(".")
         if role not in CORES:
@@ -156,7 +187,17 @@ def _overrides(case: Case) -> dict[str, dict[str, Any]]:
 
 def _members(case: Case) -> int:
     """How many instances may hold a request together."""
-    return case.instances if PRESETS[case.preset].forms_groups else 1
+    return sum(group.count for group in case.groups) if PRESETS[case.preset].forms_groups else 1
+
+
+def _engines(cluster: ClusterSpec) -> tuple[SimulatedEngineSettings, ...]:
+    return cluster.engine, *cluster.engines.values()
+
+
+def _longest_request(case: Case, cluster: ClusterSpec) -> int:
+    """Tokens of the longest request that the cluster takes: where it moves after its prompt, each engine must."""
+    positions = [engine.ready.max_positions for engine in _engines(cluster)]
+    return min(positions) if PRESETS[case.preset].handoff != "none" else max(positions)
 
 
 def engine_of(timing: EngineTiming, max_positions: int, members: int = 1) -> SimulatedEngineSettings:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dunlin.workload.loadgen.slo import Slos
 from dunlin.workload.traffic.trace import Arrival
+from simulator.study.engine_groups import EngineGroup
 from simulator.study.report import SimulationOutcome
 
 MOST_INSTANCES = 1 << 13
@@ -28,7 +29,8 @@ class Case:
     each answer is its length, which no scheduler can know otherwise (they all get the same bound), `links` names and
     bytes per second of links that are not as the device's (`dunlin.cost.device.LINKS`), `has_profiles` that instances
     know the times of their steps from the first one on (else they learn them), `settings` names and values of
-    those that differ from the defaults and the preset's.
+    those that differ from the defaults and the preset's, `engines` the instances where they are not all alike: then
+    `instances`, `device` and `tp` say nothing.
     """
 
     preset: str
@@ -49,6 +51,12 @@ class Case:
     links: tuple[tuple[str, float], ...] = ()
     has_profiles: bool = True
     settings: tuple[tuple[str, Any], ...] = ()
+    engines: tuple[EngineGroup, ...] = ()
+
+    @property
+    def groups(self) -> tuple[EngineGroup, ...]:
+        """The instances by what they are alike in."""
+        return self.engines or (EngineGroup(self.instances, self.device, self.tp),)
 
 
 Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], SimulationOutcome]

@@ -22,13 +22,13 @@ def test_a_link_takes_its_fixed_time_and_then_its_bandwidth() -> None:
 
 
 def test_every_device_that_ships_is_found_whatever_the_case_of_its_name() -> None:
-    assert known_devices() == ["a100", "h200"]
+    assert known_devices() == ["a100", "a100-40g", "a800", "h100", "h200"]
     assert find_device("H200").name == "h200"
     assert all(find_device(name).sources for name in known_devices()), "every figure says where it comes from"
 
 
 def test_an_unknown_device_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(DeviceError, match="no device is called 'b300'; known: a100, h200"):
+    with pytest.raises(DeviceError, match="no device is called 'b300'; known: a100, a100-40g, a800, h100, h200"):
         find_device("b300")
 
 

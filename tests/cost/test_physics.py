@@ -17,7 +17,13 @@ from dunlin.cost.device import DeviceError, find_device, known_devices
 from dunlin.cost.models import BatchCounts, ComposedModel
 from dunlin.cost.shapes import SHAPES, ModelShape, ShapeError
 
-PEAKS = {"a100": (312e12, 2.039e12), "h200": (989e12, 4.8e12)}
+PEAKS = {
+    "a100": (312e12, 2.039e12),
+    "a100-40g": (312e12, 1.555e12),
+    "a800": (312e12, 2.039e12),
+    "h100": (989e12, 3.35e12),
+    "h200": (989e12, 4.8e12),
+}
 """FLOP/s in bfloat16 without sparsity and bytes/s, as the data sheets print them."""
 LONGEST = 2_000_000
 

@@ -41,7 +41,7 @@ def test_more_gpus_are_asked_for_by_number() -> None:
 @pytest.mark.parametrize(
     ("device", "shape", "tp", "error", "said"),
     [
-        ("b300", "llama-2-7b", 1, DeviceError, "known: a100, h200"),
+        ("b300", "llama-2-7b", 1, DeviceError, "known: a100, a100-40g, a800, h100, h200"),
         ("a100", "llama-9", 1, ShapeError, "no shape is called 'llama-9'"),
         ("a100", "llama-2-7b", 3, ShapeError, "do not divide evenly"),
         ("a100", "llama-2-7b", 16, DeviceError, "no all-reduce over 16 GPUs; known: 2, 4, 8"),

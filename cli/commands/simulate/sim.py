@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.commands.simulate import against, campaign
+from cli.commands.simulate.cases import engines, make_cases
 from cli.common.errors import FAILED, OK, USAGE, CliError
 from cli.common.options import Subparsers, add_json, number, whole_number
 from dunlin.workload.traffic.help_texts import HELP, SLO_HELP
 
 if TYPE_CHECKING:
-    from dunlin.config.resolve import Settings
     from dunlin.workload.loadgen.slo import Slos
     from dunlin.workload.traffic.trace import Arrival
     from simulator.study.report import PresetFigures, SimulationOutcome
@@ -32,6 +32,7 @@ examples:
   dunlin sim --trace trace.csv.gz --preset vllm,chunked,llumnix --instances 4 --slo ttft=2,tpot=0.1 --plot pictures
   dunlin sim --trace trace.csv.gz --find-instances 64 --slo ttft=2,tpot=0.1 --attainment 0.95
   dunlin sim --workload poisson:rate=6,duration=60 --explain slowest
+  dunlin sim --trace trace.csv.gz --preset distserve --engine 1:device=h200,role=prefill --engine 2:role=decode
   dunlin sim --campaign --seeds 1000               random faults; exit code 1 if an invariant breaks
   dunlin sim --campaign --seeds 1 --first-seed 7   one seed again, exactly
 
@@ -66,7 +67,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         "--oracle", action="store_true",
         help="send each answer's length as its max_tokens (default: the same bound for all; answers end by themselves)",
     )  # fmt: skip
-    group.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
+    group.add_argument(
+        "--slo", action="append", default=[], metavar="LIMITS",
+        help=f"{SLO_HELP}; instances aim at it (the strictest of interactive classes), unless --set says otherwise",
+    )  # fmt: skip
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
@@ -74,6 +78,10 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--instances", type=whole_number(1, 8192), default=1, metavar="N", help="instances of each cluster (default: 1)"
     )
+    group.add_argument(
+        "--engine", action="append", default=[], metavar="COUNT[:device=D,tp=N,role=prefill|decode]",
+        help="so many instances of another device, tensor parallelism or role, instead of --instances; may be repeated",
+    )  # fmt: skip
     group.add_argument(
         "--find-instances",
         type=whole_number(1, 8192),
@@ -84,7 +92,9 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "--attainment", type=number(0, above=True), default=0.99, metavar="SHARE",
         help="share of the requests that must meet it (default: 0.99)",
     )  # fmt: skip
-    group.add_argument("--device", default="a100", metavar="D", help="a100, h200 or a profile (default: a100)")
+    group.add_argument(
+        "--device", default="a100", metavar="D", help="a100, a100-40g, a800, h100, h200 or a profile (default: a100)"
+    )
     group.add_argument(
         "--model-shape", default="llama-3-8b", metavar="M", help="a name or a config.json (default: llama-3-8b)"
     )
@@ -145,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
         return against.run_against(arguments)
     _load()
     slos, arrivals = _workload(arguments)
-    cases = _cases(arguments)
+    cases = make_cases(arguments, slos)
     if arguments.find_instances:
         return _search(arguments, cases, arrivals, slos)
     outcomes = _run_all(arguments, cases, arrivals)
@@ -172,84 +182,6 @@ def _workload(arguments: argparse.Namespace) -> "tuple[Slos, list[Arrival]]":
     try:
         return parse_slos(arguments.slo), read_workload(text, arguments.seed, arguments.duration)
     except ValueError as error:
-        raise CliError(str(error), USAGE) from None
-
-
-def _cases(arguments: argparse.Namespace) -> "list[Case]":
-    from dunlin.policies.presets import PRESETS
-    from simulator.study.sweep import Case
-
-    asked = arguments.preset or _settings_of(arguments)["cluster.preset"]
-    names = list(PRESETS) if asked == "all" else [name.strip() for name in asked.split(",")]
-    for name in names:
-        if name not in PRESETS:
-            raise CliError(f"--preset {name}: there is none; choose of {', '.join(PRESETS)}, or all", USAGE)
-    if len(set(names)) < len(names):
-        raise CliError(f"--preset {arguments.preset}: one is named twice", USAGE)
-    if arguments.find_instances and not arguments.slo:
-        raise CliError("--find-instances needs --slo: what shall be met?", USAGE)
-    return [_case(arguments, name, Case) for name in names]
-
-
-def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
-    from services.settings import is_simulated
-
-    given = _settings_of(arguments, preset).given()
-    made: Case = make(
-        preset=preset,
-        instances=arguments.instances,
-        device=arguments.device,
-        shape=arguments.model_shape,
-        tp=arguments.tp,
-        nodes=arguments.nodes or 0,
-        dispatchers=arguments.dispatchers,
-        seed=arguments.seed,
-        tier_bytes=int(arguments.host_gb * 1e9),
-        max_positions=arguments.max_positions or 0,
-        story_of=arguments.explain or "",
-        overhead=arguments.overhead,
-        oracle=arguments.oracle,
-        has_profiles=arguments.has_profiles,
-        links=_links_of(arguments.link),
-        settings=tuple(
-            (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)
-        ),
-    )
-    return made
-
-
-def _links_of(given: Sequence[str]) -> tuple[tuple[str, float], ...]:
-    found = []
-    for text in given:
-        name, _, rate = text.partition("=")
-        try:
-            found.append((name, float(rate) * 1e9))
-        except ValueError:
-            raise CliError(f"--link {text}: say NAME=GB/s", USAGE) from None
-    return tuple(found)
-
-
-def _settings_of(arguments: argparse.Namespace, preset: str = "") -> "Settings":
-    """What holds for a case with that preset; `--set PRESET:NAME=VALUE` counts with that one alone."""
-    from dunlin.config.errors import ConfigError
-    from dunlin.config.resolve import PRESET, resolve
-    from dunlin.config.sources import Given, from_all
-    from dunlin.policies.presets import PRESETS
-    from services.settings import TABLES
-
-    words = []
-    for text in arguments.set:
-        only, colon, word = text.partition(":")
-        if "=" in only or not colon:
-            only, word = "", text
-        if only and only not in PRESETS:
-            raise CliError(f"--set {text}: no preset {only!r}; there are {', '.join(PRESETS)}", USAGE)
-        if only in ("", preset):
-            words.append(word)
-    flags = [Given(PRESET, preset, "--preset")] if preset else []
-    try:
-        return resolve(TABLES, from_all(arguments.config, words, flags))
-    except ConfigError as error:
         raise CliError(str(error), USAGE) from None
 
 
@@ -311,7 +243,7 @@ def _note(arguments: argparse.Namespace) -> str:
 
 def _cluster(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("instances", "device", "model_shape", "tp", "nodes", "dispatchers", "host_gb", "seed", "trace", "workload")
-    return {name: getattr(arguments, name) for name in names}
+    return {**{name: getattr(arguments, name) for name in names}, "engines": [str(each) for each in engines(arguments)]}
 
 
 def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "Sequence[PresetFigures]") -> str:
@@ -319,12 +251,13 @@ def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "
     sizes = sorted({one.instances for one in found})
     count = "/".join(map(str, sizes)) + (" instance" if sizes == [1] else " instances")
     gpus = f" of {arguments.tp} {arguments.device}" if arguments.tp > 1 else f" on {arguments.device}"
+    cluster = " and ".join(map(str, engines(arguments))) or f"{count}{gpus}"
     from dunlin.workload.traffic.published import synthetic_notes
 
     notes = "".join(f"{line}\n" for line in synthetic_notes(arguments.workload or ""))
     return (
         f"{notes}{len(arrivals)} requests in {span_s:.0f} s ({len(arrivals) / span_s:.2f}/s); "
-        f"{count}{gpus}, {arguments.model_shape}; simulated in {sum(one.wall_s for one in found):.1f} s"
+        f"{cluster}, {arguments.model_shape}; simulated in {sum(one.wall_s for one in found):.1f} s"
     )
 
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
-from dunlin.policies.dispatch import DispatchPolicy
+from dunlin.policies.dispatch import DISPATCH_POLICIES
+from services.dispatcher.config import PlacementConfig
 from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.placement.instance_pools import InstancePools
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
 from services.dispatcher.requests.journal import Journal, Request
 
@@ -20,11 +22,18 @@ LOOK_AHEAD = 64
 class RequestPlacer:
     """The dispatcher's router: chooses an instance for each waiting request by the dispatch policy."""
 
-    def __init__(self, journal: Journal, fleet: FleetState, affinity: PrefixAffinity, policy: DispatchPolicy) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        fleet: FleetState,
+        affinity: PrefixAffinity,
+        config: PlacementConfig,
+    ) -> None:
         self._journal = journal
         self._fleet = fleet
         self._affinity = affinity
-        self._policy = policy
+        self._policy = DISPATCH_POLICIES[config.policy]
+        self._pools = InstancePools(fleet, config)
 
     def dispatch_waiting(self, now_s: float) -> tuple[list[Effect], list[Request]]:
         """The effects of this pass, and the requests that no known instance can ever hold, which the caller ends.
@@ -45,18 +54,24 @@ class RequestPlacer:
         while placed and self._journal.queued_of(request_class) and self._fleet.has_room(1, request_class):
             placed = False
             oversized = []
+            full_pools: set[bool] = set()
             for request in self._journal.waiting(request_class, LOOK_AHEAD):
+                is_long = self._pools.is_long(request)
+                if is_long in full_pools:
+                    continue
                 if self._fits_no_instance(request):
                     oversized.append(request)
                 elif place := self._choose_and_dispatch(now_s, request):
                     effects.append(place)
                     placed = True
+                elif self._pools.is_used:
+                    full_pools.add(is_long)  # the other pool's requests do not wait behind it
                 elif not self._fleet.has_room(len(request.tokens), request_class):
                     break  # it waits for slots: a younger or smaller request must not take those that become free
         return oversized
 
     def _fits_no_instance(self, request: Request) -> bool:
-        limit = self._fleet.fleet_max_length(request.excluded_instances)
+        limit = self._fleet.fleet_max_length(self._pools.excluded(request))
         return limit is not None and limit < request.max_length
 
     def _choose_and_dispatch(self, now_s: float, request: Request) -> Effect | None:
@@ -64,7 +79,8 @@ class RequestPlacer:
         if not self._fleet.has_room(slots, request_class):
             return None
         hits = self._affinity.prefix_hits(request)
-        found = self._fleet.candidates(slots, request.max_length, request.excluded_instances, hits, request_class)
+        excluded = self._pools.excluded(request)
+        found = self._fleet.candidates(slots, request.max_length, excluded, hits, request_class)
         if not found:
             return None
         candidates = [candidate for _, candidate in found]

@@ -16,7 +16,7 @@ from dunlin.messages.door import PromptLogprobs, Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
 from dunlin.policies.starvation import Progress
 from services.dispatcher.requests.deferred import DeferredRequests
-from services.dispatcher.requests.queue import ArrivalOrder, RequestQueue, TenantOrder
+from services.dispatcher.requests.queue import ArrivalOrder, QueueOrder, RequestQueue, TenantOrder
 from services.dispatcher.requests.tenant_shares import TenantShares
 
 
@@ -184,9 +184,10 @@ class Journal:
 
     `shares` has the tenants' weights, and what each has had of the batch work that was dispatched. `deferred` are the
     queued requests of which `needs_group` said, when they were queued, that no instance alone can hold them.
+    `fresh`: the order of new interactive requests (None: by arrival).
     """
 
-    def __init__(self, incarnation: int = 0) -> None:
+    def __init__(self, incarnation: int = 0, fresh: QueueOrder | None = None) -> None:
         self._incarnation = incarnation
         self._requests: dict[int, Request] = {}
         self._by_key: dict[str, Request] = {}
@@ -198,7 +199,7 @@ class Journal:
         self.needs_group: Callable[[Request], bool] | None = None
         self._batch_order = TenantOrder(self.shares)
         self._queues = {
-            RequestClass.INTERACTIVE: RequestQueue(ArrivalOrder()),
+            RequestClass.INTERACTIVE: RequestQueue(ArrivalOrder() if fresh is None else fresh),
             RequestClass.BATCH: RequestQueue(self._batch_order),
         }
         self._numbers = 0

@@ -53,6 +53,36 @@ class ArrivalOrder:
         return self._requests.pop(request.number, None) is not None
 
 
+class ShortFirstOrder:
+    """Prompts of more than `long_tokens` after all others, the oldest of either first: of the interactive class."""
+
+    def __init__(self, long_tokens: int) -> None:
+        self._long_tokens = long_tokens
+        self._short, self._long = ArrivalOrder(), ArrivalOrder()
+
+    def __len__(self) -> int:
+        return len(self._short) + len(self._long)
+
+    def __iter__(self) -> "Iterator[Request]":
+        return chain(self._short, self._long)
+
+    def add(self, request: "Request") -> None:
+        """See `QueueOrder`."""
+        self._of(request).add(request)
+
+    def discard(self, request: "Request") -> bool:
+        """See `QueueOrder`."""
+        return self._of(request).discard(request)
+
+    def _of(self, request: "Request") -> ArrivalOrder:
+        return self._long if request.prompt_tokens > self._long_tokens else self._short
+
+
+def fresh_order(policy: str, long_tokens: int) -> QueueOrder:
+    """The order of new interactive requests by `dispatcher.placement.queue_policy`. `long_tokens` 0: none is long."""
+    return ShortFirstOrder(long_tokens) if policy == "short_first" and long_tokens > 0 else ArrivalOrder()
+
+
 class TenantOrder:
     """Tenants in turn by their shares, each tenant's oldest request first: of the batch class."""
 

@@ -42,12 +42,13 @@ class TargetPauseExpired:
 @dataclass(frozen=True, slots=True)
 class HandoffLimits:
     """How many leave at once; the longest wait of a row; how long one that refused is left alone; the slots that a
-    sequence is given beyond its tokens."""
+    sequence is given beyond its tokens; whether KV is copied layer by layer while the prompt is computed."""
 
     most: int
     hold_s: float
     pause_s: float
     tail_tokens: int
+    layer_by_layer: bool = True
 
 
 @dataclass(slots=True)
@@ -137,9 +138,13 @@ class KvHandoffs:
 
     @handles
     def on_hold_expired(self, now_s: float, sender: Address, due: HandoffHoldExpired) -> list[Effect]:
-        """The sequence has waited for `hold_s`; a migration that has started may still complete."""
+        """The sequence has waited for `hold_s`, or its prompt still takes; a started migration may still complete."""
         for sequence, wait in self._pending.items():
-            wait.stays |= sequence.order == due.order
+            if sequence.order != due.order:
+                continue
+            if sequence.valid < len(sequence.place.tokens):
+                return [After(self._limits.hold_s, due)]
+            wait.stays = True
         return []
 
     @handles
@@ -175,7 +180,8 @@ class KvHandoffs:
             if stays and sequence.state not in END_STATES:
                 self._handoff_failed(sequence, migration, target, stays)
 
-        return self._migrate_out.start(sequence, target.newest.address, choice.why, ended, needs_kv=True)
+        pushes = self._limits.layer_by_layer
+        return self._migrate_out.start(sequence, target.newest.address, choice.why, ended, needs_kv=True, pushes=pushes)
 
     def _handoff_failed(
         self, sequence: Sequence, migration: OutgoingMigration, target: DecodeTarget, reason: str

@@ -88,11 +88,16 @@ class KvTransfer:
             return []
         if self._peer_copies.is_open(migration):
             at_rest = migration.stage is MigrationStage.SWITCHING
-            return self._peer_copies.copy(migration, 0 if at_rest else self._tail_tokens)
+            return self.push(migration) or self._peer_copies.copy(migration, 0 if at_rest else self._tail_tokens)
         if migration.room is not None and migration.offered:
             migration.copying_stopped = True  # regions of the host tier do not begin where the copies ended
             return []
         return self._transfer_by_host_tier(migration)
+
+    def push(self, migration: OutgoingMigration) -> list[Effect]:
+        """Copy layer by layer what a step computes now, where the migration may and the engines reach each other."""
+        is_wanted = migration.pushes and migration.awaits_prompt and not migration.copying_stopped
+        return self._peer_copies.push(migration) if is_wanted and self._peer_copies.is_open(migration) else []
 
     def _transfer_by_host_tier(self, migration: OutgoingMigration) -> list[Effect]:
         sequence = migration.sequence

@@ -102,10 +102,10 @@ class MigrateIn:
 
     @handles
     def reserve(self, now_s: float, sender: Address, message: Reserve) -> list[Effect]:
-        """Reserve slots for a sequence, or refuse with the reason."""
+        """Reserve slots for a sequence, or refuse with the reason; asked again, keep what is reserved for longer."""
         for migration in self._migrations.values():
             if migration.source == sender and migration.request.sequence == message.sequence:
-                return self._reserved(migration)
+                return [] if migration.is_cancelled else [*self._reserved(migration), self._start_timer(migration)]
         refusal = self._refusal(message)
         if refusal is not None:
             figures = (Figure("tokens", message.tokens), Figure("free_slots", self._lifecycle.kv_cache.available_slots))

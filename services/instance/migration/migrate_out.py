@@ -82,12 +82,21 @@ class MigrateOut:
         return any(migration.sequence is sequence for migration in self._migrations.values())
 
     def start(
-        self, sequence: Sequence, target: Address, why: Why | None, ended: OnMigrationEnd, needs_kv: bool = False
+        self,
+        sequence: Sequence,
+        target: Address,
+        why: Why | None,
+        ended: OnMigrationEnd,
+        *,
+        needs_kv: bool = False,
+        pushes: bool = False,
     ) -> list[Effect]:
-        """Start to migrate `sequence` to `target`; `needs_kv`: never without its KV."""
+        """Start to migrate `sequence` to `target`; `needs_kv`: never without its KV, which `pushes` copies layer by
+        layer while a step computes it.
+        """
         self._numbers += 1
         migration = self._migrations[self._numbers] = OutgoingMigration(
-            self._numbers, sequence, target, why, ended, needs_kv
+            self._numbers, sequence, target, why, ended, needs_kv, pushes
         )
         if target in self._reachable:
             return self._reserve(migration)
@@ -106,10 +115,11 @@ class MigrateOut:
     def on_reserved(self, now_s: float, sender: Address, message: Reserved) -> list[Effect]:
         """The target reserved slots."""
         migration = self._find(sender, message.sequence)
+        if migration is not None and migration.handle == message.handle:
+            return []  # it is kept for longer, as it was asked for again
         if migration is None or migration.stage is not MigrationStage.RESERVING:
             self.stale_total += 1
-            known = migration is not None and migration.handle == message.handle
-            return [] if known else [Send(sender, Release(message.handle))]
+            return [Send(sender, Release(message.handle))]
         migration.handle, migration.target_kvstore, migration.room = message.handle, message.keeper, message.room
         return self._enter_stage(migration, MigrationStage.COPYING)
 
@@ -157,6 +167,9 @@ class MigrateOut:
             self.stale_total += 1
             return []
         migration.copy_ticket = 0
+        push = migration.push
+        if push is not None and push.ticket == ticket and (push.is_void or done.status is not TransferStatus.OK):
+            return []  # what the row computes in the end is copied then
         if done.status is not TransferStatus.OK:
             if migration.offered:
                 migration.copying_stopped = True
@@ -226,7 +239,10 @@ class MigrateOut:
         migration = self._migrations.get(message.number)
         if migration is None or migration.counter != message.counter:
             return []
-        if migration.stage in (MigrationStage.COPYING, MigrationStage.SWITCHING) and not migration.copying_stopped:
+        has_room = migration.stage in (MigrationStage.COPYING, MigrationStage.SWITCHING)
+        if has_room and migration.awaits_prompt:
+            return self._keep_room(migration)
+        if has_room and not migration.copying_stopped:
             migration.copying_stopped = True  # it migrates all the same: the target recomputes what is missing
             return self._enter_stage(migration, migration.stage)
         return self._abort(migration, f"{migration.stage.value} after {self._limits.stage_s:g} s")
@@ -241,11 +257,24 @@ class MigrateOut:
     # --- the state machine ---
 
     def _reserve(self, migration: OutgoingMigration) -> list[Effect]:
-        sender, sequence = self._source(), migration.sequence
-        if sender is None:
+        source = self._source()
+        if source is None:
             return self._abort(migration, "no engine runs here")
+        reserve = Send(migration.target, self._reservation(migration, source))
+        return [reserve, *self._enter_stage(migration, MigrationStage.RESERVING)]
+
+    def _keep_room(self, migration: OutgoingMigration) -> list[Effect]:
+        """The prompt takes longer than a stage may: ask for the same room again, so that the target keeps it."""
+        source = self._source()
+        if source is None:
+            return self._abort(migration, "no engine runs here")
+        reserve = Send(migration.target, self._reservation(migration, source))
+        return [reserve, *self._enter_stage(migration, migration.stage)]
+
+    def _reservation(self, migration: OutgoingMigration, sender: MigrationSource) -> Reserve:
+        sequence = migration.sequence
         place = sequence.place
-        reserve = Reserve(
+        return Reserve(
             migration.number,
             len(sequence.tokens) + self._limits.tail_tokens,
             0,
@@ -261,7 +290,6 @@ class MigrateOut:
             sender.ready.weights_digest,
             sender.ready.kv_dtype,
         )
-        return [Send(migration.target, reserve), *self._enter_stage(migration, MigrationStage.RESERVING)]
 
     def _advance_one(self, migration: OutgoingMigration) -> list[Effect]:
         sequence = migration.sequence
@@ -269,11 +297,14 @@ class MigrateOut:
             return self._complete(migration)
         if migration.stage is MigrationStage.HANDED and sequence.dispatcher != migration.notified:
             return self._abort(migration, f"{sequence.dispatcher.name} goes on with it here")
+        effects = self._peer_copies.withdraw_push(migration)
         if migration.stage is MigrationStage.COPYING:
-            return self._copy(migration)
+            return effects + self._copy(migration)
         if migration.stage is MigrationStage.SWITCHING and sequence.in_steps == 0:
-            return self._announce_ready(migration)
-        return []
+            return effects + self._announce_ready(migration)
+        if migration.stage is MigrationStage.SWITCHING:
+            return effects + self._kv_transfer.push(migration)
+        return effects
 
     def _copy(self, migration: OutgoingMigration) -> list[Effect]:
         """Copy beside the steps of the sequence; stop its row once little is missing at the target."""

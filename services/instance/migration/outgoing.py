@@ -50,6 +50,18 @@ OnMigrationEnd = Callable[["OutgoingMigration", str], None]
 """Called once per migration: why the sequence stays, or nothing when it left."""
 
 
+@dataclass(slots=True)
+class LayerPush:
+    """A copy behind `step`, which computes the KV of the tokens before `stop`: each layer leaves once the step has
+    finished it. `is_void`: the row left that step, so that what was written is no KV of the sequence.
+    """
+
+    ticket: int
+    step: int
+    stop: int
+    is_void: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class OutgoingMigration:
     """One sequence on its way. KV of the first `requested` tokens is to be copied out, of the first `offered` it was
@@ -57,7 +69,8 @@ class OutgoingMigration:
 
     `copying_stopped`: no more can be filled; the target computes what is missing, or (`needs_kv`) the sequence stays.
     `is_between_nodes`: the kvstores copy regions to the target's node. `room` are the target's slots where this node's
-    engine can write them; `copy_ticket` is the copy into them that is under way, 0 without one.
+    engine can write them; `copy_ticket` is the copy into them that is under way, 0 without one. `pushes`: KV is copied
+    layer by layer while a step computes it; `push` is the last such copy.
     """
 
     number: int
@@ -66,6 +79,7 @@ class OutgoingMigration:
     why: Why | None
     on_end: OnMigrationEnd
     needs_kv: bool = False
+    pushes: bool = False
     stage: MigrationStage = MigrationStage.REACHING
     counter: int = 0
     handle: int = 0
@@ -78,8 +92,14 @@ class OutgoingMigration:
     is_between_nodes: bool = False
     room: PeerRoom | None = None
     copy_ticket: int = 0
+    push: LayerPush | None = None
 
     @property
     def wanted_tokens(self) -> int:
         """Tokens whose KV is worth having at the target, now."""
         return max(self.sequence.valid, self.sequence.kept_tokens)
+
+    @property
+    def awaits_prompt(self) -> bool:
+        """Whether a step still computes the sequence's prompt: until it ends there is no more to copy."""
+        return self.sequence.in_steps > 0 and self.sequence.valid < len(self.sequence.place.tokens)

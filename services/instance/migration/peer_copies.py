@@ -1,7 +1,8 @@
 """KV between two engines: the sender's writes into slots that the receiver's instance reserved.
 
 The receiver names its slots in `PeerRoom`; the sender's engine meets the receiver's once, writes spans into them, and
-the receiver's engine hashes what lies there before a sequence may use it. Knows no stage of a migration and no kvstore.
+the receiver's engine hashes what lies there before a sequence may use it. A span that a step still computes is
+*pushed*: each layer is written once the step has finished it. Knows no stage of a migration and no kvstore.
 """
 
 from dunlin.effects import Address, Effect, Send
@@ -13,8 +14,9 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.residency import Extent, Residency, SlotUse
 from services.instance.kv.tickets import ArrivalCheck, PeerCopy
 from services.instance.kv.whole_regions import all_layers
-from services.instance.migration.outgoing import OutgoingMigration
+from services.instance.migration.outgoing import LayerPush, OutgoingMigration
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import SequenceState
 
 MAX_COPY_TOKENS = 4096
@@ -23,14 +25,22 @@ WITH_SLOTS = (SequenceState.RUNNING, SequenceState.PARKED, SequenceState.LEAVING
 
 
 class PeerCopies:
-    """Writes into peers' slots and checks what peers wrote here. `met_engines`: which engines can be reached."""
+    """Writes into peers' slots and checks what peers wrote here. `met_engines`: which engines can be reached; `steps`:
+    which steps compute what is pushed.
+    """
 
     def __init__(
-        self, engine: Address, lifecycle: SequenceLifecycle, host_cache: HostCacheClient, met_engines: MetEngines
+        self,
+        engine: Address,
+        lifecycle: SequenceLifecycle,
+        host_cache: HostCacheClient,
+        met_engines: MetEngines,
+        steps: StepLedger,
     ) -> None:
         self._engine = engine
         self._met_engines = met_engines
         self._lifecycle = lifecycle
+        self._steps = steps
         self._host_cache = host_cache
         self._tickets = host_cache.tickets
         self._ready: EngineReady | None = None
@@ -68,17 +78,43 @@ class PeerCopies:
         assert room is not None
         if meeting := self._met_engines.meet(room.engine, room.agent):
             return meeting
-        if (
-            self._met_engines.state(room.engine, room.agent) is PeerState.ASKED
-            or migration.copy_ticket
-            or sequence.valid - start <= least
-        ):
+        if self._is_busy(migration, room) or sequence.valid - start <= least:
             return []
         stop = min(sequence.valid, start + MAX_COPY_TOKENS, _tokens(room))
         if stop <= start:
             migration.copying_stopped = True
             return []
         return [self._write(migration, room, start, stop)]
+
+    def push(self, migration: OutgoingMigration) -> list[Effect]:
+        """Copy all that the newest step of the sequence computes, and what lies before, once per step; nothing without
+        such a step, while a copy is under way, or while an interrupt that names the sequence has no answer.
+        """
+        room, sequence, start = migration.room, migration.sequence, migration.offered
+        assert room is not None
+        if self._steps.is_held(sequence) or not (steps := self._steps.steps_with(sequence)):
+            return []
+        if meeting := self._met_engines.meet(room.engine, room.agent):
+            return meeting
+        is_pushed = migration.push is not None and migration.push.step == steps[-1]
+        if is_pushed or self._is_busy(migration, room):
+            return []
+        stop = min(sequence.issued, len(sequence.tokens), _tokens(room))
+        if stop <= max(start, sequence.valid):
+            return []
+        written = self._write(migration, room, start, stop, steps[-1])
+        migration.push = LayerPush(migration.copy_ticket, steps[-1], stop)
+        return [written]
+
+    def withdraw_push(self, migration: OutgoingMigration) -> list[Effect]:
+        """Cancel the push under way if the row has left its step: the engine may hear of the push after that."""
+        push, sequence = migration.push, migration.sequence
+        if push is None or push.is_void or push.ticket != migration.copy_ticket:
+            return []
+        if sequence.valid >= push.stop or push.step in self._steps.steps_with(sequence):
+            return []
+        push.is_void = True
+        return [self.cancel(push.ticket)]
 
     def cancel(self, ticket: int) -> Effect:
         """Stop a copy; `TransferDone` still answers it."""
@@ -126,7 +162,12 @@ class PeerCopies:
     def _layout(self) -> int:
         return self._ready.layout if self._ready is not None else 0
 
-    def _write(self, migration: OutgoingMigration, room: PeerRoom, start: int, stop: int) -> Effect:
+    def _is_busy(self, migration: OutgoingMigration, room: PeerRoom) -> bool:
+        """Whether the engine has not met the peer yet, or has not answered the last copy."""
+        return bool(migration.copy_ticket) or self._met_engines.state(room.engine, room.agent) is PeerState.ASKED
+
+    def _write(self, migration: OutgoingMigration, room: PeerRoom, start: int, stop: int, step: int = 0) -> Effect:
+        """`step` is to compute what is written; 0: it is there."""
         assert self._ready is not None
         sequence = migration.sequence
         region = Region(0, len(all_layers(self._ready)), start, stop)
@@ -147,6 +188,7 @@ class PeerCopies:
             peer_extent_start=theirs[0],
             peer_extent_length=theirs[1],
             peer_layout=room.layout,
+            step=step,
         )
         return Send(self._engine, copied)
 

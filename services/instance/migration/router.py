@@ -24,6 +24,7 @@ from services.instance.migration.outgoing import MigrationLimits, MigrationSourc
 from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 
@@ -37,6 +38,7 @@ class MigrationRouter:
         scheduler: SchedulerConfig,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
+        steps: StepLedger,
         host_cache: HostCacheClient,
         engine_client: EngineClient,
         group_orders: GroupOrders,
@@ -44,7 +46,7 @@ class MigrationRouter:
         met_engines: MetEngines,
     ) -> None:
         patience = MigrationLimits(config.stage_timeout_s, config.tail_tokens)
-        self.peer_copies = PeerCopies(host_cache.engine, lifecycle, host_cache, met_engines)
+        self.peer_copies = PeerCopies(host_cache.engine, lifecycle, host_cache, met_engines, steps)
         export = KvExport(host_cache)
         self.migrate_out = MigrateOut(sequences, lifecycle, export, self.peer_copies, patience, self._source)
         self.migrate_in = MigrateIn(
@@ -52,7 +54,11 @@ class MigrationRouter:
         )
         self.evacuations = Evacuations(sequences, self.migrate_out, group_orders, config.max_outgoing)
         limits = HandoffLimits(
-            kv_handoff.max_concurrent, kv_handoff.max_hold_s, kv_handoff.refusal_pause_s, config.tail_tokens
+            kv_handoff.max_concurrent,
+            kv_handoff.max_hold_s,
+            kv_handoff.refusal_pause_s,
+            config.tail_tokens,
+            kv_handoff.layer_by_layer,
         )
         self.kv_handoffs = KvHandoffs(
             sequences,
@@ -84,9 +90,13 @@ class MigrationRouter:
         return older.state is SequenceState.LEAVING and older.in_steps == 0 and list(place.tokens) == older.tokens
 
     def advance(self) -> list[Effect]:
-        """After every change: advance the outgoing migrations, then start new ones."""
+        """After every change: advance the outgoing migrations, then start what the manager ordered."""
         effects = self.migrate_out.advance() if len(self.migrate_out) else []
-        return effects + self.evacuations.advance() + self.kv_handoffs.start_handoffs()
+        return effects + self.evacuations.advance()
+
+    def start_handoffs(self) -> list[Effect]:
+        """After every change, once steps are composed: room is asked for as soon as a step computes a prompt's end."""
+        return self.kv_handoffs.start_handoffs()
 
     def on_peer_joined(self, peer: Address) -> list[Effect]:
         """A stream is open."""

@@ -475,3 +475,20 @@ def test_with_times_what_does_not_fit_joins_a_group_or_waits() -> None:
     assert fleet.ask(3, 50) == []
     (later,) = fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))
     assert (later.request, later.group) == (3, first.group)
+
+
+def test_leaders_get_no_members_where_groups_do_not_scale_up() -> None:
+    for preset, members in (("loongserve", "abc"), ("loongserve_no_scale_up", "ab")):
+        fleet = Fleet(A, B, C, D, preset=preset)
+        fleet.placed(1, 180)
+        assert list(fleet.groups().values()) == ["ab"]
+        fleet.lacks(A, 60)
+        assert list(fleet.groups().values()) == [members]
+
+
+def test_replicas_of_a_static_degree_are_two_instances_each() -> None:
+    fleet = Fleet(A, B, C, D, preset="replicated_sp")
+    assert fleet.placed(1, 50).leader == A
+    assert fleet.placed(2, 60).leader == C
+    assert sorted(fleet.groups().values()) == ["ab", "cd"]
+    assert fleet.placed(3, 10).leader == A, "150 slots are left there, 140 in the other"

@@ -129,7 +129,7 @@ def test_only_as_much_is_asked_as_the_memory_holds() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"device": "tpu"}, "no device is called 'tpu'; known: a100, h200"),
+        ({"device": "tpu"}, "no device is called 'tpu'; known: a100, a100-40g, a800, h100, h200"),
         ({"shape": "nix"}, "no shape is called 'nix'.*llama-3-8b"),
         ({"shape": "llama-3-70b"}, "needs 141 GB for its weights"),
         ({"tp": 3}, "cannot run on 3 GPUs"),

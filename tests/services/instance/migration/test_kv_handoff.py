@@ -40,9 +40,9 @@ class Leaving:
         return sequence in self.going
 
     def start(
-        self, sequence: Sequence, target: Address, why: Any, ended: OnMigrationEnd, needs_kv: bool = False
+        self, sequence: Sequence, target: Address, why: Any, ended: OnMigrationEnd, *, needs_kv: bool, pushes: bool
     ) -> list[Effect]:
-        assert (why.policy, needs_kv) == ("most_room", True)
+        assert (why.policy, needs_kv, pushes) == ("most_room", True, True)
         self.going[sequence] = (target, ended)
         self.log.append((sequence.order, target.name))
         return []
@@ -193,10 +193,19 @@ def test_no_sequence_waits_for_longer_than_it_may() -> None:
     here = Here(2).rooms((X, 5))
     here.prefill()
     assert here.runs() == []
-    here.kv_handoffs.on_hold_expired(0.0, ME, HandoffHoldExpired(2))
+    here.all[1].valid = 10
+    assert here.kv_handoffs.on_hold_expired(0.0, ME, HandoffHoldExpired(2)) == []
     assert here.runs() == [2]
     here.rooms((X, 500), ticket=2).kv_handoffs.start_handoffs()
     assert here.leaving.log == [(1, "x")], "the other one stays for good"
+
+
+def test_the_time_in_which_its_prompt_is_computed_is_no_wait() -> None:
+    here = Here().rooms((X, 5))
+    here.prefill()
+    again = here.kv_handoffs.on_hold_expired(0.0, ME, HandoffHoldExpired(1))
+    assert timers(again, HandoffHoldExpired) == [(10.0, HandoffHoldExpired(1))]
+    assert here.runs() == []
 
 
 def test_what_fails_on_its_way_again_and_again_stays() -> None:

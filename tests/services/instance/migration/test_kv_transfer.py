@@ -12,6 +12,7 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.kv_transfer import KvExport, KvTransfer
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
 from services.instance.migration.peer_copies import PeerCopies
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import KeptHostRegion, Sequence, SequenceTable
 from tests.services.instance.bench import ENGINE, D, make_place
 
@@ -53,9 +54,11 @@ class Moving:
         self.cache = HostCache()
         cache: Any = self.cache
         lifecycle: Any = None
-        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0), MetEngines(ENGINE))
+        sequences = SequenceTable()
+        steps = StepLedger(ENGINE, sequences)
+        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0), MetEngines(ENGINE), steps)
         self.transfer = KvTransfer(KvExport(cache), peers, TAIL)
-        self.sequence = SequenceTable().add(D, make_place(1, tokens=40))
+        self.sequence = sequences.add(D, make_place(1, tokens=40))
         self.sequence.issued = self.sequence.valid = 39
         self.keep(*kept)
         self.migration = OutgoingMigration(3, self.sequence, TARGET, None, lambda *ended: None, handle=6)
