@@ -2,19 +2,23 @@
 
     python -m benchmarks.faults.group_changes                    100 short and 10 long requests
     python -m benchmarks.faults.group_changes --changes 200      the same load again until there were so many changes
+    python -m benchmarks.faults.group_changes --preset loongserve --width 16 --set manager.groups.profile=STORE \
+        --set dispatcher.placement.long_tokens=7 --set instance.groups.chunk_tokens=8 \
+        --set instance.groups.ahead_tokens=8                     every request is the planner's, as in LoongServe
 
-Four deterministic instances of 512 slots under the preset `elastic`. References come from one instance that holds every
-prompt alone. What changes is the degree of parallelism: the members that compute a row of a sequence, or answer for
-keys of it, counted by the leaders (`dop_changes_total`).
+Four deterministic instances of 512 slots under the preset `elastic` or --preset. References come from one instance that
+holds every prompt alone. What changes is the degree of parallelism: the members that compute a row of a sequence, or
+answer for keys of it, counted by the leaders (`dop_changes_total`).
 """
 
+import argparse
 import asyncio
 import contextlib
 import random
 import sys
 from collections.abc import Sequence
 
-from benchmarks.faults.group_faults import ALONE, SLOTS
+from benchmarks.faults.group_command import SLOTS, References, run_command
 from benchmarks.harness import report
 from benchmarks.harness.fleet_status import instances
 from benchmarks.harness.report import BenchmarkResult, say
@@ -28,11 +32,11 @@ from dunlin.workload.traffic.prompts import Job
 
 LONG, SHORT = 10, 100
 WIDTH = 6
-LONG_TOKENS, SHORT_TOKENS = 96, 24
+LONG_TOKENS, SHORT_TOKENS = 160, 64
 """Tokens of the answers."""
 REPORTED_S = 1.5
 """Seconds after which a change is in a report."""
-ELASTIC = ("--slots", str(SLOTS), "--preset", "elastic", "--deterministic")
+SETTINGS = ("--deterministic",)
 
 
 def jobs(vocabulary: int, seed: int) -> list[Job]:
@@ -47,15 +51,6 @@ def jobs(vocabulary: int, seed: int) -> list[Job]:
     return found
 
 
-async def references(seed: int) -> dict[int, list[int]]:
-    """The texts, of an instance that holds each prompt alone."""
-    with ClusterProcess(*ALONE) as cluster:
-        async with CampaignSession(cluster) as session:
-            load = VerifiedLoad(session.door, jobs(session.vocabulary, seed), width=4)
-            await load.record_references()
-            return load.references
-
-
 async def changes(session: CampaignSession) -> int:
     """Changes of degree so far, at all instances."""
     while True:
@@ -68,15 +63,15 @@ def _changes(status: FleetStatus) -> int:
     return sum(one.instance.dop_changes_total for one in instances(status) if one.instance is not None)
 
 
-async def run(cluster: ClusterProcess, known: dict[int, list[int]], wanted: int, seed: int) -> BenchmarkResult:
-    """The load against a running cluster, once, or until there were `wanted` changes."""
+async def run(cluster: ClusterProcess, known: References, given: argparse.Namespace) -> BenchmarkResult:
+    """The load against a running cluster, once, or until there were so many changes."""
     outcome = BenchmarkResult("how many members compute a sequence changes")
     async with CampaignSession(cluster) as session:
-        load = VerifiedLoad(session.door, jobs(session.vocabulary, seed), width=WIDTH)
+        load = VerifiedLoad(session.door, jobs(session.vocabulary, given.seed), width=given.width)
         load.references = known
         in_one, rounds = 0, 0
         async with load.running():
-            while not load.failures and (rounds == 0 or await changes(session) < wanted):
+            while not load.failures and (rounds == 0 or await changes(session) < given.changes):
                 rounds += 1
                 await load.until_finished(rounds * (LONG + SHORT))
                 in_one = in_one or await changes(session)
@@ -92,15 +87,9 @@ async def run(cluster: ClusterProcess, known: dict[int, list[int]], wanted: int,
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = report.parser(__doc__ or "")
-    arguments.set_defaults(instances=4)
+    arguments.add_argument("--width", type=int, default=WIDTH, metavar="N", help="requests that are open at a time")
     arguments.add_argument("--changes", type=int, default=0, metavar="N", help="go on until there were so many")
-    arguments.add_argument("--seed", type=int, default=1, help="of prompts")
-    given = arguments.parse_args(argv)
-    known = asyncio.run(references(given.seed))
-    with ClusterProcess("--instances", str(given.instances), *ELASTIC) as cluster:
-        outcome = asyncio.run(run(cluster, known, given.changes, given.seed))
-        cluster.keep = bool(outcome.failures)
-    return report.finish(outcome, given.json)
+    return run_command(arguments, argv, SETTINGS, jobs, run)
 
 
 if __name__ == "__main__":

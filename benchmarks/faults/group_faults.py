@@ -9,6 +9,7 @@ engine of either, a manager, the kvstore. `silence`: the longest time without a 
 after its first token.
 """
 
+import argparse
 import asyncio
 import contextlib
 import itertools
@@ -19,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.faults.group_command import SLOTS, References, run_command
 from benchmarks.harness import report
 from benchmarks.harness.fault_targets import pid_of
 from benchmarks.harness.fleet_status import NotReached, instances, placeable_count, unbalanced, wait_until
@@ -33,7 +35,6 @@ from dunlin.messages.types import GroupRole, i32
 from dunlin.workload.loadgen.stats import RequestRecord, percentiles
 from dunlin.workload.traffic.prompts import Job
 
-SLOTS = 512
 LONG, SHORT = 6, 6
 """Jobs with prompts of more than a slab, and of a few tokens."""
 OUTPUT_TOKENS = 48
@@ -42,8 +43,7 @@ STOP_S = 4.0
 HEARD_S = 0.5
 """What a stream says later than that after a fault was computed after it."""
 PATIENCE_S = 120.0
-ELASTIC = ("--managers", "2", "--slots", str(SLOTS), "--preset", "elastic", "--deterministic")
-ALONE = ("--instances", "1", "--slots", str(16 * SLOTS), "--deterministic")
+SETTINGS = ("--managers", "2", "--deterministic")
 
 
 @dataclass(slots=True)
@@ -65,15 +65,6 @@ def jobs(vocabulary: int, seed: int) -> list[Job]:
         Job(0.0, i32(draw.choices(range(vocabulary), k=length)), OUTPUT_TOKENS, seed=i if i % 2 else None)
         for i, length in enumerate(lengths)
     ]
-
-
-async def references(seed: int) -> dict[int, list[int]]:
-    """The texts, of an instance that holds each prompt alone."""
-    with ClusterProcess(*ALONE) as cluster:
-        async with CampaignSession(cluster) as session:
-            load = VerifiedLoad(session.door, jobs(session.vocabulary, seed), width=4)
-            await load.record_references()
-            return load.references
 
 
 class GroupFaultCampaign:
@@ -164,17 +155,15 @@ def silence_s(record: RequestRecord, at_s: float) -> float:
     return max((gap for gap, end in gaps if end >= at_s), default=0.0)
 
 
-async def campaign(
-    cluster: ClusterProcess, known: dict[int, list[int]], faults: int, instances: int, seed: int
-) -> BenchmarkResult:
+async def campaign(cluster: ClusterProcess, known: References, given: argparse.Namespace) -> BenchmarkResult:
     """The faults against a running cluster."""
-    outcome = BenchmarkResult(f"{faults} faults among instances that compute long prompts together")
+    outcome = BenchmarkResult(f"{given.kills} faults among instances that compute long prompts together")
     async with CampaignSession(cluster) as session:
-        load = VerifiedLoad(session.door, jobs(session.vocabulary, seed), width=4)
+        load = VerifiedLoad(session.door, jobs(session.vocabulary, given.seed), width=4)
         load.references = known
-        work = GroupFaultCampaign(session, cluster, load, instances, seed)
+        work = GroupFaultCampaign(session, cluster, load, given.instances, given.seed)
         async with load.running():
-            await work.run(faults)
+            await work.run(given.kills)
     found = work.found
     outcome.failures += [*load.failures, *found.broken]
     outcome.figures["faults done, void"] = (found.done, found.void)
@@ -191,15 +180,8 @@ async def campaign(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = report.parser(__doc__ or "")
-    arguments.set_defaults(instances=4)
     arguments.add_argument("--kills", type=int, default=20, metavar="N", help="faults")
-    arguments.add_argument("--seed", type=int, default=1, help="of prompts and faults")
-    given = arguments.parse_args(argv)
-    known = asyncio.run(references(given.seed))
-    with ClusterProcess("--instances", str(given.instances), *ELASTIC) as cluster:
-        outcome = asyncio.run(campaign(cluster, known, given.kills, given.instances, given.seed))
-        cluster.keep = bool(outcome.failures)
-    return report.finish(outcome, given.json)
+    return run_command(arguments, argv, SETTINGS, jobs, campaign)
 
 
 if __name__ == "__main__":

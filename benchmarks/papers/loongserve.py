@@ -2,11 +2,13 @@
 
 Fig. 10 and 11: latencies per token by rate, and the most that a system serves under the objective, 25 times the latency
 of a request that has all GPUs to itself. Fig. 12: the share of requests that keep their own objective, for
-mixes of lengths by Zipf. Fig. 14 and 15 are the cost model's (`python -m benchmarks.simulation.group_times`). A
-system that fails both objectives of Fig. 10 is not run at higher rates. Everything is virtual time: the result is the
-same on any machine.
+mixes of lengths by Zipf; Fig. 13: with and without scale-up. Fig. 14 and 15 are the cost model's
+(`python -m benchmarks.simulation.group_times`). With --mix figure 10's systems under other lengths. A system that fails
+both objectives of Fig. 10 is not run at higher rates. Everything is virtual time: the result is the same on any
+machine.
 
-    python -m benchmarks.papers.loongserve [--lengths FOLDER] [--figure 10,11,12] [--only ShareGPT,Mixed]
+    python -m benchmarks.papers.loongserve [--lengths FOLDER] [--figure 10,11,12,13] [--only ShareGPT,Mixed]
+                                           [--mix 'mixed(sharegpt,fixed(250000,200))' --rates 0.1,0.2]
                                            [--systems vllm] [--seeds 0,1] [--shorter 1] [--overhead dunlin|papers]
                                            [--results FILE] [--plot DIR]
 
@@ -22,10 +24,11 @@ from pathlib import Path
 from benchmarks.papers.loongserve_pictures import draw
 from benchmarks.papers.loongserve_results import LoongRuns, Panel
 from benchmarks.papers.loongserve_runs import PAPERS, Plan
-from benchmarks.papers.loongserve_scenes import CHUNKED, DISTSERVE, FIGURES, TUNED, VLLM, Scene, scenes
+from benchmarks.papers.loongserve_scenes import CHUNKED, DISTSERVE, FIGURES, TUNED, VLLM, Scene, scene_of, scenes
 from benchmarks.papers.loongserve_tables import show, summarise
 
 TUNING_SEED = 7
+MIX_S = 300.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for scene in scenes(options.lengths, options.shorter)
         if scene.figure in wanted and (not titles or scene.title in titles)
     ]
+    if options.mix:
+        rates = [float(rate) for rate in options.rates.split(",")]
+        chosen = [scene_of(options.mix, MIX_S / options.shorter, rates)]
     if options.tune:
         for scene in chosen:
             tune(runs, scene, Plan(TUNING_SEED, options.overhead))
@@ -74,6 +80,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add_argument("--lengths", type=Path, metavar="FOLDER", help="lists of lengths (otherwise drawn)")
     flags.add_argument("--figure", default=",".join(FIGURES), help="which, by comma")
     flags.add_argument("--only", default="", help="panels, by comma")
+    flags.add_argument("--mix", default="", metavar="LENGTHS", help="another load, as workloads name lengths")
+    flags.add_argument("--rates", default="0.1,0.2,0.4", help="of --mix, rising, requests/s by comma")
     flags.add_argument("--systems", default="", help="by comma; otherwise all")
     flags.add_argument("--seeds", default="0", help="by comma; tables and pictures show their means")
     flags.add_argument("--shorter", type=float, default=1.0, metavar="TIMES", help="loads last so many times less")

@@ -1,4 +1,4 @@
-"""LoongServe's figures as pictures: latencies per token by rate (10, 11), and kept objectives by mix (12)."""
+"""LoongServe's figures as pictures: latencies per token by rate (10, 11), and kept objectives by load (12, 13)."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -28,11 +28,11 @@ def draw(folder: Path, suffix: str, panels: Sequence[Panel]) -> list[Path]:
         OSError: a file cannot be written.
     """
     made = []
-    for figure in ("10", "11", "12"):
+    for figure in ("10", "11", "12", "13"):
         shown = [panel for panel in panels if panel.scene.figure == figure]
         if shown:
             made.append(folder / f"fig{figure}{suffix}.png")
-            (_kept if figure == "12" else _latencies)(made[-1], shown)
+            (_kept if figure in ("12", "13") else _latencies)(made[-1], shown)
     return made
 
 
@@ -54,7 +54,7 @@ def _latencies(path: Path, panels: Sequence[Panel]) -> None:
 
 def _kept(path: Path, panels: Sequence[Panel]) -> None:
     """The share of requests that kept their objectives, by rate."""
-    figure, axes = new_figure(1, len(panels), 9.6, 3.2)
+    figure, axes = new_figure(1, len(panels), 3.2 * max(2, len(panels)), 3.2)
     for axis, panel in zip(axes, panels, strict=True):
         _lines(axis, panel, lambda row: row.met)
         axis.axhline(0.9, color=_GOAL, linestyle=":", linewidth=1.2)

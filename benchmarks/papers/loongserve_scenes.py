@@ -39,7 +39,12 @@ DISTSERVE = System("distserve", "distserve", 2, 4, _WHOLE)
 REPLICAS = System("replicas", "chunked", 4, 2, ((_BUDGET, 2_048),), is_vllm=False)
 _ALL = (("instance.groups.policy", "widest"), ("instance.groups.return_after_s", 1e6), (_LONG, 1))
 STATIC = System("static sp", "static_sp", 4, 2, (*_GROUPS, *_ALL), is_vllm=False)
+REPLICATED = System("replicated sp", "replicated_sp", 4, 2, (*_GROUPS, *_ALL), is_vllm=False)
 LOONGSERVE = System("loongserve", "loongserve", 4, 2, (*_GROUPS, (_LONG, 32_000)), is_vllm=False)
+_EVERY = (*_GROUPS, (_LONG, 1), ("instance.groups.max_waiting", 4_096))
+PLANNED = System("loongserve", "loongserve", 4, 2, _EVERY, is_vllm=False)
+"""Every request is the planner's, as in LoongServe: figure 13 is about short ones."""
+NO_SCALE_UP = System("no scale-up", "loongserve_no_scale_up", 4, 2, _EVERY, is_vllm=False)
 SYSTEMS = (VLLM, CHUNKED, DISTSERVE, LOONGSERVE)
 TUNED = (512, 2_048, 8_192)
 """Budgets that are tried for what has one, with another seed (`--tune`)."""
@@ -64,7 +69,7 @@ class Scene:
     paper: str = ""
 
 
-FIGURES = ("10", "11", "12")
+FIGURES = ("10", "11", "12", "13")
 _FILES = {
     "sharegpt": "sharegpt_loongserve_1000_lengths.csv.gz",
     "leval": "leval_partial_lengths.csv.gz",
@@ -73,8 +78,8 @@ _FILES = {
 _LOADS: Mapping[str, tuple[str, float, tuple[float, ...]]] = {
     "sharegpt": ("ShareGPT", 30.0, (30, 60, 90)),
     "leval": ("L-Eval", 60.0, (2, 4, 6, 8)),
-    "lveval": ("LV-Eval", 300.0, (0.06, 0.1, 0.14, 0.2)),
-    "mixed": ("Mixed", 300.0, (0.1, 0.17, 0.25, 0.35, 0.5)),
+    "lveval": ("LV-Eval", 300.0, (0.06, 0.1, 0.14, 0.2, 0.3)),
+    "mixed": ("Mixed", 300.0, (0.1, 0.17, 0.25, 0.35, 0.5, 0.7, 1.0)),
 }
 """Title, seconds of load and rates. Long enough that a queue which grows shows against 25 times the lone latency."""
 
@@ -97,12 +102,22 @@ def scenes(folder: Path | None, shorter: float = 1.0) -> Iterator[Scene]:
     two = (VLLM, CHUNKED, LOONGSERVE)
     paper = "1.86x vllm, 3.37x chunked; 1.72x, 3.11x of input"
     yield Scene("11", "Mixed, 16 GPUs", f"mixed:{seconds / shorter:g}", load, (0.35, 0.7), two, nodes=2, paper=paper)
-    ablation = (VLLM, STATIC, REPLICAS, LOONGSERVE)
+    ablation = (VLLM, STATIC, REPLICATED, REPLICAS, LOONGSERVE)
     for theta, goodput in ((1.0, 2.33), (1.2, 1.98), (1.4, 1.53)):
         drawn = partial(_zipf, lengths_of("mixed", folder), theta, 60.0 / shorter)
         paper = f"P90 goodput {goodput}x that of the best of the others"
         load_name = f"zipf-{theta:g}:{60.0 / shorter:g}"
         yield Scene("12", f"Zipf {theta:g}", load_name, drawn, (2, 5, 10), ablation, value=theta, paper=paper)
+    title, seconds, _ = _LOADS["sharegpt"]
+    load = partial(_poisson, lengths_of("sharegpt", folder), seconds / shorter)
+    paper, systems = "P90 goodput 2.87x that of no scale-up", (NO_SCALE_UP, PLANNED)
+    yield Scene("13", title, f"sharegpt:{seconds / shorter:g}", load, (10, 25, 40), systems, paper=paper)
+
+
+def scene_of(lengths: str, seconds: float, rates: Sequence[float]) -> Scene:
+    """Figure 10's systems under a load that is none of the paper's: `lengths` as workloads name them."""
+    load = partial(_poisson, lengths, seconds)
+    return Scene("10", lengths, f"{lengths}:{seconds:g}", load, rates, paper="none of its loads")
 
 
 def _poisson(lengths: str, seconds: float, rate: float, seed: int) -> list[Arrival]:

@@ -221,9 +221,9 @@ class OpenGuest:
     """Open a sequence of the leader's, and set `slots` token slots aside for what will lie here of it.
 
     `sequence` is its number at all members' engines. The other fields are `Open`'s and `Place`'s. KV of its first
-    `elsewhere_tokens` tokens lies here or at other members: tokens `[held_start[i], held_stop[i])` here, in order. A
-    guest that is open is opened anew, with other tokens: what is held stays, and all else that was written here is
-    void.
+    `elsewhere_tokens` tokens lies here or at other members, or was lost there: tokens `[held_start[i], held_stop[i])`
+    lie here, in order. A guest that is open is opened anew, with other tokens: what is held stays, also while rows
+    compute tokens before it, and all else that was written here is void.
     """
 
     group: int = number(1)
@@ -256,12 +256,18 @@ class GrowGuest:
 
 @message(command=16, event=16)
 class GuestSlots:
-    """So many token slots are set aside for the guest here, those in use included. `available_slots` more are free."""
+    """So many token slots are set aside for the guest here, those in use included. `available_slots` more are free.
+
+    To the first `OpenGuest`: KV of tokens `[held_start[i], held_stop[i])` lies here, in order, from an earlier attempt
+    whose leader is gone.
+    """
 
     group: int = number(1)
     sequence: int = number(2)
     slots: int = number(3)
     available_slots: int = number(4)
+    held_start: I64 = number(5, default_factory=i64)
+    held_stop: I64 = number(6, default_factory=i64)
 
 
 @message(command=17, event=17, about=Subject.DISPATCHERS_REQUEST)

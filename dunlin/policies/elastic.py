@@ -4,7 +4,7 @@ Where tokens are computed is where their KV stays, so what is chosen here is pla
 Knows no message, no engine and no time. LoongServe (§5.3, §5.4) decides the same per iteration at its global manager.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -118,6 +118,14 @@ def choose_master(members: Sequence[MemberRoom]) -> int | None:
     """
     able = [each for each in members if each.slots > 0]
     return min(able, key=lambda each: (each.rows, -each.slots, each.member)).member if able else None
+
+
+def crowded_masters(rows: Mapping[int, int], members: Sequence[int], most_rows: int) -> set[int]:
+    """Of `rows` by master those of more than `most_rows`, and two more at least than another of the `members` has: with
+    one row there instead both compute less (LoongServe §5.4: scale up when compute-bound, masters as even as can be).
+    """
+    least = min((rows.get(member, 0) for member in members), default=0)
+    return {member for member, count in rows.items() if count > most_rows and count >= least + 2}
 
 
 def missing_slots(demands: Sequence[Demand], members: Sequence[MemberRoom]) -> int:

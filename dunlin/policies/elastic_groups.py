@@ -6,7 +6,7 @@ with the most room first. An instance is in one group at a time, and stays until
 Knows neither the manager nor any order.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -107,31 +107,86 @@ def choose_group(
     groups: Sequence[ElasticGroup],
     excluded: Collection[Address] = (),
     across_nodes: bool = False,
-    takes_all: bool = False,
+    ways: "Sequence[WayToGroup] | None" = None,
 ) -> GroupChoice | None:
-    """The group that gets a request of `slots` tokens in the end; None: there is no room now.
-
-    A group that has room is taken as it is; else a new one is formed of `free` instances, of all that may be one group
-    with `takes_all`; else one grows by some.
+    """The group that gets a request of `slots` tokens in the end, by the first of the `ways` that finds one; None:
+    there is no room now. By default a group that has room is taken as it is; else a new one is formed of the `free`
+    instances; else one grows by some.
     """
     usable = [group for group in groups if group.may_take_more and not _has_any(group, excluded)]
-    fitting = sorted((group for group in usable if group.room_slots >= slots), key=lambda one: -one.room_slots)
-    if fitting:
-        return _taken(slots, fitting)
-    free = [candidate for candidate in free if candidate.serves and candidate.address not in excluded]
-    formed = choose_members(slots, free, across_nodes)
-    if formed and takes_all:
-        formed = (*formed, *(one for one in _like(formed[0], free, across_nodes) if one not in formed))
-    if formed:
-        why = _why_formed(slots, formed, [one for one in free if one not in formed])
-        return GroupChoice(0, tuple(member.address for member in formed), why)
-    grown = [(group, grow_group(group, slots - group.room_slots, free, across_nodes)) for group in usable]
+    serving = [candidate for candidate in free if candidate.serves and candidate.address not in excluded]
+    search = GroupSearch(slots, serving, usable, across_nodes)
+    found = (way(search) for way in (WAYS if ways is None else ways))
+    return next((choice for choice in found if choice is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSearch:
+    """A request that needs `slots` in the end, and what its group may be: one of `groups`, or one of `free` instances.
+
+    `across_nodes`: members may be on several nodes.
+    """
+
+    slots: int
+    free: Sequence[GroupCandidate]
+    groups: Sequence[ElasticGroup]
+    across_nodes: bool = False
+
+
+WayToGroup = Callable[[GroupSearch], GroupChoice | None]
+"""One way to find a request a group; None: it finds none."""
+
+
+def join_group(search: GroupSearch) -> GroupChoice | None:
+    """The group with most room, as it is."""
+    fitting = [group for group in search.groups if group.room_slots >= search.slots]
+    return _taken(search.slots, sorted(fitting, key=lambda one: -one.room_slots)) if fitting else None
+
+
+def form_group(search: GroupSearch) -> GroupChoice | None:
+    """A new group of the fewest free instances that hold it."""
+    return _formed(search, choose_members(search.slots, search.free, search.across_nodes))
+
+
+def form_whole_pool(search: GroupSearch) -> GroupChoice | None:
+    """A new group of all free instances that may be in one."""
+    fewest = choose_members(search.slots, search.free, search.across_nodes)
+    pool = _like(fewest[0], search.free, search.across_nodes) if fewest else ()
+    return _formed(search, (*fewest, *(one for one in pool if one not in fewest)))
+
+
+def form_pair(search: GroupSearch) -> GroupChoice | None:
+    """A new group of the two free instances with most room, if both together hold it."""
+    for pool in pools_of(search.free, search.across_nodes):
+        pair = tuple(sorted(pool, key=lambda one: (-one.free_slots, one.requests, one.address))[:2])
+        if len(pair) == 2 and _free(pair) >= search.slots:
+            return _formed(search, pair)
+    return None
+
+
+def grow_for(search: GroupSearch) -> GroupChoice | None:
+    """A group that gets as many free instances as it lacks slots: the one that needs the fewest."""
+    grown = [
+        (group, grow_group(group, search.slots - group.room_slots, search.free, search.across_nodes))
+        for group in search.groups
+    ]
     able = sorted(((len(more), group.number, group, more) for group, more in grown if more), key=lambda one: one[:2])
     if not able:
         return None
     _, _, group, more = able[0]
-    members = (*group.members, *more)
-    return GroupChoice(group.number, tuple(member.address for member in members), _why_grown(slots, group, more))
+    members = tuple(member.address for member in (*group.members, *more))
+    return GroupChoice(group.number, members, _why_grown(search.slots, group, more))
+
+
+WAYS: tuple[WayToGroup, ...] = (join_group, form_group, grow_for)
+"""An elastic group's: it takes what it has room for, and grows where nothing else holds a request."""
+
+
+def _formed(search: GroupSearch, members: Sequence[GroupCandidate]) -> GroupChoice | None:
+    if not members:
+        return None
+    why = _why_formed(search.slots, members, [one for one in search.free if one not in members])
+    return GroupChoice(0, tuple(member.address for member in members), why)
 
 
 def choose_members(

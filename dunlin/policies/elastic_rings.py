@@ -93,14 +93,18 @@ class RingPlan:
         return RingChunk(tuple(order), kept, copies)
 
     def _pieces(self, kept: Sequence[Block]) -> tuple[Block, ...]:
-        """Each block divided among its keeper and the members that keep nothing: who answers for what."""
+        """Each block divided among its keeper and the members that keep nothing, who answer for what: so much of it for
+        each of those that all members answer for as many tokens once every keeper had its turn.
+        """
         keeping = {block.member for block in self.kept}
         others = [member for member in self.members if member not in keeping]
         pieces: list[Block] = []
         for block in kept:
-            members, tokens = [block.member, *others], block.stop - block.start
-            shares = even_shares(tokens, [tokens] * len(members))
-            pieces += place_runs(members, shares, block.start)
+            tokens = block.stop - block.start
+            each = tokens // len(self.members)
+            pieces += place_runs(
+                [block.member, *others], [tokens - each * len(others), *[each] * len(others)], block.start
+            )
         return tuple(pieces)
 
 
@@ -131,7 +135,8 @@ def _plan_over(start: int, demand: Demand, chosen: Sequence[MemberRoom], most: i
         return None
     keepers.reverse()  # the one with most room goes on
     shares = even_shares(demand.tokens, [each.slots - stripe for each in keepers])
-    kept = place_runs([each.member for each in keepers], shares, start)
+    turn = min(most, LEAST_CHUNK_TOKENS) * len(chosen)
+    kept = _in_turns([each.member for each in keepers], shares, start, turn)
     plan = RingPlan(tuple(each.member for each in chosen), tuple(kept), most)
     slots = _slots(plan, stripe)
     last = kept[-1].member
@@ -141,18 +146,33 @@ def _plan_over(start: int, demand: Demand, chosen: Sequence[MemberRoom], most: i
     return RingPlan(plan.members, plan.kept, most, slots)
 
 
+def _in_turns(keepers: Sequence[int], shares: Sequence[int], start: int, turn: int) -> list[Block]:
+    """Tokens from `start` on, so many at each of the keepers: `turn` at one, then at the next, so that what lies before
+    any chunk lies evenly at them. The last block is the last keeper's.
+    """
+    left, stop = dict(zip(keepers, shares, strict=True)), start + sum(shares)
+    blocks: list[Block] = []
+    while stop > start:
+        for member in reversed(keepers):
+            tokens = min(turn, left[member])
+            left[member] -= tokens
+            if tokens and blocks and blocks[-1].member == member:
+                blocks[-1] = Block(member, stop - tokens, blocks[-1].stop)
+            elif tokens:
+                blocks.append(Block(member, stop - tokens, stop))
+            stop -= tokens
+    return blocks[::-1]
+
+
 def _slots(plan: RingPlan, stripe: int) -> dict[int, int]:
-    """Every member has a stripe, and keeps its blocks; the others a copy of their share, rounded up in every chunk."""
+    """Every member has a stripe, and keeps its blocks; the others, where there is a second chunk, a copy of a part."""
     slots = dict.fromkeys(plan.members, stripe)
     for block in plan.kept:
         slots[block.member] += block.stop - block.start
     tokens, keeping = plan.stop - plan.start, {block.member for block in plan.kept}
-    chunks = -(-tokens // (plan.least * len(plan.members)))
-    others = [member for member in plan.members if member not in keeping]
-    for member in others if chunks > 1 else ():
-        slots[member] += chunks + len(plan.kept)
-        for block in plan.kept:
-            slots[member] += -(-(block.stop - block.start) // (1 + len(others)))
+    if tokens > plan.least * len(plan.members):
+        for member in [member for member in plan.members if member not in keeping]:
+            slots[member] += tokens // len(plan.members)
     return slots
 
 

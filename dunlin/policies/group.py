@@ -10,6 +10,7 @@ from functools import partial
 from dunlin.effects import Address
 from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
 from dunlin.policies.elastic_groups import elastic
+from dunlin.policies.elastic_rules import ELASTIC_RULES
 from dunlin.policies.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints, GroupPolicy
 
 SLACK = 1
@@ -25,13 +26,16 @@ def prefill_decode(candidates: Sequence[GroupCandidate], terms: GroupConstraints
     """Every instance for itself; some compute prompts, the others go on after the first token (DistServe).
 
     The split is static: members keep their side, new ones join the side that is short. Only when a side is empty, or
-    off by more than `SLACK`, the member with the fewest requests changes. One that serves alone does all.
+    off by more than `SLACK`, the member with the fewest requests changes. Where prefill instances are named, each has
+    its side by its name, and another's only while that one is empty. One that serves alone does all.
     """
     ordered = sorted(candidates, key=lambda one: one.address)
     able = [one for one in ordered if one.serves]
     parts = {one.address: one.role for one in ordered}
     if len(able) < 2:
         parts.update((one.address, GroupRole.LOCAL) for one in able)
+    elif terms.prefill_names:
+        parts.update(_roles_by_name(able, terms.prefill_names))
     else:
         parts.update(_choose_roles(able, _prefills(len(able), terms.prefill_share)))
     counts = _counted([parts[one.address] for one in able])
@@ -41,6 +45,14 @@ def prefill_decode(candidates: Sequence[GroupCandidate], terms: GroupConstraints
 def _prefills(instances: int, share: float) -> int:
     """The number of prefill instances out of at least two; never none and never all."""
     return min(instances - 1, max(1, int(share * instances + 0.5)))
+
+
+def _roles_by_name(able: Sequence[GroupCandidate], prefill_names: Sequence[str]) -> dict[Address, GroupRole]:
+    sides = {one.address: GroupRole.PREFILL if one.address.name in prefill_names else GroupRole.DECODE for one in able}
+    for side in (GroupRole.PREFILL, GroupRole.DECODE):
+        if side not in sides.values():
+            sides[min(able, key=_cost_of_change).address] = side
+    return sides
 
 
 def _choose_roles(able: Sequence[GroupCandidate], wanted: int) -> dict[Address, GroupRole]:
@@ -134,10 +146,8 @@ def _why_role(
 GROUP_POLICIES: dict[str, GroupPolicy] = {
     "local_groups": local_groups,
     "prefill_decode": prefill_decode,
-    "elastic": elastic,
-    "loongserve": elastic,
-    "whole_pool": elastic,
+    **dict.fromkeys(ELASTIC_RULES, elastic),
 }
-GROUPS_OF_SEVERAL = ("elastic", "loongserve", "whole_pool")
-"""The policies whose groups may have several members, for requests that no instance alone can hold. With `loongserve`
-the manager chooses them by time (`loongserve.grouping`); with `whole_pool` all instances of a node are one group."""
+GROUPS_OF_SEVERAL = tuple(ELASTIC_RULES)
+"""The policies whose groups may have several members, for requests that no instance alone can hold. How they get those:
+`elastic_rules`."""

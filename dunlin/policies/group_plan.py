@@ -56,12 +56,14 @@ class Group:
 class GroupConstraints:
     """What a policy is told besides the candidates.
 
-    Of the instances, `prefill_share` compute prompts where work is split. `next_group` is a number that no group has
-    had in this term, like all above it; policies whose groups come and go take new numbers from there.
+    Of the instances, `prefill_share` compute prompts where work is split; or those named `prefill_names`, if any are
+    named. `next_group` is a number that no group has had in this term, like all above it; policies whose groups come
+    and go take new numbers from there.
     """
 
     prefill_share: float = 0.5
     next_group: int = 1
+    prefill_names: tuple[str, ...] = ()
 
 
 GroupPolicy = Callable[[Sequence[GroupCandidate], GroupConstraints], list[Group]]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from dunlin.cost.models import BatchCounts, StepTimes
 
-LEAST_CHUNK_TOKENS = 768
-"""A member's part of a chunk, however long that takes. A member's tokens are one span per chunk, and a holder answers
-each query once for each of its spans: with shorter chunks those answers take longer than the attention."""
+LEAST_CHUNK_TOKENS = 512
+"""A member's part of a chunk, however long that takes: with fewer tokens reading the weights begins to show, and each
+chunk is one span more in all later steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.by_length import POOL_POLICIES, QUEUE_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.handoff import HANDOFF_POLICIES
@@ -36,6 +37,8 @@ class Preset:
     handoff: str = "none"
     interrupt: str = "never"
     long: str = "refuse"
+    queue: str = "arrival"
+    pool: str = "shared"
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -49,6 +52,8 @@ class Preset:
             "handoff": HANDOFF_POLICIES,
             "interrupt": INTERRUPT_POLICIES,
             "long": LONG_POLICIES,
+            "queue": QUEUE_POLICIES,
+            "pool": POOL_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -67,9 +72,13 @@ PRESETS: dict[str, Preset] = {
     "shortest_queue": Preset(dispatch="fewest_requests"),
     "elastic": Preset(dispatch="prefix_affinity", group="elastic", long="group"),
     "loongserve": Preset(dispatch="prefix_affinity", group="loongserve", long="group"),
+    "loongserve_no_scale_up": Preset(dispatch="prefix_affinity", group="loongserve_no_scale_up", long="group"),
     "static_sp": Preset(dispatch="prefix_affinity", group="whole_pool", long="group"),
+    "replicated_sp": Preset(dispatch="prefix_affinity", group="pairs", long="group"),
     "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", preemption="recompute"),
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
+    "priority": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute", queue="short_first"),
+    "reservation": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute", pool="by_length"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
     "vllm++": Preset(dispatch="fewest_requests", preemption="swap"),
     "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
@@ -82,6 +91,8 @@ SETTING_OF = {
     "dispatch": "dispatcher.placement.policy",
     "admit": "dispatcher.admission.policy",
     "long": "dispatcher.placement.long_policy",
+    "queue": "dispatcher.placement.queue_policy",
+    "pool": "dispatcher.placement.pool_policy",
     "batch": "instance.scheduler.policy",
     "victim": "instance.preemption.victim_policy",
     "preemption": "instance.preemption.mode",

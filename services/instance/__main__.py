@@ -13,6 +13,7 @@ from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
 from dunlin.cost import PROFILES_FILE
+from dunlin.engine.device.names import CPU, device_of, granule_bytes
 from dunlin.engine.process.options import ENGINE_MODULE
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
@@ -20,6 +21,7 @@ from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
 from dunlin.model.lora.adapter import load_adapter
 from dunlin.runtime.arguments import CommandParser
+from dunlin.runtime.cuda_driver import gpu_names
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
 from services.instance.process_config import InstanceProcessConfig, PeerTransfersConfig
@@ -49,6 +51,7 @@ def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     short.add(flags, "--lora", "cluster.lora", text, several=True, metavar="NAME=DIR")
     short.add(flags, "--preset", "cluster.preset", "which policies decide")
     short.add(flags, "--dtype", "instance.engine.dtype", "of weights and KV")
+    short.add(flags, "--device", "instance.engine.device", "what the engine computes on")
     text = "bit-equal tokens in any batch; fp32 only, slower"
     short.switch(flags, "--deterministic", "instance.engine.deterministic", text)
     text = "load no second engine process in advance, to take over from the first"
@@ -91,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = settings.configure("instance", InstanceProcessConfig, node=options.node, model=model)
         adapters = split_adapters(settings["cluster.lora"])
         engine = engine_settings(config, options.data_dir, arguments.engine_module, adapters)
-        engine = replace(engine, node=options.node, helper=helper_options(config.peer_transfers, options))
+        device = own_device(config.engine.device, options.name)
+        helper = helper_options(config.peer_transfers, options) if device == CPU else None
+        engine = replace(engine, node=options.node, helper=helper, device=device)
         known = find_step_times(config, options.data_dir)
     except ConfigError as error:
         flags.error(str(error))
@@ -119,13 +124,19 @@ def engine_settings(
     if slots:
         shape = load_config(model)
         # A granule more per layer than the slots fill: the engine rounds down, the core caps at max_slots.
-        kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + (1 << 16))
+        kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + granule_bytes(config.engine.device))
     engine = config.engine
     loaded = tuple(load_adapter(Path(each), load_config(model)) for each in (adapters or {}).values())
     named = tuple(dict.fromkeys(f"{one.digest}={one.directory}" for one in loaded))
     return EngineLaunchSettings(
         model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module, adapters=named
     )
+
+
+def own_device(device: str, name: str) -> str:
+    """The device of the instance of that name, whose number it ends with."""
+    number = name.rpartition("-")[2]
+    return device_of(device, int(number) if number.isdecimal() else 0, len(gpu_names()))
 
 
 def helper_options(config: PeerTransfersConfig, options: ServiceOptions) -> HelperOptions | None:

@@ -116,6 +116,7 @@ class InstanceCore:
             effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
             if self.checkpointer.is_on:
                 effects += self.checkpointer.schedule_copy(now_s)
+        effects += self.migration.start_handoffs()
         return effects + self._heartbeat.changed(now_s)
 
     def report(self) -> InstanceReport:

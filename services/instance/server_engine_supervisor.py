@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dunlin.effects import Address
+from dunlin.engine.device.names import CPU
 from dunlin.engine.process.options import ENGINE_MODULE, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.remote.options import HelperOptions
@@ -40,7 +41,7 @@ class EngineLaunchSettings:
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
-    nodes than `node`; None: there is none. `adapters`: as in `EngineOptions`.
+    nodes than `node`; None: there is none. `adapters`, `device`: as in `EngineOptions`.
     """
 
     model: Path
@@ -53,6 +54,7 @@ class EngineLaunchSettings:
     node: str = ""
     helper: HelperOptions | None = None
     adapters: tuple[str, ...] = ()
+    device: str = CPU
 
 
 @dataclass(slots=True)
@@ -195,6 +197,7 @@ class EngineProcessSupervisor:
             node=settings.node,
             standby=standby,
             adapters=settings.adapters,
+            device=settings.device,
         )
         command, environment = options.command(settings.module), options.environment(os.environ)
         return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)

@@ -9,7 +9,7 @@ import dunlin
 from dunlin.config.errors import ConfigError
 from dunlin.cost import PROFILES_FILE
 from dunlin.cost.store import ProfileKey, ProfileStore, StoreError, engine_key
-from dunlin.runtime.procfs import processor_name
+from dunlin.engine.device.names import computed_by
 from services.instance.process_config import InstanceProcessConfig
 from services.instance.scheduling.step_forecast import needs_step_times
 from services.instance.scheduling.step_times import KnownStepTimes
@@ -54,7 +54,8 @@ def find_step_times(config: InstanceProcessConfig, data_dir: Path) -> KnownStepT
 def learnt_key(config: InstanceProcessConfig) -> ProfileKey:
     """Of which engines what was learnt of this one is true."""
     engine = config.engine
-    return engine_key(config.model, processor_name(), engine.threads, engine.dtype, deterministic=engine.deterministic)
+    processor = computed_by(engine.device)
+    return engine_key(config.model, processor, engine.threads, engine.dtype, deterministic=engine.deterministic)
 
 
 def _profile(config: InstanceProcessConfig, path: Path) -> KnownStepTimes:

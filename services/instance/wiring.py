@@ -67,10 +67,16 @@ class InstanceParts:
         keep = config.retention
         finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         self.engine_client = self._make_engine_client(finished_answers)
-        moving = (config.migration, config.kv_handoff, config.scheduler)
         handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
         self.migration = MigrationRouter(
-            *moving, *shared, self.engine_client, self.group_orders, handoff_policy, self.met_engines
+            config.migration,
+            config.kv_handoff,
+            config.scheduler,
+            *parts,
+            self.engine_client,
+            self.group_orders,
+            handoff_policy,
+            self.met_engines,
         )
         claims = RegionClaims(self.host_cache)
         migrates = (self.migration.migrate_in, self.migration.migrate_out)

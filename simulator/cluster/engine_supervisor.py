@@ -14,6 +14,7 @@ from dunlin.messages.engine import (
     OpenPeerRoom,
     StopEngine,
 )
+from dunlin.messages.group import group_of
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -32,9 +33,14 @@ UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
 
 
 def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
-    """A function from an engine's sequence number to its tenant."""
+    """A function from an engine's sequence number to its tenant. A group's member knows of a guest's request alone, and
+    nothing of it may be read for another one.
+    """
 
     def tenant_of(number: int) -> str:
+        if group_of(number):
+            guest = core.group_member.steps.guests.get(number)
+            return f"request {guest.opened.key}" if guest is not None else ""
         sequence = core.sequences.by_number(number)
         return sequence.place.tenant if sequence is not None else ""
 

@@ -32,6 +32,7 @@ from simulator.cluster.roster import Roster
 from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.model import SimulatedEngineSettings
 from simulator.engine.peer_transfers import PeerNetwork
 from simulator.engine.timing import profile_of
 from simulator.links.ports import make_fabric
@@ -234,12 +235,16 @@ class SimulatedCluster:
         if address.role == "kvstore":
             self.host_memories[address], self._kvstores[address.incarnation] = SimulatedHostMemory(), address
             return KvstoreCore(address, spec.kvstore_config(node))
-        known = profile_of(self.engine.timing) if spec.has_profiles else self.profiles.learnt.get(address.name)
+        timing = self._engine_of(address.name).timing
+        known = profile_of(timing) if spec.has_profiles else self.profiles.learnt.get(address.name)
         return InstanceCore(address, spec.instance_config(node), known)
+
+    def _engine_of(self, instance: str) -> SimulatedEngineSettings:
+        return self.spec.engines.get(instance, self.engine)
 
     def _planner_times(self, config: GlobalManagerConfig) -> PlannerTimes | None:
         """Made once: it takes a third of a second, and managers come and go."""
-        if config.groups.policy == "loongserve" and self._times is None:
+        if config.groups.plans_by_time and self._times is None:
             self._times = planner_times(self.spec.engine.timing)
         return self._times
 
@@ -247,7 +252,7 @@ class SimulatedCluster:
         return SimulatedEngineSupervisor(
             self.world,
             core.address,
-            self.spec.engines.get(core.address.name, self.engine),
+            self._engine_of(core.address.name),
             SimulatedHostMemory(),
             tenant_lookup(core),
             self._mapper(core.address),

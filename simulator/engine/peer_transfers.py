@@ -235,9 +235,9 @@ class PeerTransfers:
         for pending in behind:
             step = pending.transfer.step
             if not self._is_unanswered(step):
-                if pending.flow is None:
+                if pending.flow is None:  # else the last layer follows what is under way
                     self._begin(now_s, pending, pending.last_bytes)
-                pending.is_behind = pending.flow is not None and pending.last_bytes > 0
+                    pending.is_behind = False
             elif pending.transfer.payload is Payload.KV and not pending.size and self._is_running(step):
                 layers, size = len(_layers_of(pending.transfer)), self._bytes(pending.transfer)
                 if layers == 1:

@@ -10,6 +10,7 @@ from dunlin.policies.elastic import (
     Demand,
     MemberRoom,
     choose_master,
+    crowded_masters,
     cut_chunk,
     even_shares,
     missing_slots,
@@ -85,3 +86,10 @@ def test_a_master_has_room_and_the_fewest_rows() -> None:
 def test_what_is_missing_is_counted_over_all() -> None:
     assert missing_slots([Demand(50, 5, 1), Demand(20, 5, 1)], members([30, 30])) == 20
     assert missing_slots([Demand(50, 5, 1)], members([30, 30])) == 0
+
+
+def test_a_master_is_crowded_beyond_its_rows_and_with_two_more_than_another() -> None:
+    assert crowded_masters({0: 5, 1: 3}, [0, 1, 2], 2) == {0, 1}
+    assert crowded_masters({0: 5, 1: 4}, [0, 1], 2) == set(), "one row less there is one more here"
+    assert crowded_masters({0: 5}, [0, 1], 5) == set()
+    assert crowded_masters({}, [0, 1], 1) == set()

@@ -14,9 +14,11 @@ from dunlin.policies.elastic_groups import (
     choose_members,
     elastic,
     existing_groups,
+    form_whole_pool,
     grow_group,
     longest_that_fits,
 )
+from dunlin.policies.elastic_rules import ELASTIC_RULES
 from dunlin.policies.group_plan import GroupCandidate, GroupConstraints
 from dunlin.policies.long_requests import KnownGroup, roomiest_group
 
@@ -197,9 +199,29 @@ def test_a_choice_has_room_for_all_and_nobody_elses_members(
         assert sum(one.free_slots for one in members[:-1]) < slots, "one fewer would do"
 
 
-def test_with_takes_all_a_new_group_has_every_instance_of_its_node() -> None:
+def test_a_whole_pool_is_every_instance_of_a_node() -> None:
     fleet = [instance("a"), instance("b", 90), instance("c", 80), instance("d", node="other")]
-    choice = choose_group(50, fleet, [], takes_all=True)
+    choice = choose_group(50, fleet, [], ways=[form_whole_pool])
     assert choice is not None
     assert names(choice.members) == ["a", "b", "c"]
-    assert choose_group(301, fleet, [], takes_all=True) is None
+    assert choose_group(301, fleet, [], ways=[form_whole_pool]) is None
+
+
+def test_pairs_are_formed_while_there_are_two_instances_and_then_take_turns() -> None:
+    """The replicas of a static degree: a request goes to a new one, then to the one with most room."""
+    fleet = [instance("a"), instance("b", 90), instance("c", 95), instance("d", 70), instance("e", node="other")]
+    ways = ELASTIC_RULES["pairs"].ways
+    choice = choose_group(50, fleet, [], ways=ways)
+    assert choice is not None
+    assert names(choice.members) == ["a", "c"]
+    groups = [ElasticGroup(1, (led("a", 1), member("c", 1)), 120), ElasticGroup(2, (led("b", 2), member("d", 2)), 60)]
+    joined = choose_group(50, [fleet[-1]], groups, ways=ways)
+    assert joined is not None
+    assert joined.number == 2, "with one instance left no pair is formed"
+    assert choose_group(201, fleet, [], ways=ways) is None, "two hold 195"
+
+
+def test_without_scale_up_no_group_grows_for_a_request() -> None:
+    group = ElasticGroup(7, (led("a", 7, 60), member("b", 7, 50)), promised_slots=30)
+    assert choose_group(150, [instance("c")], [group]) is not None
+    assert choose_group(150, [instance("c")], [group], ways=ELASTIC_RULES["loongserve_no_scale_up"].ways) is None

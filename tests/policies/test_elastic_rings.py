@@ -52,23 +52,43 @@ def check_chunk(ring: RingPlan, chunk: RingChunk) -> None:
     for blocks in (chunk.kept, chunk.copies) if chunk.stop < ring.stop else (chunk.kept,):
         assert [block.start for block in blocks] == [chunk.start, *[block.stop for block in blocks[:-1]]]
         assert blocks[-1].stop == chunk.stop
-    keepers = {block.member: block for block in chunk.kept}
+    keepers = {block.member for block in ring.kept}
     for copy in chunk.copies:  # a keeper answers for its own alone
-        kept = keepers.get(copy.member)
-        assert kept is None or kept.start <= copy.start < copy.stop <= kept.stop
-        assert kept is not None or copy.member not in {block.member for block in ring.kept}
+        own = [block for block in chunk.kept if block.member == copy.member]
+        assert any(block.start <= copy.start < copy.stop <= block.stop for block in own) is (copy.member in keepers)
 
 
 def test_the_chunks_of_a_prompt_stay_at_one_member_and_all_answer_for_them() -> None:
     ring = plan_ring(0, Demand(60, 5, 10), members([90, 40, 40]), 10)
     assert ring is not None
     assert ring.members == (0, 1, 2)
-    assert ring.slots == {0: 60 + 10, 1: 10 + 20 + 3, 2: 10 + 20 + 3}
+    assert ring.slots == {0: 60 + 10, 1: 10 + 20, 2: 10 + 20}
     first, second = ring.chunk(0), ring.chunk(30)
     assert first == RingChunk((1, 2, 0), (Block(0, 0, 30),), (Block(0, 0, 10), Block(1, 10, 20), Block(2, 20, 30)))
     assert second == RingChunk((1, 2, 0), (Block(0, 30, 60),))
     assert ring.chunk(0, 5) == first
     assert ring.chunk(60) is None
+
+
+def test_keepers_take_turns_and_all_members_answer_for_as_much() -> None:
+    """Before each chunk of 40 but the first, everything lies evenly at all four."""
+    ring = plan_ring(0, Demand(240, 0, 10), members([140, 135, 100, 100]), 10)
+    assert ring is not None
+    assert [(block.member, block.start) for block in ring.kept] == [
+        (1, 0),
+        (0, 40),
+        (1, 80),
+        (0, 120),
+        (1, 160),
+        (0, 200),
+    ]
+    answers = dict.fromkeys(ring.members, 0)
+    for start in range(0, 160, 40):
+        chunk = ring.chunk(start)
+        assert chunk is not None
+        for copy in chunk.copies:
+            answers[copy.member] += copy.stop - copy.start
+    assert answers == {0: 40, 1: 40, 2: 40, 3: 40}
 
 
 def test_a_ring_is_over_as_many_members_as_compute_enough_and_have_room() -> None:

@@ -185,6 +185,22 @@ def test_any_split_has_both_sides_is_nearly_right_and_settles(members: list[Any]
     }
 
 
+def by_name(*candidates: GroupCandidate, prefill: tuple[str, ...] = ("c", "d")) -> str:
+    groups = prefill_decode(candidates, GroupConstraints(prefill_names=prefill))
+    return "".join(group.roles[0].name[0] for group in sorted(groups, key=lambda group: group.members))
+
+
+def test_named_instances_compute_prompts_whatever_they_did_before() -> None:
+    assert by_name(*(candidate(name) for name in "abcd")) == "DDPP"
+    assert by_name(side(GroupRole.PREFILL, "a"), side(GroupRole.DECODE, "b"), side(GroupRole.DECODE, "c")) == "DDP"
+
+
+def test_a_side_whose_named_instances_are_all_lost_is_taken_by_the_least_busy_until_they_are_back() -> None:
+    assert by_name(candidate("a", requests=2), candidate("b", requests=1)) == "DP"
+    assert by_name(candidate("c"), candidate("d", requests=3)) == "DP"
+    assert by_name(candidate("c")) == "L"
+
+
 class Watched(list[GroupRole]):
     """Counts how often it is looked through."""
 

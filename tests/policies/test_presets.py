@@ -6,6 +6,7 @@ import pytest
 
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.by_length import POOL_POLICIES, QUEUE_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.handoff import HANDOFF_POLICIES
@@ -27,6 +28,8 @@ CHUNKED = {
     "handoff": "none",
     "interrupt": "never",
     "long": "refuse",
+    "queue": "arrival",
+    "pool": "shared",
 }
 
 
@@ -47,6 +50,8 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     assert preset.interrupt in INTERRUPT_POLICIES
     assert preset.handoff in HANDOFF_POLICIES
     assert preset.long in LONG_POLICIES
+    assert preset.queue in QUEUE_POLICIES
+    assert preset.pool in POOL_POLICIES
     assert (preset.group in GROUPS_OF_SEVERAL) is (preset.long == "group"), "who is asked for groups forms them"
     assert (preset.group == "prefill_decode") is (preset.handoff != "none"), "who splits work hands it over"
 
@@ -56,6 +61,8 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     [
         ("vllm", {"batch": "prefill_first", "preemption": "recompute", "rebalance": "none"}),
         ("fifo", {"dispatch": "fewest_tokens", "batch": "prefill_first", "preemption": "recompute"}),
+        ("priority", {"dispatch": "fewest_tokens", "batch": "prefill_first", "queue": "short_first", "pool": "shared"}),
+        ("reservation", {"dispatch": "fewest_tokens", "batch": "prefill_first", "pool": "by_length"}),
         ("round_robin", {"dispatch": "round_robin", "batch": "chunked"}),
         ("shortest_queue", {"dispatch": "fewest_requests", "batch": "chunked"}),
         ("online_only", {"admit": "interactive_only", "batch": "chunked"}),

@@ -80,6 +80,14 @@ class InstanceGroupsConfig:
         above=0,
         why="a manager that can add members has done so by then",
     )
+    late_s: float = setting(
+        0.5,
+        "A step of the group of which nothing is heard for ten times as long as others took lately, and for so long at "
+        "least, is ended at all its members; one that does not answer that within this time is lost.",
+        unit="seconds",
+        above=0,
+        why="a member that is stopped keeps all others waiting; the monitor takes seconds to see it",
+    )
     return_after_s: float = setting(
         1.0,
         "A member on which nothing of a request lies goes back to the manager after so long.",

@@ -44,7 +44,7 @@ Command = OpenGuest | GrowGuest | CloseGuest | GroupStep
 @dataclass(slots=True)
 class RunningGroupStep:
     """The group's step that the engine has not answered, as its number there. `is_dropped`: its leader wants no answer;
-    `closing` are the guests whose slots it may use until then.
+    `closing` are the guests whose slots it may use until then; what else they have is kept if `keeps_guests`.
     """
 
     number: int
@@ -53,6 +53,7 @@ class RunningGroupStep:
     rows: list[GuestRow]
     is_interrupted: bool = False
     is_dropped: bool = False
+    keeps_guests: bool = False
     closing: list[Guest] = field(default_factory=list)
 
 
@@ -147,16 +148,17 @@ class GuestSteps:
         is_needed = running is not None and any(each.name in gone for each in running.step.peers)
         return self._interrupt() if is_needed else []
 
-    def drop_all(self) -> list[Effect]:
-        """Nothing is wanted of the guests any more: end the running step, and free all slots once it has ended."""
+    def drop_all(self, keeps_guests: bool) -> list[Effect]:
+        """Their leader wants nothing of the guests any more: end the running step, and free all slots once it has
+        ended; or keep what has been computed for the next attempts of their requests, until the slots are needed.
+        """
         self._waiting.clear()
         guests = self.guests.take_all()
         effects: list[Effect] = [Send(self._engine, Close(guest.number)) for guest in guests]
         if self._running is None:
-            for guest in guests:
-                self.guests.release(guest)
+            self._give_up(guests, keeps_guests)
             return effects
-        self._running.is_dropped = True
+        self._running.is_dropped, self._running.keeps_guests = True, keeps_guests
         self._running.closing += guests
         return effects + self._interrupt()
 
@@ -175,6 +177,7 @@ class GuestSteps:
         closing = self._running.closing if self._running is not None else []
         for guest in (*self.guests.take_all(), *closing):
             self.guests.release(guest)
+        self.guests.forget_kept()
         self._running = None
 
     def __repr__(self) -> str:
@@ -202,13 +205,22 @@ class GuestSteps:
     def _end_running(self) -> RunningGroupStep:
         running, self._running = self._running, None
         assert running is not None, "the ledger knows a group's step"
-        for guest in running.closing:
-            self.guests.release(guest)
+        if running.keeps_guests:
+            for row in running.rows:
+                self.guests.unbind_row(row.guest, row.covered)
+        self._give_up(running.closing, running.keeps_guests)
         return running
+
+    def _give_up(self, guests: list[Guest], keeps_guests: bool) -> None:
+        for guest in guests:
+            if keeps_guests:
+                self.guests.keep(guest)
+            else:
+                self.guests.release(guest)
 
     def _unbind(self, row: GuestRow) -> None:
         if self.guests.get(row.guest.number) is row.guest:
-            self.guests.unbind(row.guest, row.covered.start)
+            self.guests.unbind_row(row.guest, row.covered)
 
     def _interrupt(self) -> list[Effect]:
         running = self._running
@@ -254,13 +266,16 @@ class GuestSteps:
         if wrong := self._wrong(asked, known):
             return [self._refuse_guest(asked, wrong)]
         guest = known or self.guests.add(asked)
+        if known is None:
+            self.guests.take_kept(guest)
         answer = self._resize(asked, guest)
         if isinstance(answer.message, GuestRefused):
             if known is None:
                 self.guests.close(guest)
             return [answer]
         guest.opened = asked
-        self.guests.unbind_all_but(guest, zip(asked.held_start, asked.held_stop, strict=True))
+        if known is not None:
+            self.guests.unbind_all_but(guest, zip(asked.held_start, asked.held_stop, strict=True))
         closed = [] if known is None else [Send(self._engine, Close(guest.number))]
         return [*closed, Send(self._engine, self._opened(asked, guest)), answer]
 
@@ -299,7 +314,9 @@ class GuestSteps:
         if not self.guests.resize(guest, asked.slots):
             return self._refuse_guest(asked, f"{asked.slots} slots, {held} are set aside")
         slots, available = self.guests.slots(guest), self.guests.available_slots
-        return Send(self._leader, GuestSlots(asked.group, asked.sequence, slots, available))
+        spans = self.guests.spans(guest) if isinstance(asked, OpenGuest) and guest.opened is asked else []
+        starts, stops = i64(start for start, _ in spans), i64(stop for _, stop in spans)
+        return Send(self._leader, GuestSlots(asked.group, asked.sequence, slots, available, starts, stops))
 
     def _close(self, asked: CloseGuest, guest: Guest | None) -> list[Effect]:
         effects: list[Effect] = []

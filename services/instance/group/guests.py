@@ -1,5 +1,7 @@
 """Guests: sequences of the group's leader of which some tokens lie here, and the slots that are theirs.
 
+A guest whose leader is gone is kept until its slots are needed: the request's next attempt may go on with it.
+
 Slots are set aside in bulk and bound to positions when a step writes those; what a row did not compute is unbound.
 Set-aside slots count as reserved, bound ones as owned. Knows no step and no engine.
 """
@@ -13,6 +15,9 @@ from services.instance.kv.residency import Extent, SlotUse, Span
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 
 MAX_GUESTS = 256
+MAX_KEPT = 32
+"""Guests that are kept for the next attempt of their request."""
+
 _END = 1 << 62
 """After all positions."""
 
@@ -32,6 +37,11 @@ class Guest:
     opened: OpenGuest
     spare: SpareSlots = field(default_factory=SpareSlots)
 
+    @property
+    def held_stop(self) -> int:
+        """The position after the last token that its leader said lies here."""
+        return max(self.opened.held_stop, default=0)
+
 
 class GuestTable:
     """Owns the guests by their number at all engines of the group.
@@ -43,6 +53,8 @@ class GuestTable:
         self._lifecycle = lifecycle
         self._headroom = headroom
         self._guests: dict[int, Guest] = {}
+        self._kept: dict[str, Guest] = {}
+        """By the request's key; those whose slots were needed meanwhile have none."""
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -87,11 +99,12 @@ class GuestTable:
         """The slots that are bound to positions."""
         return self._cache.slot_table.held(guest)
 
-    def bound_before(self, guest: Guest, position: int) -> int:
-        """The positions before this one that have a slot here."""
+    def bound_beside(self, guest: Guest, row: range) -> int:
+        """The positions that have a slot here, and keep it whatever a row of the positions `row` writes."""
         count = 0
         for start, stop in self.spans(guest):
-            count += max(0, min(stop, position) - start)
+            count += max(0, min(stop, row.start) - start)
+            count += max(0, min(stop, guest.held_stop) - max(start, row.stop))
         return count
 
     def spans(self, guest: Guest) -> list[Span]:
@@ -138,6 +151,11 @@ class GuestTable:
                 at = self.bound(guest) - (stop - start)
                 self._cache.slot_table.move_span(guest, start, stop, guest.spare, at, SlotUse.RESERVED)
 
+    def unbind_row(self, guest: Guest, row: range) -> None:
+        """Unbind the positions `row`, and all after it but those that the leader said lie here (`OpenGuest`)."""
+        self.unbind(guest, row.start, row.stop)
+        self.unbind(guest, max(row.stop, guest.held_stop))
+
     def unbind_all_but(self, guest: Guest, held: Iterable[Span]) -> None:
         """Unbind all positions outside of the spans, which are in order: their slots are spare again."""
         at = 0
@@ -165,6 +183,57 @@ class GuestTable:
         self._cache.slot_table.release(guest)
         self._cache.slot_table.release(guest.spare)
 
+    # --- guests whose leader is gone ---
+
+    def keep(self, guest: Guest) -> None:
+        """Keep what lies here of a guest that no step uses any more, as far as its leader had told the text, until the
+        slots are needed. Tokens behind that text may never have been delivered.
+        """
+        table, key = self._cache.slot_table, guest.opened.key
+        table.release(guest.spare)
+        table.release_span(guest, len(guest.opened.tokens), _END)
+        if not key or not table.held(guest):
+            table.release(guest)
+            return
+        older = [each for each, one in self._kept.items() if each == key or not table.held(one)]
+        for each in older or list(self._kept)[: max(0, len(self._kept) - MAX_KEPT + 1)]:
+            self._forget(self._kept.pop(each))
+        self._cache.keep_until_needed(guest)
+        self._kept[key] = guest
+
+    def take_kept(self, guest: Guest) -> None:
+        """Bind what is kept of an earlier attempt of a new guest's request, where the text is the same; never the last
+        token, which must be computed.
+        """
+        kept = self._kept.pop(guest.opened.key, None)
+        if kept is None or not self._cache.take_back(kept):
+            return
+        table, stop = self._cache.slot_table, _same_text(kept.opened, guest.opened)
+        for first, last in self.spans(kept):
+            if first < min(last, stop):
+                table.move_span(kept, first, min(last, stop), guest, first, SlotUse.OWNED)
+        table.release(kept)
+
+    def forget_kept(self) -> None:
+        """The engine and its KV are gone."""
+        for guest in self._kept.values():
+            self._forget(guest)
+        self._kept.clear()
+
+    def _forget(self, guest: Guest) -> None:
+        if self._cache.take_back(guest):
+            self._cache.slot_table.release(guest)
+
     @property
     def _cache(self) -> KvCache:
         return self._lifecycle.kv_cache
+
+
+def _same_text(before: OpenGuest, now: OpenGuest) -> int:
+    """The number of tokens that both begin with, but the last known one; 0 with another adapter."""
+    if before.adapter != now.adapter:
+        return 0
+    most = min(len(before.tokens), len(now.tokens) - 1)
+    if before.tokens[:most] == now.tokens[:most]:
+        return most
+    return next(at for at in range(most) if before.tokens[at] != now.tokens[at])

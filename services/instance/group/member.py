@@ -115,7 +115,7 @@ class GroupMember:
             self._place_steps()
             removed = {each.name for each in set(before.members) - set(order.members)}
             return self._steps.end_with(removed) if removed else []
-        effects = self._lose("it follows another order")
+        effects = self._lose("it follows another order", keeps_guests=True)
         self._lease, self._joined, awaiting = lease, None, self._awaiting
         if awaiting is not None and lease == (awaiting[1].group, awaiting[0]):
             self._joined = awaiting[1]
@@ -130,7 +130,7 @@ class GroupMember:
         if self._lease is None or self._lease[1] != peer:
             return []
         self._joined = self._said = None
-        return self._drop()
+        return self._drop(keeps_guests=True)
 
     def on_engine_lost(self, may_blame: bool) -> list[Effect]:
         """The engine is lost, and all guests with it; `may_blame`: a request of its step may have crashed it."""
@@ -138,19 +138,21 @@ class GroupMember:
         self._steps.on_engine_lost()
         return self._lose("its engine is gone", exchange, suspects)
 
-    def _lose(self, reason: str, exchange: int = 0, suspects: I64 | None = None) -> list[Effect]:
-        """Nothing of the guests is here any more; the leader is told if it relies on this member."""
+    def _lose(
+        self, reason: str, exchange: int = 0, suspects: I64 | None = None, keeps_guests: bool = False
+    ) -> list[Effect]:
+        """Nothing of the guests is here any more for the leader, which is told if it relies on this member."""
         if self._lease is None or self._said is None:
             return []
         (group, leader), self._said = self._lease, None
         unmet = [Send(leader, MembersMet(group, detail=reason)) for _ in self._meetings]
         why = Why("group", "lose the guests", (), (RejectedOption("keep them", reason),))
-        return [*self._drop(), *unmet, Send(leader, GuestsLost(group, why, exchange, suspects or i64()))]
+        return [*self._drop(keeps_guests), *unmet, Send(leader, GuestsLost(group, why, exchange, suspects or i64()))]
 
-    def _drop(self) -> list[Effect]:
+    def _drop(self, keeps_guests: bool) -> list[Effect]:
         self._meetings.clear()
         self._agents.clear()
-        return self._steps.drop_all()
+        return self._steps.drop_all(keeps_guests)
 
     # --- what the leader must know ---
 

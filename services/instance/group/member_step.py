@@ -81,9 +81,11 @@ def read_rows(step: GroupStep, guests: GuestTable, place: MemberPlace) -> list[G
 
 
 def bind_rows(rows: Iterable[GuestRow], guests: GuestTable) -> None:
-    """Give the positions that the rows write their slots; those bound before, from the rows' first on, are void."""
+    """Give the positions that the rows write their slots; those bound before, from the rows' first on, are void, but
+    for those that the leader said lie here.
+    """
     for row in rows:
-        guests.unbind(row.guest, row.covered.start)
+        guests.unbind_row(row.guest, row.covered)
         for start, stop in row.written:
             guests.bind(row.guest, start, stop)
 
@@ -194,7 +196,7 @@ def _check_row(row: GuestRow, guests: GuestTable) -> None:
         raise StepRefusal(f"guest {number}: what is to stay lies outside the stripes")
     if any(after[0] < before[1] for before, after in zip(row.kept, row.kept[1:], strict=False)):
         raise StepRefusal(f"guest {number}: what is to stay overlaps")
-    needed = guests.bound_before(row.guest, covered.start) + row.slots_needed
+    needed = guests.bound_beside(row.guest, covered) + row.slots_needed
     if needed > guests.slots(row.guest):
         raise StepRefusal(f"guest {number}: {needed} slots are needed, {guests.slots(row.guest)} are set aside")
 

@@ -27,19 +27,21 @@ class KvCache:
         self.prefix_cache = PrefixCache()
         self._weights_digest = weights_digest
         self._shared: dict[int, list[PrefixBlock]] = {}
+        self._until_needed: dict[Owner, int] = {}
+        self._until_needed_slots = 0
 
     def __repr__(self) -> str:
         return f"{self.slot_table!r} {self.prefix_cache!r}"
 
     @property
     def available_slots(self) -> int:
-        """Slots that `allocate` can give: free ones, and those of prefixes that no sequence uses."""
+        """Slots that `allocate` can give: free ones, and those of what no sequence uses."""
         return self.slot_table.free + self.cached_slots
 
     @property
     def cached_slots(self) -> int:
-        """Slots of prefixes that no sequence uses."""
-        return self.prefix_cache.unpinned * BLOCK_TOKENS
+        """Slots of prefixes that no sequence uses, and of owners that keep them until they are needed."""
+        return self.prefix_cache.unpinned * BLOCK_TOKENS + self._until_needed_slots
 
     def held_positions(self, sequence: Sequence) -> int:
         """The position after the last one of the sequence that has a slot."""
@@ -112,7 +114,8 @@ class KvCache:
         return self.evict_prefixes(count) and self.slot_table.allocate(sequence.number, count, at=at)
 
     def evict_prefixes(self, count: int) -> bool:
-        """Have `count` slots free, at the expense of prefixes that no sequence uses. False: it cannot be done.
+        """Have `count` slots free, at the expense of what owners keep until it is needed, and then of prefixes that no
+        sequence uses. False: it cannot be done.
 
         More go at once than must: whole old texts, whose slots lie together, so that new extents are as long as in a
         KV cache without prefixes.
@@ -122,19 +125,47 @@ class KvCache:
         if self.slot_table.free < count:
             wanted = min(self.available_slots, count + self.slot_table.capacity // SPARE_DIVISOR)
             while self.slot_table.free < wanted:
-                block = self.prefix_cache.evict()
-                assert block is not None, f"no prefix to give away: {self!r}"
-                self.slot_table.release(block)
+                assert self._evict_one(), f"nothing to give away: {self!r}"
         return True
 
+    def _evict_one(self) -> bool:
+        """Free the slots of what was kept first of what is not needed; False: there is nothing."""
+        owner = next(iter(self._until_needed), None)
+        if owner is not None:
+            self.take_back(owner)
+        else:
+            owner = self.prefix_cache.evict()
+        if owner is not None:
+            self.slot_table.release(owner)
+        return owner is not None
+
+    def keep_until_needed(self, owner: Owner) -> None:
+        """The owner's slots count as available from now on, until `take_back`: they go first where others need some.
+
+        Raises:
+            KeyError: it has no slots.
+        """
+        slots = self.slot_table.residency(owner).slots
+        self._until_needed[owner] = slots
+        self._until_needed_slots += slots
+
+    def take_back(self, owner: Owner) -> bool:
+        """The owner's slots are its own again; False: others needed them."""
+        slots = self._until_needed.pop(owner, None)
+        self._until_needed_slots -= slots or 0
+        return slots is not None
+
     def withhold_beyond(self, limit: int) -> None:
-        """Give out no slot from `limit` on, and evict prefixes until no unused one lies there: it is about to go."""
+        """Give out no slot from `limit` on, and evict what no sequence uses until none of it lies there: it is about to
+        go.
+        """
         self.slot_table.withhold_beyond(limit)
-        while any(isinstance(owner, PrefixBlock) for owner in self.slot_table.owners_beyond(limit)):
-            block = self.prefix_cache.evict()
-            if block is None:
+        while any(self._may_evict(owner) for owner in self.slot_table.owners_beyond(limit)):
+            if not self._evict_one():
                 return
-            self.slot_table.release(block)
+
+    def _may_evict(self, owner: Owner) -> bool:
+        return isinstance(owner, PrefixBlock) or owner in self._until_needed
 
     def sequences_beyond(self, limit: int) -> list[int]:
         """The numbers of the sequences that have slots from `limit` on, own or shared ones, in order."""
@@ -190,6 +221,8 @@ class KvCache:
         """
         self.slot_table.check_integrity()
         self.prefix_cache.check_integrity()
+        kept = {owner: self.slot_table.held(owner) for owner in self._until_needed}
+        assert kept == self._until_needed, f"{self._until_needed} kept until needed, {kept} are"
         pins: dict[PrefixBlock, int] = {}
         for path in self._shared.values():
             for block in path:

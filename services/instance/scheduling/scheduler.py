@@ -163,7 +163,8 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, wanted: int) -> list[Effect]:
         """Preempt running sequences for a waiting one, as far as the victim policy allows it for its class."""
         effects: list[Effect] = []
-        while self._missing_slots(sequence, wanted) > self._slots_coming():
+        # A victim gives its row up at once and its slots later: slots on their way are no row.
+        while self._has_no_row() or self._missing_slots(sequence, wanted) > self._slots_coming():
             preempted = self._cancel_restore(sequence) or self._preempt_one(sequence, is_waiting=True)
             if preempted is None:
                 break

@@ -100,6 +100,10 @@ class StepLedger:
                 found.setdefault(row.sequence, row)
         return list(found.values())
 
+    def steps_with(self, sequence: Sequence) -> list[int]:
+        """The outstanding steps that have a row of it, oldest first."""
+        return [number for number, rows in self._outstanding.items() if sequence in rows.sequences]
+
     def parked_rows(self) -> list[LedgerRow]:
         """The parked rows, in the order in which they were parked."""
         return list(self._parked.values())

@@ -1,7 +1,6 @@
 """What a step with peers computes and exchanges, in counts for its timing."""
 
 from collections.abc import Callable, Collection
-from itertools import pairwise
 
 from dunlin.cost.group_steps import GroupWork, PeerWork
 from dunlin.cost.models import BatchCounts
@@ -62,14 +61,14 @@ def _spans_by_row(step: Step) -> tuple[Spans, Spans]:
 
 
 def _count_asked(peers: list[PeerWork], queries: int, split: dict[int, list[Span]]) -> int:
-    """Holders attend to the keys that lie there, for a partial result per span; returns how many keys those are."""
+    """Holders attend to the keys that lie there, for a partial result per query; returns how many keys those are."""
     elsewhere = 0
     for peer, spans in split.items():
         keys = _tokens(spans)
         elsewhere += keys
         peers[peer].asked.add(queries, keys)
         peers[peer].queries_out += queries
-        peers[peer].results_in += queries * _runs(spans)
+        peers[peer].results_in += queries
     return elsewhere
 
 
@@ -104,14 +103,8 @@ def _count_served(step: Step, peers: list[PeerWork]) -> None:
         queries = len(range(serve.start[part], serve.stop[part], serve.stride[part]))
         peers[peer].served.add(queries, _tokens(spans[part]))
         peers[peer].queries_in += queries
-        peers[peer].results_out += queries * _runs(spans[part])
+        peers[peer].results_out += queries
 
 
 def _tokens(spans: list[Span]) -> int:
     return sum(len(range(*span)) for span in spans)
-
-
-def _runs(spans: list[Span]) -> int:
-    """Spans, those that touch counted as one: each has a partial result of its own."""
-    ordered = sorted(spans)
-    return len(ordered) - sum(one[1] == two[0] for one, two in pairwise(ordered))

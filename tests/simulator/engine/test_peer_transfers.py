@@ -294,3 +294,22 @@ def test_a_room_with_other_content_may_not_be_read() -> None:
     pair.tell("b", replace(step_of(1, (1, 0, 10)), layer_start=1, hidden_in=2))
     with pytest.raises(ContractBroken, match="room 2 has no hidden states"):
         pair.run(15.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "at_s"),
+    [
+        (10, 0.13),  # the first layer takes 0.05 s beside the step of 0.08, the last 0.05 after it
+        (20, 0.2),  # the first layer is still under way when the step ends
+    ],
+)
+def test_a_push_copies_the_last_layer_once_the_step_has_ended(tokens: int, at_s: float) -> None:
+    pair = Pair()
+    pair.tell("a", pair.meet("b"), open_of(1, prompt_tokens=tokens, tokens=i32(range(tokens))))
+    pair.run(1.1)
+    pair.heard.clear()
+    push = replace(sent(step=1), region=Region(0, 2, 0, tokens), extent_length=i64([tokens]))
+    pair.tell("a", step_of(1, (1, 0, tokens)), replace(push, peer_extent_length=i64([tokens])))
+    pair.run(3.0)
+    ((done_s, _, done),) = [each for each in pair.heard if isinstance(each[2], TransferDone)]
+    assert (done.status, done.moved_bytes, round(done_s - 0.1, 6)) == (OK, 64 * tokens, at_s)

@@ -10,7 +10,8 @@ from dunlin.messages.dispatch import Continued
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.spread import SpreadSequence
+from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceState
@@ -85,17 +86,17 @@ class SpreadEnds:
         return effects
 
     def on_member_lost(self, member: int, reason: str) -> list[Effect]:
-        """What lay at the member is lost: the sequences that had tokens there go on from what lies before those, or go
-        back where that happens too often. One that lives, and was given to others, is told to close its guests, for it
-        may not have heard so yet.
+        """What lay at the member is lost: the sequences that had tokens there compute those again, or go back
+        where that happens too often. One that lives, and was given to others, is told to close its guests, for it may
+        not have heard so yet.
         """
         self._requests.lose(member)
         effects = self._steps.lose(member)
         for spread in self._spreads:
             effects += self._requests.close(spread, member) if member in spread.guests else []
-            before = spread.sequence.valid
+            before = spread.computed
             if spread.lose(member):
-                effects += self._go_on(spread, member, before - spread.sequence.valid, reason)
+                effects += self._go_on(spread, member, before - spread.computed, reason)
         return effects
 
     def _go_on(self, spread: SpreadSequence, member: int, lost: int, reason: str) -> list[Effect]:

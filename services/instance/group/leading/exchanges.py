@@ -76,6 +76,19 @@ class Exchange:
         self.refusal = self.refusal or refusal
 
     @property
+    def tokens(self) -> int:
+        """The tokens that its rows compute."""
+        total = 0
+        for row in self.rows:
+            total += row.stop - row.start
+        return total
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether a row computes more than one token."""
+        return self.tokens > len(self.rows)
+
+    @property
     def is_spoilt(self) -> bool:
         """Whether a member did not do its part: the others may wait for it in vain."""
         return any(done is None or done.cut_short or len(done.left) > 0 for done in self.answers.values())

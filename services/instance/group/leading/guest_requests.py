@@ -11,7 +11,7 @@ from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefus
 from dunlin.messages.types import RejectedOption, Why, i32, i64
 from dunlin.policies.elastic import MemberRoom
 from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.leading.spread import GuestState, SpreadSequence, cut_off
+from services.instance.group.leading.spread import GuestState, SpreadSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class GuestRequests:
         guest = spread.guests.setdefault(member, GuestState())
         guest.knows_text = True
         sequence, place = spread.sequence, spread.sequence.place
-        held = cut_off(spread.held(member), sequence.valid)
+        held = spread.computed_at(member)
         opened = OpenGuest(
             self._roster.group,
             spread.number,
@@ -77,7 +77,7 @@ class GuestRequests:
             guest.slots + more,
             place.sampling,
             place.stop_ids,
-            sequence.valid,
+            spread.computed_stop,
             why,
             place.adapter,
             i64(block.start for block in held),
@@ -111,6 +111,7 @@ class GuestRequests:
         guest.is_open, guest.slots = True, message.slots
         if spread is not None:
             spread.refusals.pop(member, None)
+            spread.adopt(member, zip(message.held_start, message.held_stop, strict=True))
         return []
 
     def on_refused(self, spread: SpreadSequence | None, member: int, message: GuestRefused) -> None:

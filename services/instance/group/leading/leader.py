@@ -21,6 +21,7 @@ from dunlin.messages.types import Figure, GroupKind, GroupRole, Why
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
+from services.instance.group.leading.late_parts import LateLook
 from services.instance.group.leading.led_group import LedGroup
 from services.instance.group.leading.numbers import LeaderNumbers
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry
@@ -167,7 +168,7 @@ class GroupLeader:
         self,
         now_s: float,
         sender: Address,
-        due: MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue,
+        due: MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | LateLook,
     ) -> list[Effect]:
         """A timer of the group; those of an older group may look early at this one, which does no harm."""
         return self._led.on_timer(now_s, due) if self._led is not None else []

@@ -19,11 +19,12 @@ from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.late_parts import LateLook, LateParts
 from services.instance.group.leading.numbers import LeaderNumbers
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster, MemberRetry
-from services.instance.group.leading.spread import SpreadTable
+from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
 from services.instance.group.leading.suspects import SpreadSuspects
 from services.instance.group.leading.wishes import MemberWishes, ReturnDue
@@ -31,7 +32,7 @@ from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceTable
 
 Said = MemberReady | MembersMet | GuestSlots | GuestRefused | GuestClosed | GroupStepDone | GuestsLost
-Timer = MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue
+Timer = MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | LateLook
 
 
 class LedGroup:
@@ -53,8 +54,9 @@ class LedGroup:
         ledger = ExchangeLedger(numbers.exchanges)
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
-        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings)
+        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings, times)
         self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times, rings, ledger)
+        self.late_parts = LateParts(config.late_s, ledger, self.steps, roster)
         self.suspects = SpreadSuspects(lifecycle, spreads, ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)
@@ -80,6 +82,7 @@ class LedGroup:
         effects += self.ends.advance()
         effects += self.placement.advance()
         effects += self.steps.advance(now_s)
+        effects += self.late_parts.advance(now_s)
         return effects + self.wishes.advance()
 
     def on_gone(self, address: Address) -> list[Effect]:
@@ -93,7 +96,9 @@ class LedGroup:
             return None
         if isinstance(message, GroupStepDone):
             self.ends.moved(now_s)
-            return [] if self.steps.on_done(state.index, message) else None
+            joins, is_awaited = self.roster.on_answer(state.index), self.steps.on_done(state.index, message)
+            self.late_parts.heard(now_s)
+            return joins if joins or is_awaited else None
         if isinstance(message, MemberReady):
             self.requests.set_free(state.index, message.available_slots)
             return self.roster.on_ready(sender, message)
@@ -119,6 +124,8 @@ class LedGroup:
         """A timer of one of the parts."""
         if isinstance(due, MemberRetry):
             return self.roster.on_retry(due)
+        if isinstance(due, LateLook):
+            return self.late_parts.on_look(now_s, due)
         if isinstance(due, PatienceOver):
             return self.ends.on_patience_over(now_s, due)
         if isinstance(due, ReturnDue):

@@ -3,9 +3,10 @@
 The choice itself is `dunlin/policies/elastic.py`'s. A sequence asks again after a while when members refuse.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from dunlin.cost.models import StepTimes
 from dunlin.effects import After, Effect
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, Why
@@ -15,14 +16,17 @@ from dunlin.policies.elastic import (
     MemberRoom,
     Shares,
     choose_master,
+    crowded_masters,
     missing_slots,
 )
 from dunlin.policies.elastic_rings import RingPlan, plan_ring
+from dunlin.policies.tipping import tipping_tokens
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.spread import SpreadSequence
+from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.sequence.table import SequenceState, SequenceTable
 
 MAX_DELAYS = 8
@@ -56,7 +60,11 @@ class SpreadPlacement:
         roster: GroupRoster,
         requests: GuestRequests,
         rings: RingTotals,
+        times: Callable[[], StepTimes | None],
     ) -> None:
+        self._times = times
+        self._rows_per_master: int | None = None
+        self._crowded = set[int]()
         self._config = config
         self._policy = PLACEMENT_POLICIES[config.policy]
         self._sequences = sequences
@@ -74,6 +82,7 @@ class SpreadPlacement:
         """A newer order came: a sequence that were opened now would be spread over those that joined before."""
         self._orders += 1
         self._awaits_members = self._roster.awaits_members
+        self._rows_per_master = None
         return [After(self._config.retry_s, JoinWaitOver(self._orders))] if self._awaits_members else []
 
     def on_join_wait_over(self, due: JoinWaitOver) -> None:
@@ -83,6 +92,7 @@ class SpreadPlacement:
     def advance(self) -> list[Effect]:
         """Ask for what is lacking, as far as members have it; for the rest after a while."""
         effects: list[Effect] = []
+        self._crowded = self._crowded_masters()
         for spread in self._spreads.live():
             effects += self._provide(spread)
             if spread.missing:
@@ -123,6 +133,18 @@ class SpreadPlacement:
         self._tries = min(self._tries + 1, MAX_DELAYS)
         return [After(self._config.retry_s * self._tries, SlotsRetry(self._turn))]
 
+    def _crowded_masters(self) -> set[int]:
+        """The masters of which a row is to go on at another member, and none does yet."""
+        rows, members = self._spreads.rows(), self._roster.placeable()
+        if not crowded_masters(rows, members, 1):
+            return set()
+        if self._rows_per_master is None and (times := self._times()) is not None:
+            self._rows_per_master = tipping_tokens(times)
+        if self._rows_per_master is None:
+            return set()
+        moving = {spread.master for spread in self._spreads if spread.is_moving}
+        return crowded_masters(rows, members, self._rows_per_master) - moving
+
     def missing_slots(self, without: Collection[int] = ()) -> int:
         """Slots that the group lacks for all its sequences, those that they generate next included; or would lack
         `without` some members.
@@ -136,7 +158,7 @@ class SpreadPlacement:
         sequence = spread.sequence
         computed = max(len(sequence.tokens), sequence.issued)
         more = min(self._config.ahead_tokens, sequence.max_length - 1 - computed)
-        spare = spread.room - (computed - sequence.issued)
+        spare = spread.room - (computed - sequence.issued - spread.held_ahead)
         return max(0, more - max(0, spare))
 
     def _open(self, spread: SpreadSequence) -> list[Effect]:
@@ -149,7 +171,7 @@ class SpreadPlacement:
     def _open_ring(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for the slots of a ring that computes what is missing of the prompt, if members have them."""
         sequence, most = spread.sequence, self._config.chunk_tokens
-        if not self._config.ring or sequence.in_steps or sequence.trial_stop:
+        if not self._config.ring or sequence.in_steps or sequence.trial_stop or spread.after_hole:
             return []
         rooms = [self._with_own(spread, each) for each in self._rooms(spread)]
         demand = Demand(len(sequence.tokens) - sequence.issued, self._ahead(spread), most)
@@ -196,6 +218,7 @@ class SpreadPlacement:
 
     def _provide(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for what a sequence with guests lacks, or will soon."""
+        spread.is_moving = spread.is_moving and spread.decodes and not spread.is_rolling_back
         if spread.is_opening or spread.is_rolling_back or spread.redo:
             return []
         if effects := self._end_ring(spread):
@@ -203,20 +226,26 @@ class SpreadPlacement:
         if spread.decodes:
             return self._keep_room(spread)
         is_closing = any(guest.is_closing for guest in spread.guests.values())
-        if spread.seeks_ring and (spread.sequence.in_steps or is_closing):
+        seeks_ring = spread.seeks_ring and not spread.after_hole  # holes are computed by queries
+        if seeks_ring and (spread.sequence.in_steps or is_closing):
             return []
-        if spread.ring is not None or not (spread.missing or spread.seeks_ring):
+        if spread.ring is not None or not (spread.missing or seeks_ring):
             return []
         # Members refused slots for its prompt, or are lost.
-        spread.seeks_ring = False
+        spread.seeks_ring = spread.seeks_ring and not seeks_ring
         if (effects := self._open_ring(spread)) or spread.ring is not None or not spread.missing:
             return effects
         return self._place(spread, spread.missing)
 
     def _keep_room(self, spread: SpreadSequence) -> list[Effect]:
-        """Have room for the next tokens at its master; without any there, go on at another member."""
+        """Have room for the next tokens at its master; without any there, or with too many rows, go on elsewhere."""
         ahead = spread.sequence.max_length - 1 - spread.sequence.issued
         ahead = min(self._config.ahead_tokens, ahead)
+        if spread.master in self._crowded and ahead > 0:
+            self._crowded.discard(spread.master)  # one row at a time
+            spread.is_moving = True
+        if spread.is_moving:
+            return [] if spread.sequence.in_steps else self._move(spread, ahead, least=ahead)
         master = spread.guests.get(spread.master)
         room = master.room if master is not None else 0
         if 2 * room >= ahead or ahead <= 0:
@@ -228,14 +257,15 @@ class SpreadPlacement:
             return []
         return self._move(spread, ahead)
 
-    def _move(self, spread: SpreadSequence, ahead: int) -> list[Effect]:
-        """Choose another master, where it has room already or may have some."""
+    def _move(self, spread: SpreadSequence, ahead: int, least: int = 1) -> list[Effect]:
+        """Choose another master, where it has room for `least` tokens already or may have it."""
+        spread.is_moving = False
         rooms: list[MemberRoom] = []
         for each in self._rooms(spread):
             guest = spread.guests.get(each.member)
             own = guest.room if guest is not None else 0
             rooms.append(MemberRoom(each.member, own or each.slots, each.rows))
-        chosen = choose_master(rooms)
+        chosen = choose_master([each for each in rooms if each.slots >= least])
         if chosen is None:
             return []
         spread.master = chosen

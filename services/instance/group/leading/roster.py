@@ -102,12 +102,13 @@ class GroupRoster:
         if state is None:
             return []
         state.meetings.clear()
+        state.is_silent = False
         return [*self._lose(state, "its stream ended"), *self._ask_later(state)]
 
     def on_ready(self, sender: Address, ready: MemberReady) -> list[Effect]:
         """A member says what it brings, anew where its agent or its slots changed."""
         state = self.member_at(sender)
-        if state is None:
+        if state is None or state.is_silent:
             return []
         if state.ready is None or state.ready.agent != ready.agent or state.ready.engine != ready.engine:
             state.reaches.clear()
@@ -132,7 +133,24 @@ class GroupRoster:
     def on_lost(self, sender: Address, reason: str) -> list[Effect]:
         """The member says that it has nothing of the group any more; it will say so when it is ready anew."""
         state = self.member_at(sender)
-        return self._lose(state, reason) if state is not None else []
+        if state is None:
+            return []
+        state.is_silent = False
+        return self._lose(state, reason)
+
+    def on_silent(self, member: int) -> list[Effect]:
+        """The member does not end a step that it was told to end: it is lost until it does."""
+        state = self._members[member]
+        state.is_silent = True
+        return self._lose(state, "it is silent in a step that it was told to end")
+
+    def on_answer(self, member: int) -> list[Effect]:
+        """The member has answered a step; if it was given up for its silence, it may join again."""
+        state = self._members[member]
+        if not state.is_silent:
+            return []
+        state.is_silent = False
+        return self._ask(state)
 
     def on_retry(self, due: MemberRetry) -> list[Effect]:
         """Ask a member again."""

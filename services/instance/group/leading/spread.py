@@ -4,14 +4,14 @@ Knows no message. The state of the sequence itself is `sequence/table.py`'s.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom
 from dunlin.policies.elastic_rings import RingChunk, RingPlan, merged
-from services.instance.group.leading.numbers import GroupNumbers
+from services.instance.group.leading.blocks import cut_before, cut_off, tokens_of
 from services.instance.sequence.table import Sequence as InstanceSequence
 from services.instance.sequence.table import SequenceState
 
@@ -43,13 +43,16 @@ class SpreadSequence:
 
     `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
     nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
-    counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens.
+    counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens;
+    while it `is_moving` to another one no further step names it.
     `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is; the
     members have slots for it when guests have `ring_slots`. While it runs its members answer for `copies`, pieces of
     what it has computed, and not for `blocks`; guests with copies of a ring that is over are `stale`. One that lost a
     member of its ring `seeks_ring`: the rest may go round those that are left.
     `losses` of members with tokens of it since its last token, those before it was in a step again (`has_issued`) as
-    one; `has_lost` one, and goes back to what lies before those. `dop` members computed its last row.
+    one; `has_lost` one, and goes back to what lies before those. What others have computed after the first lost token
+    stays there, `after_hole`: it joins `blocks` when all before it is computed again. `dop` members computed its last
+    row.
     """
 
     sequence: InstanceSequence
@@ -59,10 +62,12 @@ class SpreadSequence:
     master: int = -1
     is_rolling_back: bool = False
     is_paused: bool = False
+    is_moving: bool = False
     failures: int = 0
     losses: int = 0
     has_issued: bool = False
     has_lost: bool = False
+    after_hole: list[Block] = field(default_factory=list)
     dop: int = 0
     ring: RingPlan | None = None
     ring_slots: dict[int, int] = field(default_factory=dict)
@@ -118,7 +123,28 @@ class SpreadSequence:
     @property
     def missing(self) -> int:
         """Slots that it lacks to compute all tokens that are known."""
-        return max(0, len(self.sequence.tokens) - self.sequence.issued - self.room)
+        return max(0, len(self.sequence.tokens) - self.sequence.issued - self.held_ahead - self.room)
+
+    @property
+    def held_ahead(self) -> int:
+        """Tokens after a hole, which are not to be computed."""
+        return tokens_of(each for each in self.after_hole if each.start >= self.sequence.issued)
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens that no step computes yet, and none has."""
+        return self.sequence.remaining - self.held_ahead
+
+    @property
+    def hole_stop(self) -> int:
+        """Where the tokens end that are to be computed next: what follows lies at members still, or there is none."""
+        ahead = [each.start for each in self.after_hole if each.start >= self.sequence.issued]
+        return min([self.sequence.length, *ahead])
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose KV lies at members."""
+        return self.sequence.valid + tokens_of(self.after_hole)
 
     def rooms(self, rows: Mapping[int, int], most: Mapping[int, int]) -> list[MemberRoom]:
         """Its room at each member that has it as a guest, `most` tokens; `rows` are those that they master."""
@@ -130,7 +156,7 @@ class SpreadSequence:
 
     def holders(self) -> set[int]:
         """The members where tokens of it lie or are being computed."""
-        return {block.member for block in (*self.blocks, *self.copies)}
+        return {block.member for block in (*self.blocks, *self.copies, *self.after_hole)}
 
     @property
     def has_ring_slots(self) -> bool:
@@ -149,8 +175,8 @@ class SpreadSequence:
 
     def end_ring(self) -> None:
         """It goes round no more: what lies there for good is answered for, and the copies count no more."""
-        self.stale |= {block.member for block in self.copies} - {block.member for block in self.blocks}
-        self.ring, self.copies = None, []
+        self.ring, copies, self.copies = None, self.copies, []
+        self.stale |= {block.member for block in copies} - self.holders()
         self.ring_slots.clear()
         self._count_tokens()
 
@@ -170,6 +196,14 @@ class SpreadSequence:
             self.master = blocks[-1].member
             for member, guest in self.guests.items():
                 guest.knows_text = guest.knows_text and member == self.master
+        self._join_after_hole()
+
+    def count(self, stop: int) -> None:
+        """All tokens before `stop` are computed, and what lies after them still."""
+        for block in self.after_hole:
+            stop = block.stop if block.start == stop else stop
+        self.sequence.valid = stop
+        self.after_hole = [block for block in self.after_hole if block.start >= stop]
 
     def roll_back(self) -> None:
         """No step names it any more, and what the last ones computed does not count: it goes on after its valid KV."""
@@ -181,11 +215,50 @@ class SpreadSequence:
             for guest in self.guests.values():
                 guest.knows_text = False
         self.blocks, self.copies = cut_off(self.blocks, sequence.valid), cut_off(self.copies, sequence.valid)
+        self._join_after_hole()
+        self.count(sequence.valid)
         self._count_tokens()
+
+    def _join_after_hole(self) -> None:
+        """What follows the last issued token lies at members still: go on after it. Their engines forgot where it lies
+        when they wrote before it, so they are told before they master a row.
+        """
+        for block in self.after_hole:
+            if block.start == self.sequence.issued:
+                self._append(block)
+                self.sequence.issued = block.stop
+                self.forget_text(block.member)
+
+    def adopt(self, member: int, spans: Iterable[tuple[int, int]]) -> None:
+        """These tokens lie at the member from an earlier attempt, which has just begun here: those that lie nowhere
+        else need not be computed. It is told which count before it masters a row.
+        """
+        found = [Block(member, start, stop) for start, stop in spans]
+        if not found or not self.is_live or self.sequence.in_steps or self.is_rolling_back:
+            return
+        if self.ring is not None:
+            self.end_ring()
+        for known in [*self.blocks, *self.after_hole]:
+            found = [*cut_off(found, known.start), *cut_before(found, known.stop)]
+        self.after_hole = sorted([*self.after_hole, *found], key=attrgetter("start"))
+        self._join_after_hole()
+        self.count(self.sequence.valid)
+        self._count_tokens()
+        self.forget_text(member)
 
     def held(self, member: int) -> list[Block]:
         """What lies at the member, or is being computed for it, in order; blocks and copies."""
-        return merged(each for each in (*self.blocks, *self.copies) if each.member == member)
+        return merged(each for each in (*self.blocks, *self.copies, *self.after_hole) if each.member == member)
+
+    def computed_at(self, member: int) -> list[Block]:
+        """What has been computed and lies at the member, in order; blocks and copies."""
+        valid = cut_off([*self.blocks, *self.copies], self.sequence.valid)
+        return merged(each for each in (*valid, *self.after_hole) if each.member == member)
+
+    @property
+    def computed_stop(self) -> int:
+        """The position after the last token whose KV lies at a member."""
+        return self.after_hole[-1].stop if self.after_hole else self.sequence.valid
 
     def _count_tokens(self) -> None:
         """Count what lies at the members. One that has more than counts is told before it masters a row."""
@@ -196,10 +269,13 @@ class SpreadSequence:
     def lose(self, member: int) -> bool:
         """The member has nothing of it any more; returns whether it lacks tokens now that lay there, or were to.
 
-        Only what lies before the first of those is valid then: KV is computed in order.
+        Only what lies before the first of those is valid then. KV of what follows was computed from the same text, so
+        it stays where it lies (`after_hole`), and the lost tokens alone are computed again; where a ring left a second
+        copy of them, not even those.
         """
         if self.guests.pop(member, None) is None or not self.is_live:
             return False
+        rest = self._computed_without(member)
         if self.ring is not None and member in self.holders().union(self.ring.members):
             self.end_ring()
             self.seeks_ring = True
@@ -208,12 +284,24 @@ class SpreadSequence:
             return False
         lost = [block.start for block in self.blocks if block.member == member]
         self.sequence.valid = min([self.sequence.valid, *lost])
+        self.after_hole = [block for block in rest if block.start >= self.sequence.valid]
+        self.stale -= {block.member for block in self.after_hole}
         self.losses += self.has_issued
         self.has_issued = False
         self.has_lost = self.is_rolling_back = True
         if not self.sequence.in_steps:
             self.roll_back()
         return True
+
+    def _computed_without(self, member: int) -> list[Block]:
+        """What is left of all that has been computed, in order, without what lies at the member."""
+        valid = cut_off(self.blocks, self.sequence.valid)
+        found = [block for block in (*valid, *self.after_hole) if block.member != member]
+        copies = [block for block in self.copies if block.member != member]
+        for lost in valid:
+            if lost.member == member:
+                found += cut_off(cut_before(copies, lost.start), lost.stop)
+        return sorted(found, key=attrgetter("start"))
 
     def forget_text(self, member: int) -> None:
         """The engine of the member may know tokens that do not count: it is told the text before it masters a row."""
@@ -233,58 +321,3 @@ class SpreadSequence:
             self.blocks[-1] = Block(last.member, last.start, block.stop)
         else:
             self.blocks.append(block)
-
-
-def cut_off(blocks: Sequence[Block], stop: int) -> list[Block]:
-    """What lies before token `stop`."""
-    return [Block(each.member, each.start, min(each.stop, stop)) for each in blocks if each.start < stop]
-
-
-class SpreadTable:
-    """Owns a group's sequences, by number. In order: see `SpreadSequence.turn`."""
-
-    def __init__(self, numbers: GroupNumbers) -> None:
-        self._by_number: dict[int, SpreadSequence] = {}
-        self._numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self._by_number)
-
-    def __iter__(self) -> Iterator[SpreadSequence]:
-        return iter(list(self._by_number.values()))
-
-    def next_number(self, group: int) -> int:
-        """A number that no other sequence of a group has, or had."""
-        return self._numbers.next(group)
-
-    def add(self, sequence: InstanceSequence) -> None:
-        """A new one, which waits for slots."""
-        self._by_number[sequence.number] = SpreadSequence(sequence)
-
-    def remove(self, spread: SpreadSequence) -> None:
-        """It has ended, and no member has anything of it."""
-        del self._by_number[spread.number]
-
-    def by_number(self, number: int) -> SpreadSequence | None:
-        """The one of that number."""
-        return self._by_number.get(number)
-
-    def live(self) -> list[SpreadSequence]:
-        """Those that have guests or open some, in order."""
-        return sorted((each for each in self._by_number.values() if each.is_live), key=attrgetter("turn"))
-
-    def waiting(self) -> list[SpreadSequence]:
-        """Those that wait for slots, in order."""
-        return sorted((each for each in self._by_number.values() if each.is_waiting), key=attrgetter("turn"))
-
-    def ended(self) -> list[SpreadSequence]:
-        """Those of which no more tokens are wanted."""
-        return [each for each in self._by_number.values() if not each.is_live and not each.is_waiting]
-
-    def rows(self) -> dict[int, int]:
-        """By member: how many sequences' tokens it generates."""
-        found: dict[int, int] = {}
-        for spread in self._by_number.values():
-            if spread.is_live and spread.master >= 0:
-                found[spread.master] = found.get(spread.master, 0) + 1
-        return found

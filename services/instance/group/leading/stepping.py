@@ -21,7 +21,8 @@ from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, 
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.spread import SpreadSequence
+from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.group.leading.step_columns import group_steps
 from services.instance.group.leading.suspects import on_trial
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -103,9 +104,7 @@ class SpreadSteps:
     def _in_turn(self, now_s: float, spreads: Sequence[SpreadSequence]) -> list[SpreadSequence]:
         """Those that decode, then prompts in the order of their turns."""
         prompts = [spread for spread in spreads if not spread.decodes]
-        turns = [
-            PromptTurn(each.sequence.remaining, now_s - each.sequence.arrived_s, each.importance) for each in prompts
-        ]
+        turns = [PromptTurn(each.to_compute, now_s - each.sequence.arrived_s, each.importance) for each in prompts]
         return [*(each for each in spreads if each.decodes), *(prompts[index] for index in response_order(turns))]
 
     def _next_blocks(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
@@ -137,7 +136,7 @@ class SpreadSteps:
 
     def _may_run(self, spread: SpreadSequence) -> bool:
         """Whether all members with tokens of it can be named in a step."""
-        is_held = spread.is_paused or spread.is_rolling_back
+        is_held = spread.is_paused or spread.is_rolling_back or spread.is_moving
         return not is_held and spread.holders() <= self._roster.taking_part
 
     def _may_master(self, spread: SpreadSequence, members: Sequence[int]) -> bool:
@@ -165,14 +164,15 @@ class SpreadSteps:
 
     def _chunk(self, spread: SpreadSequence, left: dict[int, float]) -> tuple[Block, ...]:
         """The next chunk of a prompt, once all of it has slots."""
-        if spread.missing or spread.is_opening or spread.ring is not None or spread.seeks_ring:
+        awaits_ring = spread.ring is not None or (spread.seeks_ring and not spread.after_hole)
+        if spread.missing or spread.is_opening or awaits_ring:
             return ()
         sequence, config = spread.sequence, self._config
         whole = chunk_within(self._times(), sequence.issued, config.step_s, config.chunk_tokens)
         rooms = spread.rooms(self._spreads.rows(), {member: int(share * whole) for member, share in left.items()})
         if sequence.trial_stop:
             rooms = sorted(rooms, key=lambda room: (-room.slots, room.member))[:1]
-        blocks = cut_chunk(sequence.issued, sequence.length, rooms)
+        blocks = cut_chunk(sequence.issued, spread.hole_stop, rooms)
         for block in blocks:
             left[block.member] -= (block.stop - block.start) / whole
         return tuple(blocks)
@@ -209,6 +209,14 @@ class SpreadSteps:
         for exchange in self.ledger.outstanding:
             found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
         self.ledger.outstanding.clear()
+        return self._cancel(found)
+
+    def end_outstanding(self) -> list[Effect]:
+        """Have all members end what they have not answered: something is late."""
+        found: dict[int, int] = {}
+        for exchange in self.ledger.outstanding:
+            found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
+            exchange.is_cancelled = True
         return self._cancel(found)
 
     def cancel_useless(self) -> list[Effect]:
@@ -255,7 +263,7 @@ class SpreadSteps:
         return follows and has_token and exchange.is_computed(row)
 
     def _count(self, row: ExchangeRow) -> None:
-        row.spread.sequence.valid = row.stop
+        row.spread.count(row.stop)
         row.spread.sequence.pending -= row.samples
         row.spread.failures = 0
         self._rings.tokens += row.stop - row.start if row.ring is not None else 0

@@ -8,7 +8,8 @@ taken the others with it.
 from dunlin.effects import Effect
 from dunlin.messages.group import GuestsLost
 from services.instance.group.leading.exchanges import ExchangeLedger
-from services.instance.group.leading.spread import SpreadSequence, SpreadTable
+from services.instance.group.leading.spread import SpreadSequence
+from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence import crash_suspects
 

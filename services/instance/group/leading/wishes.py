@@ -9,7 +9,7 @@ from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.group.leading.placement import SpreadPlacement
 from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.leading.spread import SpreadTable
+from services.instance.group.leading.spread_table import SpreadTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What ends a member's part of a group, and the instance's own requests beside it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from dunlin.messages.engine import (
     Close,
     EngineExited,
     Interrupt,
+    Open,
     Remap,
     Step,
 )
@@ -26,7 +28,7 @@ from dunlin.messages.group import (
     MembersMet,
 )
 from dunlin.messages.plan import GroupOrderRefused, RemapLayers
-from dunlin.messages.types import i32
+from dunlin.messages.types import i8, i32
 from services.instance.group.guest_steps import MAX_WAITING
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
@@ -36,6 +38,7 @@ from tests.services.instance.bench import (
     Attempt,
     Bench,
     D,
+    Direct,
     Silent,
     make_order,
     make_place,
@@ -85,6 +88,79 @@ def test_a_leader_that_is_gone_has_no_guests_once_its_step_has_ended() -> None:
     direct.give(LEADER, Joined())
     (ready,) = to_leader(direct.give(LEADER, JoinGroup(1, 2, GROUP, 1)))
     assert ready.available_slots == SLOTS
+
+
+NEXT_GUEST = GROUP << 32 | 3
+
+
+def computed_without_its_leader(**opened: Any) -> Direct:
+    """Tokens 20 to 60 of a guest of 100 are computed here, and token 100 after them; then its leader is gone, in the
+    step after, and back.
+    """
+    direct = member()
+    direct.give(LEADER, open_guest(70, 100, **opened))
+    for exchange, start, stop in ((1, 20, 60), (2, 100, 101), (3, 101, 102)):
+        spans = [(0, 0, 20, 2), (0, 60, 100, 2)] if start > 60 else [(0, 0, 20, 2)]
+        direct.give(LEADER, group_step(exchange, [(GUEST, start, stop)], spans, sample=i8([start > 60])))
+        if exchange < 3:
+            direct.give(ENGINE, answered(exchange))
+    direct.give(LEADER, Gone("killed"))
+    direct.give(ENGINE, answered(3))
+    direct.give(LEADER, Joined())
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    direct.give(LEADER, MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"a0"),)))
+    return direct
+
+
+def test_what_a_gone_leader_s_guest_has_is_kept_for_the_next_attempt() -> None:
+    """Of the text that its leader had told, and of no step that ran then; the slots count as free."""
+    direct = computed_without_its_leader()
+    assert direct.core.slot_table.free == SLOTS - 40
+    assert use(direct)[1:] == (0, 40)
+    assert direct.core.lifecycle.kv_cache.available_slots == SLOTS
+    sends = direct.give(LEADER, open_guest(30, 100, NEXT_GUEST))
+    slots = only(GuestSlots, sends)
+    assert (slots.slots, list(slots.held_start), list(slots.held_stop)) == (40, [20], [60])
+    opened = only(Open, sends)
+    assert (opened.extent_start[0], list(opened.extent_length)) == (-1, [20, 40])
+    assert use(direct) == (SLOTS - 40, 0, 40)
+    direct.give(LEADER, close_guest(NEXT_GUEST))
+    assert use(direct) == (SLOTS, 0, 0)
+
+
+@pytest.mark.parametrize("difference", ["text", "key", "adapter", "none", "last token"])
+def test_only_the_same_text_of_the_same_request_goes_on_with_it(difference: str) -> None:
+    direct = computed_without_its_leader()
+    text = i32([at % 90 + 1 for at in range(100)])
+    if difference == "text":
+        text[50] = 99
+    tokens = text[:41] if difference == "last token" else text
+    changed = {"key": {"key": "other"}, "adapter": {"adapter": "aa"}}.get(difference, {})
+    asked = replace(open_guest(60, 100, NEXT_GUEST, **changed), tokens=tokens, prompt_tokens=len(tokens))
+    slots = only(GuestSlots, direct.give(LEADER, asked))
+    stop = {"text": 50, "key": 20, "adapter": 20, "last token": 40, "none": 60}[difference]
+    assert list(slots.held_stop) == ([stop] if stop > 20 else [])
+    assert slots.slots == 60
+
+
+def test_what_is_kept_goes_first_where_slots_are_needed() -> None:
+    direct = computed_without_its_leader()
+    direct.give(LEADER, open_guest(SLOTS, 100, OTHER_GUEST, key="other"))
+    assert use(direct) == (0, SLOTS, 0)
+    direct.give(LEADER, close_guest(OTHER_GUEST))
+    slots = only(GuestSlots, direct.give(LEADER, open_guest(30, 100, NEXT_GUEST)))
+    assert (slots.slots, list(slots.held_start)) == (30, [])
+
+
+def test_nothing_is_kept_beyond_the_engine_that_computed_it() -> None:
+    direct = computed_without_its_leader()
+    direct.give(ENGINE, EngineExited(0, signal=9))
+    direct.give(ENGINE, Gone("killed"))
+    assert direct.core.lifecycle.kv_cache.cached_slots == 0
+
+
+def test_a_request_without_a_key_leaves_nothing() -> None:
+    assert use(computed_without_its_leader(key="")) == (SLOTS, 0, 0)
 
 
 @pytest.mark.parametrize(

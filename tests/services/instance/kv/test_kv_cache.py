@@ -272,3 +272,38 @@ def test_the_campaign_sees_a_donation_before_the_tokens_are_computed(monkeypatch
     )
     with pytest.raises(ForeignRead):
         tenant_isolation.run(20_000, 300, 1)
+
+
+def test_slots_that_are_kept_until_needed_count_as_available_and_go_before_prefixes() -> None:
+    cache = KvCache(96, "w")
+    sequence = make_sequence(1)
+    begin(cache, sequence)
+    computed(cache, sequence)
+    begin_count = cache.slot_table.free
+    cache.reserve("kept", 10)
+    before = cache.available_slots
+    cache.keep_until_needed("kept")
+    assert (cache.available_slots, cache.slot_table.free) == (before + 10, begin_count - 10)
+    cache.check_integrity()
+    assert cache.evict_prefixes(cache.slot_table.free + 1)
+    assert (cache.slot_table.held("kept"), cache.take_back("kept")) == (0, False)
+    assert cache.shared_positions(sequence) == 32
+    cache.check_integrity()
+
+
+def test_slots_that_were_kept_are_taken_back() -> None:
+    cache = KvCache(96, "w")
+    cache.reserve("kept", 10)
+    cache.keep_until_needed("kept")
+    assert cache.take_back("kept")
+    assert cache.available_slots == 86
+    assert not cache.evict_prefixes(87)
+    cache.check_integrity()
+
+
+def test_slots_that_are_about_to_go_are_not_kept() -> None:
+    cache = KvCache(96, "w")
+    cache.reserve("kept", 90)
+    cache.keep_until_needed("kept")
+    cache.withhold_beyond(50)
+    assert (cache.slot_table.held("kept"), cache.available_slots) == (0, 50)

@@ -158,6 +158,15 @@ def test_a_place_in_the_batch_is_given_up_too() -> None:
     assert states(direct) == [SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.RUNNING]
 
 
+def test_a_row_is_given_up_although_slots_of_another_victim_are_on_their_way() -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first", scheduler__max_running=2)
+    direct.give(D, interactive(3, 5))
+    direct.give(D, interactive(4, 5))
+    assert states(direct)[:2] == [SequenceState.RUNNING, SequenceState.DRAINING]
+    direct.give(ENGINE, done(2, (1, 5)))
+    assert states(direct) == 2 * [SequenceState.DRAINING] + 2 * [SequenceState.RUNNING]
+
+
 def test_no_more_batch_work_is_preempted_than_makes_room() -> None:
     direct = two_batch_sequences(preemption__victim_policy="batch_first")
     direct.give(D, interactive(3, 30))

@@ -42,7 +42,7 @@ def test_a_master_attends_to_what_lies_here_and_asks_for_the_rest() -> None:
     assert own_attention(work.own) == AttentionCounts(4, 4 * 2 + 10, 1, 31 - 8)
     assert work.peers == [
         PeerWork(True, AttentionCounts(4, 4 * 6), queries_out=4, results_in=4),
-        PeerWork(False, AttentionCounts(4, 4 * 2, 1, 8), queries_out=5, results_in=4 + 2),
+        PeerWork(False, AttentionCounts(4, 4 * 2, 1, 8), queries_out=5, results_in=5),
     ]
 
 
@@ -55,7 +55,7 @@ def test_what_is_served_is_counted_with_its_results() -> None:
     step = replace(serving(2, 9, 10, (0, 6, 100), **group("b")), peers=PEERS, serve=serve)
     work = work_of(step, serves=True)
     assert work.peers == [
-        PeerWork(True, served=AttentionCounts(4, 4 * 4, 1, 8), queries_in=5, results_out=2 + 4),
+        PeerWork(True, served=AttentionCounts(4, 4 * 4, 1, 8), queries_in=5, results_out=5),
         PeerWork(False, served=AttentionCounts(4, 4 * 6), queries_in=4, results_out=4),
     ]
     assert work_of(step).peers == [PeerWork(True), PeerWork(False)]

@@ -20,7 +20,6 @@ from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import FinishReason, GroupKind, SamplingParams
 from tests.services.instance.bench import ME
 from tests.services.instance.group.leading.scripted_group import (
-    GROUP,
     STEP_S,
     ScriptedGroup,
     exchanges,
@@ -28,6 +27,7 @@ from tests.services.instance.group.leading.scripted_group import (
     heard,
     member_address,
 )
+from tests.services.instance.group.leading.scripted_member import GROUP
 
 # --- members ---
 

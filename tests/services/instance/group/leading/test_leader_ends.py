@@ -1,5 +1,7 @@
 """What a leader does when slots are short, and when requests, members or the group itself end."""
 
+from typing import Any
+
 import pytest
 
 from dunlin.kv import prefix_hash
@@ -25,13 +27,14 @@ from services.instance.adoption import SequenceAdoption
 from services.instance.migration.evacuation import Evacuations
 from tests.services.instance.bench import MANAGER, ME, OTHER
 from tests.services.instance.group.leading.scripted_group import (
-    GROUP,
     ScriptedGroup,
     exchanges,
     figures,
     heard,
     member_address,
+    rows_of,
 )
+from tests.services.instance.group.leading.scripted_member import GROUP
 
 # --- what cannot be taken, and what waits ---
 
@@ -189,6 +192,56 @@ def test_what_lay_at_a_lost_member_is_computed_again_and_nothing_else() -> None:
     assert goes.tokens == goes.expected
     assert had
     assert not group.said(Returned)
+    assert group.is_quiet
+
+
+def rows_since(group: ScriptedGroup, steps: int) -> list[tuple[int, int]]:
+    """The (start, stop) of all rows after so many steps were sent, in order."""
+    return sorted({row[1:] for _, _, step in group.steps[steps:] for row in rows_of(step)})
+
+
+def test_a_hole_alone_is_computed_again_and_what_follows_it_stays() -> None:
+    """48 tokens in blocks of 8 at three members in turn; one that holds blocks in the middle is lost."""
+    group = ScriptedGroup(40, 40, 40, groups__policy="widest")
+    attempt = group.place(tokens=48, max_tokens=30)
+    group.run(0.1)
+    (spread,) = group.spreads
+    lost = [(block.start, block.stop) for block in spread.blocks if block.member == 1 and block.start < 48]
+    had, sent = len(attempt.tokens), len(group.steps)
+    assert had > 0
+    assert lost == [(8, 16), (32, 40)]
+    group.lose(1)
+    group.run(3.0)
+    (continued,) = group.said(Continued)
+    assert continued.recomputed_tokens == 16
+    prompt_rows = [row for row in rows_since(group, sent) if row[0] < 48]
+    assert prompt_rows[0][0] == 8
+    assert all(any(first <= start and stop <= last for first, last in lost) for start, stop in prompt_rows)
+    assert attempt.tokens == attempt.expected
+    assert group.is_quiet
+
+
+def test_two_holes_of_two_members_lost_at_once_are_computed_again() -> None:
+    group = ScriptedGroup(90, 40, 40, 40, groups__policy="widest")
+    attempt = group.place(tokens=60, max_tokens=30)
+    group.run(0.1)
+    group.lose(1)
+    group.lose(2)
+    group.run(3.0)
+    assert attempt.tokens == attempt.expected
+    assert group.is_quiet
+
+
+def test_what_earlier_attempts_left_at_members_is_not_computed_again() -> None:
+    """Members 1 and 2 say what they kept when the guest is opened; what both have counts at one of them."""
+    group = ScriptedGroup(40, 40, 40, groups__policy="widest")
+    group.at(1).kept["name"] = ((8, 32), (16, 40))
+    group.at(2).kept["name"] = ((16, 30), (24, 34))
+    attempt = group.place(tokens=48, max_tokens=30, key="name")
+    group.run(3.0)
+    computed = [position for start, stop in rows_since(group, 0) for position in range(start, min(stop, 48))]
+    assert computed == [*range(8), *range(24, 30), *range(40, 48)]
+    assert attempt.tokens == attempt.expected
     assert group.is_quiet
 
 
@@ -360,3 +413,74 @@ def test_a_word_of_an_older_group_is_stale() -> None:
     group.at(1).say_ready()
     group.run(0.01)
     assert group.leader.stale_total >= 1
+
+
+# --- parts that are late ---
+
+
+def stopped(at_s: float, **config: Any) -> ScriptedGroup:
+    """Two members decode; member 1 is stopped at that time, its stream stays open."""
+    group = ScriptedGroup(60, 60, groups__policy="widest", **config)
+    group.place(tokens=40, max_tokens=60)
+    group.run(at_s)
+    group.at(1).stop()
+    return group
+
+
+def test_who_does_not_end_a_late_step_is_lost_and_joins_again_when_it_answers() -> None:
+    """Steps of 10 ms: late after 0.5 s, lost after 0.5 s more; what lay at the other one stays."""
+    group = stopped(0.2)
+    (spread,) = group.spreads
+    lost = sum(block.stop - block.start for block in spread.blocks if block.member == 1)
+    at_s = group.now_s
+    group.run(0.49)
+    assert not group.said(Continued)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.run(0.05)
+    assert heard(group, 0, CancelGroupSteps)
+    assert not group.said(Continued)
+    group.run(0.5)
+    (continued,) = group.said(Continued)
+    assert group.dispatcher.times(Continued)[0] == pytest.approx(at_s + 1.0, abs=0.02)
+    assert 0 < continued.recomputed_tokens <= lost
+    group.run(1.0)
+    assert group.roster.taking_part == {0}
+    group.at(1).go_on()
+    group.run(0.1)
+    assert group.roster.taking_part == {0, 1}
+    group.run(3.0)
+    assert group.is_quiet
+
+
+def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as_long() -> None:
+    group = stopped(0.2)
+    group.run(0.6)
+    group.at(1).go_on()
+    group.run(0.1)
+    group.at(1).stop()
+    group.run(3.0)
+    assert len(heard(group, 0, CancelGroupSteps)) == 1
+    group.at(1).go_on()
+    group.run(3.0)
+    assert not group.said(Continued)
+    assert group.is_quiet
+
+
+def test_a_leader_that_comes_late_itself_judges_nobody() -> None:
+    """It was stopped with the member, for 3 s: what was said meanwhile is heard after the look."""
+    group = stopped(0.2)
+    group.sleep(3.0)
+    group.run(0.01)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.at(1).go_on()
+    group.run(3.0)
+    assert not heard(group, 0, CancelGroupSteps)
+    assert not group.said(Continued)
+
+
+def test_the_first_step_of_its_kind_has_more_time() -> None:
+    group = stopped(0.003)
+    group.run(4.9)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.run(0.2)
+    assert heard(group, 0, CancelGroupSteps)

@@ -45,9 +45,9 @@ def test_every_member_answers_for_a_piece_of_the_chunks_before() -> None:
     second = {group.members[to].index: step for _, to, step in group.steps[3:6]}
     spans = {index: [span[1:] for span in asked_spans(step)] for index, step in second.items()}
     assert spans == {
-        0: [(6, 13, 1), (13, 20, 2)],
-        1: [(0, 6, 0), (13, 20, 2)],
-        2: [(0, 6, 0), (6, 13, 1)],
+        0: [(8, 14, 1), (14, 20, 2)],
+        1: [(0, 8, 0), (14, 20, 2)],
+        2: [(0, 8, 0), (8, 14, 1)],
     }
 
 
@@ -79,11 +79,18 @@ def test_a_member_that_keeps_nothing_takes_nothing_with_it() -> None:
     assert group.is_quiet
 
 
-def test_a_member_that_keeps_it_takes_all_with_it() -> None:
+def test_of_what_a_lost_member_kept_the_second_copies_count() -> None:
+    """The first chunk is kept at one member; the other two have a copy of a third of it each."""
     group = make_group(90, 90, 60)
     attempt = group.place(tokens=60, max_tokens=6)
     group.run(0.004 + 1.5 * STEP_S)
-    group.lose(1 if 60 in kept_bounds(group, 1) else 0)
+    (spread,) = group.spreads
+    (keeper,) = {block.member for block in spread.blocks}
+    copied = sum(block.stop - block.start for block in spread.copies if block.member != keeper and block.stop <= 20)
+    group.lose(keeper)
+    group.run(0.002)
+    (continued,) = group.said(Continued)
+    assert 0 < continued.recomputed_tokens == 20 - copied
     group.run(3.0)
     assert attempt.tokens == attempt.expected
     assert group.is_quiet

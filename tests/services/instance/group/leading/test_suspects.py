@@ -6,7 +6,8 @@ from dunlin.messages.types import i64
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.member_step import named_guests
 from tests.services.instance.bench import Attempt
-from tests.services.instance.group.leading.scripted_group import GROUP, ScriptedGroup, exchanges, figures
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, exchanges, figures
+from tests.services.instance.group.leading.scripted_member import GROUP
 
 
 def crash(group: ScriptedGroup, *guests: int, exchange: int = 0) -> int:
