@@ -17,7 +17,10 @@ def _under(folder: str, names: str, ending: str = ".py") -> tuple[str, ...]:
 
 _INSTANCE, _INSTANCE_TESTS = "services/instance", "tests/services/instance"
 _ENGINE, _ENGINE_TESTS = "dunlin/engine", "tests/engine"
-_STEPS_WITH_PEERS = _under(f"{_ENGINE_TESTS}/execution", "test_split_keys test_peers_that_wait")
+_STEPS_WITH_PEERS = _under(
+    f"{_ENGINE_TESTS}/execution",
+    "test_split_keys test_peers_that_wait test_blocks_by_queries test_ring_chunks test_suspended_groups",
+)
 
 AREAS: dict[str, Area] = {
     "quantised": Area(
@@ -75,7 +78,8 @@ AREAS: dict[str, Area] = {
         (
             *_under(
                 f"{_ENGINE_TESTS}/execution",
-                "test_step_runner test_parked_rows test_step_queue test_runner test_sequence test_step_batch",
+                "test_step_runner test_parked_rows test_step_queue test_runner test_sequence test_step_batch "
+                "test_prompt_scores",
             ),
             *_STEPS_WITH_PEERS,
         ),

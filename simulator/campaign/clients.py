@@ -12,6 +12,7 @@ from functools import partial
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, PromptLogprobs, RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, i32
+from simulator.campaign.batch_results import CampaignJob
 from simulator.campaign.plans import PlannedRequest
 from simulator.campaign.violation import Violation
 from simulator.cluster.simulated import SimulatedCluster
@@ -20,6 +21,8 @@ from simulator.engine.token_model import continuation
 
 RETRY_S = 0.5
 MOST_TRIES = 500
+WAITED_FOR = (RejectionCode.FULL, RejectionCode.UNAVAILABLE, RejectionCode.QUOTA)
+"""Refusals after which a line of a batch job waits and asks again (services/dispatcher/doors/batches)."""
 
 
 @dataclass
@@ -67,10 +70,14 @@ class CampaignClient:
         doors = self.cluster.doors()
         if not doors or self.attempts >= MOST_TRIES:
             return self.cluster.world.call_later(RETRY_S, self.connect)
+        return self.submit_at(doors[(self.planned.door + self.attempts) % len(doors)])
+
+    def submit_at(self, door: Address) -> None:
+        """Open a stream to this dispatcher and submit."""
         if not self.request:
             self.tokens, self.scored = [], 0  # a dispatcher sends no token before the id
         self.connected_s = self.cluster.world.now_s
-        self.door = doors[(self.planned.door + self.attempts) % len(doors)]
+        self.door = door
         self.attempts += 1
         self.address = Address("client", f"client-{self.number}-{self.attempts}")
         self.cluster.world.add(self.address, self)
@@ -110,7 +117,7 @@ class CampaignClient:
         elif isinstance(message, Admitted):
             self._on_admitted(now_s, message)
         elif isinstance(message, SubmitRejected):
-            self._on_rejected(message)
+            self.on_rejected(message)
         elif isinstance(message, Gone) and not self.is_done:
             # As the SDK does, it resumes at another dispatcher a moment later.
             self.door = None
@@ -151,7 +158,8 @@ class CampaignClient:
             raise Violation("I1", now_s, f"{self!r} gets {list(found.logprob)} of its prompt where {due} was due")
         self.scored += len(found)
 
-    def _on_rejected(self, rejected: SubmitRejected) -> None:
+    def on_rejected(self, rejected: SubmitRejected) -> None:
+        """Try again later where it is a passing refusal; else it is the end."""
         is_passing = rejected.code is RejectionCode.UNAVAILABLE or (
             self.request and rejected.code is RejectionCode.FULL
         )
@@ -162,11 +170,49 @@ class CampaignClient:
         return None
 
 
+@dataclass(repr=False)
+class LineClient(CampaignClient):
+    """A line of a batch job: the part of its dispatcher `at` that waits for one answer, and dies with the process.
+
+    As the door of batches does, it waits and asks again where the cluster has no room now; every other end is told to
+    `on_end`, once.
+    """
+
+    at: Address = field(default_factory=lambda: Address("dispatcher", ""))
+    on_end: "Callable[[LineClient], object]" = field(default=lambda client: None)
+
+    def connect(self) -> None:
+        """Submit to its dispatcher, which is gone for good when its process is."""
+        if self.is_done:
+            return
+        if self.at not in self.cluster.cores or self.attempts >= MOST_TRIES:
+            self.disconnect()
+            self.on_end(self)
+            return
+        self.submit_at(self.at)
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Handle an answer of its dispatcher, and tell when it was the last one."""
+        was_done = self.is_done
+        effects = super().receive(now_s, sender, message)
+        if self.is_done and not was_done:
+            self.cluster.world.call_later(0.0, lambda: self.on_end(self))
+        return effects
+
+    def on_rejected(self, rejected: SubmitRejected) -> None:
+        """Wait and ask again where there is no room now; else it is the end."""
+        if rejected.code not in WAITED_FOR:
+            return super().on_rejected(rejected)
+        self.door = None
+        return self.cluster.world.call_later(max(RETRY_S, rejected.retry_after_s or 0.0), self.connect)
+
+
 class CampaignClients:
-    """All clients of a trial."""
+    """All clients of a trial, with the batch jobs that were created."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.all: list[CampaignClient] = []
+        self.jobs: list[CampaignJob] = []
         self.done: Counter[str] = Counter()
         self._cluster = cluster
 
@@ -192,20 +238,33 @@ class CampaignClients:
         return [client for client in self.all if client.attempts and not client.is_done]
 
     def all_done(self) -> bool:
-        """Whether no client waits."""
-        return all(client.is_done for client in self.all)
+        """Whether no client waits, and no batch job is open."""
+        return all(client.is_done for client in self.all) and not any(job.record.is_open for job in self.jobs)
+
+    def line(self, ask: PlannedRequest, at: Address, on_end: Callable[[LineClient], object]) -> LineClient:
+        """A client for a line of a batch job on which the dispatcher `at` works."""
+        number, submit, said = len(self.all), _submit(ask), _expected(ask)
+        client = LineClient(ask, self._cluster, number, submit, said, at=at, on_end=on_end)
+        self.all.append(client)
+        return client
 
     def _client(self, ask: PlannedRequest) -> CampaignClient:
-        name = {"idempotency": f"name {ask.number}", "digest": b"d"} if ask.named else {}
-        submit = Submit(
-            i32(ask.tokens),
-            ask.max_tokens,
-            SamplingParams(seed=ask.number, prompt_logprobs=ask.prompt_best),
-            request_class=RequestClass.BATCH if ask.is_batch else RequestClass.INTERACTIVE,
-            timeout_s=ask.timeout_s,
-            tenant=ask.tenant,
-            **name,  # type: ignore[arg-type]
-        )
-        said = continuation(ask.tokens, ask.max_tokens, ask.number)
-        self.all.append(CampaignClient(ask, self._cluster, len(self.all), submit, said))
+        self.all.append(CampaignClient(ask, self._cluster, len(self.all), _submit(ask), _expected(ask)))
         return self.all[-1]
+
+
+def _submit(ask: PlannedRequest) -> Submit:
+    name = {"idempotency": f"name {ask.number}", "digest": b"d"} if ask.named else {}
+    return Submit(
+        i32(ask.tokens),
+        ask.max_tokens,
+        SamplingParams(seed=ask.number, prompt_logprobs=ask.prompt_best),
+        request_class=RequestClass.BATCH if ask.is_batch else RequestClass.INTERACTIVE,
+        timeout_s=ask.timeout_s,
+        tenant=ask.tenant,
+        **name,  # type: ignore[arg-type]
+    )
+
+
+def _expected(ask: PlannedRequest) -> list[int]:
+    return continuation(ask.tokens, ask.max_tokens, ask.number)

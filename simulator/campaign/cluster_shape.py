@@ -54,6 +54,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         instance={
             **OBJECTIVES,
             **_starvation(shape),
+            **({"groups.chunk_tokens": shape.group_chunk_tokens} if shape.group_chunk_tokens else {}),
             **({"interrupts.policy": shape.interrupts} if shape.interrupts != "never" else {}),
             "scheduler.max_running": shape.max_running,
             "kv_cache.prefix_caching": shape.prefix_reuse,
@@ -65,6 +66,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         },
         manager=RESTLESS_MOVES if shape.rebalance == "restless" else {},
         dispatcher={
+            **({"placement.long_tokens": shape.long_tokens} if shape.long_tokens else {}),
             "admission.max_queued": shape.max_queued,
             "placement.max_waiting_per_instance": shape.waiting_per_instance,
             **_starvation(shape),

@@ -15,6 +15,10 @@ SHORTEST, LONGEST = 1.2, 3.0
 MORE_TOKENS = 10
 """Tenants may use so many times more tokens per minute."""
 PRESETS = ("elastic", "loongserve")
+CHUNKS = (0, 4, 8)
+"""Members compute so many chunks of an instance's slots; 0: any prompt is one chunk."""
+LONG_SHARES = (0.0, 0.2, 0.5)
+"""Prompts of more than this share of an instance's slots go to groups; 0: none but those that no instance can hold."""
 SPARE = 0.9
 """Share of the slots of a node's instances that a long request takes at most, prompt and answer."""
 
@@ -35,7 +39,11 @@ def elastic_part(plan: TrialPlan) -> TrialPlan:
         has_long_prompts=True,
     )
     requests = tuple(_stretched(draw, ask, shape) for ask in plan.requests)
-    return replace(plan, shape=replace(shape, preset=draw.choice(PRESETS)), requests=requests)
+    preset, chunks = draw.choice(PRESETS), draw.choice(CHUNKS)
+    chunk = shape.slots // chunks if chunks else 0
+    long_tokens = int(draw.choice(LONG_SHARES) * shape.slots)
+    shape = replace(shape, preset=preset, group_chunk_tokens=chunk, long_tokens=long_tokens)
+    return replace(plan, shape=shape, requests=requests)
 
 
 def _stretched(draw: Random, ask: PlannedRequest, shape: ClusterShape) -> PlannedRequest:

@@ -93,6 +93,10 @@ class ClusterShape:
     """Whether instances know the times of their steps; else they learn them."""
     has_long_prompts: bool = False
     """Whether some prompts are longer than any instance's slots (simulator/campaign/long_prompts.py)."""
+    group_chunk_tokens: int = 0
+    """Tokens of a group's chunk at each member; 0: the default, more than any prompt has."""
+    long_tokens: int = 0
+    """Prompts of more tokens go to groups, too; 0: none but those that no instance can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,17 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A batch job: its lines, all of one tenant, and how many run and are committed at a time."""
+
+    number: int
+    at_s: float
+    lines: tuple[PlannedRequest, ...]
+    lines_in_flight: int
+    segment_lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrialPlan:
     """The plan of one trial."""
 
@@ -145,6 +160,7 @@ class TrialPlan:
     shape: ClusterShape
     requests: tuple[PlannedRequest, ...]
     faults: tuple[Fault, ...]
+    jobs: tuple[PlannedJob, ...] = ()
 
     def subset(self, asks: frozenset[int], faults: frozenset[int]) -> "TrialPlan":
         """The plan with these requests and faults alone, by number."""

@@ -9,12 +9,17 @@ from multiprocessing import get_context
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.job_plans import with_batch_jobs
 from simulator.campaign.long_prompts import elastic_part
 from simulator.campaign.plans import RESTLESS_KINDS, TrialPlan, draw_plan, draw_restless
 from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
 RESTLESS, ELASTIC = "restless", "elastic"
+UNDRAWN_PRESETS = {"loongserve_no_scale_up", "priority", "replicated_sp", "reservation"}
+"""Presets that differ from another one only in what becomes of long prompts, and no plan says what is long."""
+DRAWN_PRESETS = tuple(sorted(PRESETS.keys() - UNDRAWN_PRESETS))
+"""The presets of plans."""
 SEEDS_AT_ONCE = 8
 """Seeds that a worker process takes at a time."""
 
@@ -89,7 +94,7 @@ class CampaignSummary:
 def plan_of(seed: int) -> TrialPlan:
     """The plan of a seed, drawn from all presets and all faults but those that only restless plans have."""
     kinds = tuple(kind for kind in fault_kinds() if kind not in RESTLESS_KINDS)
-    return draw_plan(seed, kinds, tuple(sorted(PRESETS)))
+    return draw_plan(seed, kinds, DRAWN_PRESETS)
 
 
 def restless_part(plan: TrialPlan) -> TrialPlan:
@@ -118,8 +123,8 @@ def run_campaign(
 ) -> CampaignSummary:
     """Run the seeds in `jobs` processes, and shrink each failing plan with at most `shrink_runs` trials.
 
-    `part` makes of each plan the one to run; with several processes it is a function of a module. `on_outcome` is
-    called after each seed.
+    `part` makes of each plan the one to run, to which batch jobs are added; with several processes it is a function of
+    a module. `on_outcome` is called after each seed.
     """
     summary = CampaignSummary()
     for outcome, coverage in _outcomes(seeds, part, jobs):
@@ -127,7 +132,7 @@ def run_campaign(
         summary.coverage.add(coverage)
         on_outcome(outcome)
         if outcome.violation is not None:
-            summary.found.append(_shrunk(outcome, part(plan_of(outcome.seed)), shrink_runs))
+            summary.found.append(_shrunk(outcome, with_batch_jobs(part(plan_of(outcome.seed))), shrink_runs))
     return summary
 
 
@@ -145,7 +150,7 @@ def _outcomes(
 def run_seed(seed: int, part: Callable[[TrialPlan], TrialPlan] = whole_plan) -> tuple[TrialOutcome, Coverage]:
     """The outcome and the coverage of one seed."""
     coverage = Coverage()
-    return CampaignTrial(part(plan_of(seed)), coverage).run(), coverage
+    return CampaignTrial(with_batch_jobs(part(plan_of(seed))), coverage).run(), coverage
 
 
 def _shrunk(outcome: TrialOutcome, plan: TrialPlan, most: int) -> FailingSeed:

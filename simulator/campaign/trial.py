@@ -16,6 +16,7 @@ from services.instance.core import InstanceCore
 from services.instance.group.guests import Guest
 from services.instance.group.member_step import named_guests
 from services.instance.sequence.table import Sequence
+from simulator.campaign.batch_jobs import CampaignJobs
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.cluster_shape import cluster_of
 from simulator.campaign.coverage import Coverage, phase_of
@@ -120,6 +121,8 @@ class CampaignTrial:
         acts: list[tuple[float, Callable[[], object]]] = []
         for ask in self._plan.requests:
             acts += self._clients.arrivals(ask)
+        jobs = CampaignJobs(self.cluster, self._clients)
+        acts += [(job.at_s, partial(jobs.begin, job)) for job in self._plan.jobs]
         for fault in self._plan.faults:
             acts.append((fault.at_s, partial(self._schedule_fault, fault)))
         return sorted(acts, key=lambda act: act[0])
@@ -230,7 +233,8 @@ class CampaignTrial:
             raise Violation("I12", self.cluster.world.now_s, f"after {for_s:g} s {what}: {detail()}")
 
     def _waiting(self) -> str:
-        return "; ".join(repr(client) for client in self._clients.all if not client.is_done)
+        open_jobs = [f"{job.record.id} at {job.holder}" for job in self._clients.jobs if job.record.is_open]
+        return "; ".join([*(repr(client) for client in self._clients.all if not client.is_done), *open_jobs])
 
     def _drain_and_audit(self) -> None:
         for watcher in self._watchers:

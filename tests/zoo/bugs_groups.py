@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dunlin.effects import Address, Effect
 from dunlin.messages.group import number_in_group
 from dunlin.policies.elastic import Block
+from dunlin.policies.elastic_rings import RingChunk
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.long_placement import LongPlacement
 from services.global_manager.plan_term import PlanTerm
 from services.instance.group.guest_steps import GuestSteps
-from services.instance.group.guests import GuestTable
+from services.instance.group.guests import Guest, GuestTable
 from services.instance.group.leading.exchanges import ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
@@ -18,6 +19,7 @@ from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.group.leading.suspects import SpreadSuspects
 from services.instance.group.member import GroupMember
+from services.instance.kv.kv_cache import KvCache
 from tests.zoo.plant import Bug, skip, swap
 
 
@@ -42,6 +44,37 @@ def _let_all_take_part(original: object, self: GroupRoster) -> None:
 def _keep_tokens_of_the_lost(original: object, self: SpreadSequence, member: int) -> bool:
     self.guests.pop(member, None)
     return False
+
+
+def _unbind_all_after(original: object, self: GuestTable, guest: Guest, row: range) -> None:
+    self.unbind(guest, row.start)
+
+
+def _shift_stripe(original: Callable[[RingChunk, int], range], self: RingChunk, member: int) -> range:
+    stripe = original(self, member)
+    return range(stripe.start + 1, stripe.stop, stripe.step) if len(stripe) > 1 else stripe
+
+
+def _end_ring_keeps_copies(original: Callable[[SpreadSequence], None], self: SpreadSequence) -> None:
+    blocks = [*self.copies]
+    original(self)
+    self.blocks = [*self.blocks, *blocks]
+
+
+def _jump_holes(original: object, self: SpreadSequence, stop: int) -> None:
+    self.sequence.valid = max([stop, *(block.stop for block in self.after_hole)])
+    self.after_hole = []
+
+
+def _second_copies_of_all(
+    original: Callable[[SpreadSequence, int], list[Block]], self: SpreadSequence, member: int
+) -> list[Block]:
+    found = original(self, member)
+    return [
+        Block(found[0].member if found else 0, block.start, block.stop)
+        for block in self.blocks
+        if block.stop <= self.sequence.valid
+    ]
 
 
 BUGS = (
@@ -177,7 +210,7 @@ BUGS = (
         ),
         (skip(GroupMember._lose, list, called_by=GroupMember.on_order),),
         elastic=True,
-        seed=60721,
+        seed=60001,
     ),
     Bug(
         "guests-outlive-the-leader",
@@ -189,7 +222,7 @@ BUGS = (
         ),
         (skip(GroupMember.on_gone, list),),
         elastic=True,
-        seed=60802,
+        seed=60721,
     ),
     Bug(
         "closed-under-a-step",
@@ -220,5 +253,61 @@ BUGS = (
         (swap(ExchangeLedger.next_number, lambda original, self, group: number_in_group(group, 1)),),
         elastic=True,
         seed=60777,
+    ),
+    Bug(
+        "unbound-after-a-hole",
+        "a member forgets what it holds after a hole when the hole is computed again",
+        ("I8", "I12", "core"),
+        (swap(GuestTable.unbind_row, _unbind_all_after),),
+        elastic=True,
+        seed=60001,
+    ),
+    Bug(
+        "holes-jumped",
+        "a leader takes lost tokens to be computed when those before them are",
+        ("I8", "core"),
+        (swap(SpreadSequence.count, _jump_holes),),
+        elastic=True,
+        seed=60001,
+    ),
+    Bug(
+        "second-copies-invented",
+        "a leader takes what a lost member held to lie at another one, too",
+        ("I8", "I12", "core"),
+        (swap(SpreadSequence._computed_without, _second_copies_of_all),),
+        elastic=True,
+        seed=60001,
+    ),
+    Bug(
+        "kept-slots-leak",
+        "a member keeps the slots of a guest whose leader is gone for ever",
+        ("I8", "core"),
+        (skip(KvCache.keep_until_needed, lambda: None),),
+        elastic=True,
+        seed=60001,
+    ),
+    Bug(
+        "ring-keeps-nothing",
+        "no member of a ring keeps what the plan gives it",
+        ("I8", "core"),
+        (skip(RingChunk.held, list),),
+        elastic=True,
+        seed=60000,
+    ),
+    Bug(
+        "stripe-lacks-its-first-token",
+        "a member of a ring computes all tokens of its stripe but the first",
+        ("I4", "I8", "I12", "core"),
+        (swap(RingChunk.stripe, _shift_stripe),),
+        elastic=True,
+        seed=60857,
+    ),
+    Bug(
+        "copies-count-after-the-ring",
+        "a leader takes the copies of a ring that is over to be owned as well",
+        ("I8", "core"),
+        (swap(SpreadSequence.end_ring, _end_ring_keeps_copies),),
+        elastic=True,
+        seed=60002,
     ),
 )

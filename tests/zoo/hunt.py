@@ -6,12 +6,14 @@ Knows nothing of what the bugs are; a bug counts as caught only if an invariant 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator.campaign.job_plans import with_batch_jobs
 from simulator.campaign.long_prompts import elastic_part
 from simulator.campaign.plans import TrialPlan
 from simulator.campaign.runner import plan_of, restless_part
 from simulator.campaign.trial import CampaignTrial
 from simulator.campaign.violation import Violation
 from tests.zoo import (
+    bugs_batches,
     bugs_control,
     bugs_dispatcher,
     bugs_engines,
@@ -32,6 +34,7 @@ BUGS = (
     *bugs_fences.BUGS,
     *bugs_groups.BUGS,
     *bugs_starvation.BUGS,
+    *bugs_batches.BUGS,
 )
 MOST_SEEDS = 400
 
@@ -99,4 +102,6 @@ def _plan(bug: Bug, seed: int) -> TrialPlan:
     plan = plan_of(seed)
     if bug.elastic:
         return elastic_part(plan)
+    if bug.batch_jobs:
+        return with_batch_jobs(plan)
     return restless_part(plan) if bug.restless else plan

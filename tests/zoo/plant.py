@@ -33,7 +33,7 @@ class Bug:
     """A mistake that a programmer could make. `invariants`: those that it breaks; any of them may notice it.
 
     `seed` is one that catches it soon: where the hunt begins. `restless`: it is hunted while rows leave their steps;
-    `elastic`: where prompts are longer than any instance's slots.
+    `elastic`: where prompts are longer than any instance's slots; `batch_jobs`: where dispatchers work on batch jobs.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Bug:
     seed: int = 0
     restless: bool = False
     elastic: bool = False
+    batch_jobs: bool = False
 
 
 def swap(

@@ -1,10 +1,11 @@
 """The list of the invariants' watchers: each checks what an event touched, and everything at intervals.
 
 They read the cores' public state (reports, tables, integrity checks) and the messages, and keep their own account.
-Numbers are those of docs/campaigns.md. Clients check the tokens of I1; I10 needs batch jobs, which do not exist yet.
+Numbers are those of docs/campaigns.md. Clients check the tokens of I1.
 """
 
 from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher
+from simulator.campaign.invariants.batches import BatchResultsWatcher
 from simulator.campaign.invariants.ends import EndWatcher
 from simulator.campaign.invariants.groups import GroupStepWatcher, SpreadWatcher
 from simulator.campaign.invariants.members import ConversationWatcher, GuestWatcher
@@ -32,5 +33,6 @@ WATCHERS: tuple[type[InvariantWatcher], ...] = (
     QuotaWatcher,
     ProgressWatcher,
     StarvationWatcher,
+    BatchResultsWatcher,
     EndWatcher,
 )

@@ -7,6 +7,7 @@ from dunlin.messages.engine import Step
 from dunlin.messages.group import group_of
 from dunlin.messages.types import GroupKind
 from services.instance.core import InstanceCore
+from services.instance.group.leading.blocks import cut_off
 from services.instance.group.leading.led_group import LedGroup
 from services.instance.group.leading.spread import SpreadSequence
 from simulator.campaign.clients import CampaignClients
@@ -98,17 +99,15 @@ class SpreadWatcher(InvariantWatcher):
         """The members that lack valid tokens which the leader takes to lie there."""
         if led is None or not spread.is_live:
             return
-        for block in spread.blocks:
-            stop = min(block.stop, spread.sequence.valid)
-            if block.start >= stop:
-                continue  # it may be of a member that has left, until the steps that name it are answered
+        # A block that is not valid may be of a member that has left, until the steps that name it are answered.
+        for block in [*cut_off(spread.blocks, spread.sequence.valid), *spread.after_hole]:
             address = led.roster.address(block.member)
             member = self.cluster.core(address)
             if member is None or self.cluster.world.is_paused(address):
                 continue
             guests = member.group_member.steps.guests
             guest = guests.get(spread.number)
-            if guest is None or not guests.has(guest, block.start, stop):
+            if guest is None or not guests.has(guest, block.start, block.stop):
                 yield spread.number, block.member, address
 
     def _is_excused(self, number: int, member: int, address: Address) -> None:

@@ -192,7 +192,11 @@ class GuestWatcher(InvariantWatcher):
             raise self.fail(f"{core.address} has {count} guests of {gone}, whose stream has ended")
 
     def _is_mapped(self, core: InstanceCore, spread: SpreadSequence) -> None:
-        """Its leader's map has each token up to `issued` once, and what is valid at members that have it as a guest."""
+        """Its leader's map has each token up to `issued` once, and what is computed at members that have it as a
+        guest.
+        """
+        if any(each.member not in spread.guests for each in spread.after_hole if spread.is_live):
+            raise self.fail(f"{core.address}: {spread.after_hole} of {spread.sequence.name}, and no guest there is")
         at = 0
         for block in spread.blocks:
             if block.start != at or block.stop <= block.start:

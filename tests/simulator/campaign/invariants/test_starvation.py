@@ -13,7 +13,7 @@ from dunlin.messages.group import OpenGuest
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass, SamplingParams, i32
 from services.instance.group.leading.numbers import GroupNumbers
-from services.instance.group.leading.spread import SpreadTable
+from services.instance.group.leading.spread_table import SpreadTable
 from simulator.campaign.invariants.starvation import StarvationWatcher
 from simulator.campaign.violation import Violation
 from tests.services.dispatcher.factories import submit
