@@ -7,6 +7,8 @@ from pathlib import Path
 
 # Before anything loads torch, and inherited by the processes that tests start: many small processes share few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Triton asks once, when it is loaded: kernels for GPUs are interpreted on CPU tensors, on machines with a GPU too.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 from hypothesis import settings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cli.commands.operate import config as config_command
-from cli.commands.simulate.sim import _cases
+from cli.commands.simulate.cases import make_cases
 from cli.main import main, make_parser
 from dunlin.config.fields import Setting, settings_of
 from dunlin.config.resolve import Settings
@@ -28,6 +28,7 @@ SERVICE = {"manager": "global_manager", "cluster": "dispatcher"}
 TEXTS = {
     "cluster.model": "/models/other",
     "cluster.lora": ("terse=/adapters/terse", "kind=/adapters/kind"),
+    "instance.engine.device": "interpret",
     "dispatcher.http.origins": ("https://a.example", "*"),
 }
 """Where not any text will do."""
@@ -91,7 +92,7 @@ def test_it_is_set_live(one: Setting, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def simulated(arguments: list[str]) -> ClusterSpec:
     parsed: argparse.Namespace = make_parser().parse_args(["sim", "--workload", "poisson:rate=1", *arguments])
-    (case,) = _cases(parsed)
+    (case,) = make_cases(parsed, {})
     return cluster_of(case)
 
 

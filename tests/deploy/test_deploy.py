@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands.operate.serve import ROLES
-from cli.commands.simulate.sim import _cases
+from cli.commands.simulate.cases import make_cases
 from cli.main import make_parser
 from dunlin.config.resolve import resolve
 from dunlin.config.sources import from_all, from_file
@@ -114,7 +114,7 @@ def test_every_unit_starts_with_the_settings_of_the_three_nodes(root: Path) -> N
 
 def test_the_settings_of_the_three_nodes_can_be_simulated(root: Path) -> None:
     words = ["sim", "--workload", "poisson:rate=1,duration=1", "--instances", "4", "--nodes", "2"]
-    (case,) = _cases(make_parser().parse_args([*words, "--config", str(root / SETTINGS)]))
+    (case,) = make_cases(make_parser().parse_args([*words, "--config", str(root / SETTINGS)]), {})
     spec = cluster_of(case)
     assert spec.kvstore_config("b").tier.capacity_bytes == 256 << 20
     assert spec.kvstore_config("b").exchange.replicate
