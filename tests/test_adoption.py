@@ -7,7 +7,7 @@ import pytest
 from dunlin.messages.dispatch import Adopted, AdoptedElsewhere, Place, Refused
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import FinishReason
-from services.dispatcher.requests.journal import RequestState
+from services.dispatcher.requests.request import RequestState
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 

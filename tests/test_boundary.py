@@ -13,7 +13,7 @@ from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.pool import RegionRefused, RegionReserved
 from dunlin.messages.types import FinishReason, HostRegion
 from dunlin.telemetry.explain import DecisionRecord, explain
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 

@@ -19,7 +19,7 @@ from dunlin.messages.dispatch import Place
 from dunlin.messages.types import i32
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.residency import Extent
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 TENANTS = ("one", "two")
 STEMS = [[stem] * length for stem in (1, 2) for length in (16, 33, 48, 90)]

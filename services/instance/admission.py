@@ -16,7 +16,8 @@ from services.instance.refusals import refuse
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.sequence.table import Sequence, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.table import SequenceTable
 
 
 class AttemptAdmission:

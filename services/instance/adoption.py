@@ -13,7 +13,9 @@ from dunlin.messages.dispatch import Adopt, Adopted, AdoptedElsewhere, NotHeld, 
 from dunlin.messages.types import I32, Figure, FinishReason, Why, i32
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.finished_answers import FinishedAnswers
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 
 class SequenceAdoption:

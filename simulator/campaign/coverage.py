@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from dunlin.effects import Address
-from services.dispatcher.requests.journal import RequestState
-from services.instance.sequence.table import TRANSITIONS
+from services.dispatcher.requests.request import RequestState
+from services.instance.sequence.states import TRANSITIONS
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 

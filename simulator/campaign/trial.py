@@ -15,7 +15,7 @@ from dunlin.messages.door import Quota
 from services.instance.core import InstanceCore
 from services.instance.group.guests import Guest
 from services.instance.group.member_step import named_guests
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 from simulator.campaign.batch_jobs import CampaignJobs
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.cluster_shape import cluster_of

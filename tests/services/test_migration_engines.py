@@ -12,7 +12,8 @@ from dunlin.messages.engine import Interrupted
 from dunlin.messages.plan import EvacuateDone
 from dunlin.messages.types import FinishReason, Verdict
 from services.instance.core import InstanceCore
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from tests.engine.build import make_checkpoint
 from tests.services.engine_cluster import EngineCluster, EngineMemory, RealEngine
 from tests.services.moving import evacuate, other, until_sent

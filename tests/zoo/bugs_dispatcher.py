@@ -15,7 +15,8 @@ from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion
 from services.dispatcher.lifecycle.joining import RequestJoins, remaining_delta
 from services.dispatcher.placement.fleet_state import FleetState
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request
 from services.dispatcher.requests.token_rows import TokenRow
 from tests.zoo.plant import Bug, skip, swap
 

@@ -26,7 +26,8 @@ from services.instance.migration.migrate_in import MigrateIn
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.crash_suspects import is_poison
-from services.instance.sequence.table import KeptHostRegion, Sequence, SequenceState
+from services.instance.sequence.sequence import KeptHostRegion, Sequence
+from services.instance.sequence.states import SequenceState
 from tests.zoo.plant import Bug, skip, swap
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 
 from dunlin.messages.types import RequestClass
 from dunlin.policies.starvation import StarvationBound, choose_rising
-from services.dispatcher.requests.journal import Request
-from services.instance.sequence.table import Sequence as InstanceSequence
-from services.instance.sequence.table import Turn, _waiting_turn
+from services.dispatcher.requests.request import Request
+from services.instance.sequence.sequence import Sequence as InstanceSequence
+from services.instance.sequence.sequence import Turn
+from services.instance.sequence.table import _waiting_turn
 from tests.zoo.plant import Bug, skip, swap
 
 _DISPATCHED_AS: Callable[[Request], RequestClass] = vars(Request)["dispatched_as"].fget

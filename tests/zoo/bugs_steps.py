@@ -12,7 +12,7 @@ from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import LedgerRow
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 from tests.zoo.plant import Bug, skip, swap
 
 ANY = ("I6", "I7", "I8", "I12", "I1", "core")

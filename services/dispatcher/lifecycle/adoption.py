@@ -18,7 +18,8 @@ from services.dispatcher.lifecycle.completion import RequestCompletion, RequestT
 from services.dispatcher.lifecycle.joining import idempotency_conflict
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.requests.fences import AttemptFences
-from services.dispatcher.requests.journal import Journal, Request, RequestState
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request, RequestState
 from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout
 
 READOPT_AFTER_S = 1.0

@@ -27,7 +27,8 @@ from services.dispatcher.lifecycle.migrations import Migrations
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
 from services.dispatcher.requests.fences import AttemptFences
-from services.dispatcher.requests.journal import Journal, Request, RequestState
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request, RequestState
 from services.dispatcher.requests.timers import RefusalPauseOver
 from services.dispatcher.requests.token_rows import TokenRow, is_consistent, token_row
 

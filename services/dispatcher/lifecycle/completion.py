@@ -13,8 +13,9 @@ from services.dispatcher.admission.controller import AdmissionController
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.requests.fences import AttemptFences
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.replay_cache import ReplayCache
+from services.dispatcher.requests.request import Request
 
 
 @dataclass(slots=True)

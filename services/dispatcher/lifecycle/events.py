@@ -10,7 +10,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.door import RefusedAtDoor
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken, RisenInQueue
 from dunlin.messages.types import Figure, FinishReason, RejectedOption, Why
-from services.dispatcher.requests.journal import Request
+from services.dispatcher.requests.request import Request
 
 REFUSAL_BURST = 10
 REFUSAL_INTERVAL_S = 0.1

@@ -8,8 +8,9 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import FinishReason
 from services.dispatcher.lifecycle.completion import RequestCompletion
-from services.dispatcher.requests.journal import Journal, Request, RequestState
+from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.replay_cache import CachedAnswer, ReplayCache
+from services.dispatcher.requests.request import Request, RequestState
 
 MAX_READERS = 16
 AHEAD_RETRY_S = 0.5

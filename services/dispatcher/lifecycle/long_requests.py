@@ -14,7 +14,8 @@ from services.dispatcher.lifecycle.completion import RequestCompletion, RequestT
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.group_capacity import GroupCapacity
 from services.dispatcher.placement.placer import RequestPlacer
-from services.dispatcher.requests.journal import Journal, Request, RequestState
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request, RequestState
 from services.dispatcher.requests.timers import LeaderlessDue, LongAskDue
 
 

@@ -12,7 +12,8 @@ from services.dispatcher.lifecycle.completion import RequestTotals
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.placer import RequestPlacer
 from services.dispatcher.requests.fences import AttemptFences
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request
 
 
 class Migrations:

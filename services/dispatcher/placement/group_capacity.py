@@ -10,7 +10,7 @@ from dunlin.messages.types import GroupKind, GroupRole
 from dunlin.policies.long_requests import KnownGroup
 from services.dispatcher.config import PlacementConfig
 from services.dispatcher.placement.fleet_state import FleetState
-from services.dispatcher.requests.journal import Request
+from services.dispatcher.requests.request import Request
 
 
 class GroupCapacity:

@@ -4,7 +4,7 @@ from dunlin.effects import Address
 from dunlin.policies.by_length import long_instances
 from services.dispatcher.config import PlacementConfig
 from services.dispatcher.placement.fleet_state import FleetState
-from services.dispatcher.requests.journal import Request
+from services.dispatcher.requests.request import Request
 
 
 class InstancePools:

@@ -13,7 +13,8 @@ from services.dispatcher.config import PlacementConfig
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.placement.instance_pools import InstancePools
 from services.dispatcher.placement.prefix_affinity import PrefixAffinity
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request
 
 LOOK_AHEAD = 64
 """Waiting requests that one round looks at: one that only a busy large instance could hold blocks none behind it."""

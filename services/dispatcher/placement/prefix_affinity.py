@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
 from services.dispatcher.placement.ranking import NO_PREFIX_HITS, PrefixHits
-from services.dispatcher.requests.journal import Request
+from services.dispatcher.requests.request import Request
 
 _DEPTHS_MOST = 40
 

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, heapreplace
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from services.dispatcher.requests.request import Request
 from services.dispatcher.requests.tenant_shares import TenantShares
-
-if TYPE_CHECKING:
-    from services.dispatcher.requests.journal import Request
 
 _NUMBER = attrgetter("number")
 
@@ -21,13 +19,13 @@ class QueueOrder(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> "Iterator[Request]": ...
+    def __iter__(self) -> Iterator[Request]: ...
 
-    def add(self, request: "Request") -> None:
+    def add(self, request: Request) -> None:
         """Queue a new request: the youngest."""
         ...
 
-    def discard(self, request: "Request") -> bool:
+    def discard(self, request: Request) -> bool:
         """Take a request out; False if it is not there."""
         ...
 
@@ -41,14 +39,14 @@ class ArrivalOrder:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> "Iterator[Request]":
+    def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
 
-    def add(self, request: "Request") -> None:
+    def add(self, request: Request) -> None:
         """See `QueueOrder`."""
         self._requests[request.number] = request
 
-    def discard(self, request: "Request") -> bool:
+    def discard(self, request: Request) -> bool:
         """See `QueueOrder`."""
         return self._requests.pop(request.number, None) is not None
 
@@ -63,18 +61,18 @@ class ShortFirstOrder:
     def __len__(self) -> int:
         return len(self._short) + len(self._long)
 
-    def __iter__(self) -> "Iterator[Request]":
+    def __iter__(self) -> Iterator[Request]:
         return chain(self._short, self._long)
 
-    def add(self, request: "Request") -> None:
+    def add(self, request: Request) -> None:
         """See `QueueOrder`."""
         self._of(request).add(request)
 
-    def discard(self, request: "Request") -> bool:
+    def discard(self, request: Request) -> bool:
         """See `QueueOrder`."""
         return self._of(request).discard(request)
 
-    def _of(self, request: "Request") -> ArrivalOrder:
+    def _of(self, request: Request) -> ArrivalOrder:
         return self._long if request.prompt_tokens > self._long_tokens else self._short
 
 
@@ -94,7 +92,7 @@ class TenantOrder:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> "Iterator[Request]":
+    def __iter__(self) -> Iterator[Request]:
         """The order if all are dispatched one after the other, each with the tokens expected of it."""
         if len(self._by_tenant) == 1:
             yield from next(iter(self._by_tenant.values()))
@@ -115,7 +113,7 @@ class TenantOrder:
             yield request
             heapreplace(begun, (tag + self._tokens(request) / shares.weight(tenant), order, tenant, requests))
 
-    def add(self, request: "Request") -> None:
+    def add(self, request: Request) -> None:
         """See `QueueOrder`."""
         tenant = request.submit.tenant
         if tenant not in self._by_tenant:
@@ -124,7 +122,7 @@ class TenantOrder:
         self._by_tenant[tenant].add(request)
         self._count += 1
 
-    def discard(self, request: "Request") -> bool:
+    def discard(self, request: Request) -> bool:
         """See `QueueOrder`."""
         tenant = request.submit.tenant
         requests = self._by_tenant.get(tenant)
@@ -145,7 +143,7 @@ class TenantOrder:
         own = self._by_tenant.get(tenant, ())
         return len(own), len(self._by_tenant) + (not own)
 
-    def _tokens(self, request: "Request") -> int:
+    def _tokens(self, request: Request) -> int:
         submit = request.submit
         return self._shares.expected_tokens(submit.tenant, len(submit.tokens), submit.max_tokens)
 
@@ -162,23 +160,23 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._requeued) + len(self._fresh)
 
-    def __iter__(self) -> "Iterator[Request]":
+    def __iter__(self) -> Iterator[Request]:
         return chain(self._requeued, self._fresh)
 
     @property
-    def requeued(self) -> "list[Request]":
+    def requeued(self) -> list[Request]:
         """Those that were dispatched before or rose, oldest first."""
         return self._requeued
 
-    def add(self, request: "Request") -> None:
+    def add(self, request: Request) -> None:
         """Queue a new request: the youngest."""
         self._fresh.add(request)
 
-    def requeue(self, request: "Request") -> None:
+    def requeue(self, request: Request) -> None:
         """Queue a request that was dispatched before, or rose."""
         insort(self._requeued, request, key=_NUMBER)
 
-    def remove(self, request: "Request") -> None:
+    def remove(self, request: Request) -> None:
         """Take a queued request out. Raises ValueError: it is not queued."""
         if not self._fresh.discard(request):
             self._requeued.remove(request)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dunlin.cores.answer_cache import AnswerCache
 from dunlin.messages.types import FinishReason
-from services.dispatcher.requests.journal import Request
+from services.dispatcher.requests.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ rule; the queue is looked through at intervals, so that a message costs nothing.
 from dunlin.messages.types import RequestClass, Why
 from dunlin.policies.starvation import StarvationBound, choose_rising, why_it_rises
 from services.dispatcher.config import DispatcherStarvationConfig
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request
 
 
 class RequestRise:

@@ -21,7 +21,9 @@ from services.instance.config import CheckpointConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 IDLE_RETRY_S = 0.02
 """Time between two searches after one that found nothing worth a copy, seconds."""

@@ -6,7 +6,8 @@ Knows neither why those ended nor where they ran. Without an answer in time it s
 from dunlin.effects import Effect
 from dunlin.messages.types import Figure, KeptRegion, Why
 from services.instance.kv.host_cache import HostCacheClient
-from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import WANTS_TOKENS, SequenceState
 
 
 class RegionClaims:

@@ -33,7 +33,9 @@ from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.scheduling.token_messages import steady_token_messages, token_messages
 from services.instance.sequence import crash_suspects
 from services.instance.sequence.finished_answers import FinishedAnswers
-from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import WANTS_TOKENS, SequenceState
+from services.instance.sequence.table import SequenceTable
 
 
 class EngineClient:

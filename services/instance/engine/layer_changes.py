@@ -18,7 +18,8 @@ from services.instance.engine.layer_sources import LayerSources
 from services.instance.kv.whole_regions import Layers, all_layers
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.sequence.table import SequenceState, SequenceTable
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 FOLLOWING = {
     RemapPhase.DROP_WEIGHTS: RemapPhase.RELEASE_KV,

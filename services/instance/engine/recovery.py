@@ -19,7 +19,9 @@ from services.instance.kv.whole_regions import all_layers
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence import crash_suspects
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 CRASH_SIGNALS = {3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
 """Signals of a fault in the process itself, which may have written anywhere before."""

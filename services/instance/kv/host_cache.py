@@ -35,7 +35,7 @@ from services.instance.kv.tickets import (
     TransferPurpose,
 )
 from services.instance.kv.whole_regions import all_layers, group_whole
-from services.instance.sequence.table import KeptHostRegion, Sequence
+from services.instance.sequence.sequence import KeptHostRegion, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
 from services.instance.kv.prefix_cache import ChainOf, PrefixBlock, PrefixCache
 from services.instance.kv.residency import Extent, SlotUse
 from services.instance.kv.slot_table import Owner, SlotTable, merge_adjacent
-from services.instance.sequence.table import NO_SLOT_RUN, Sequence
+from services.instance.sequence.sequence import NO_SLOT_RUN, Sequence
 
 SPARE_DIVISOR = 8
 """Whenever prefixes must be evicted, one slot in so many of the KV cache is freed."""

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TypeVar
 
 from dunlin.messages.types import Priority, Region
-from services.instance.sequence.table import KeptHostRegion, Sequence
+from services.instance.sequence.sequence import KeptHostRegion, Sequence
 
 
 class TransferPurpose(Enum):

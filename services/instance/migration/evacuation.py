@@ -15,7 +15,9 @@ from dunlin.policies.rebalance import MovableSequence, cheapest_first
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import OutgoingMigration
 from services.instance.scheduling.group_orders import GroupOrders
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 MAX_RESULTS = 64
 MOVABLE_STATES = (

@@ -16,7 +16,9 @@ from dunlin.policies.handoff import HandoffCandidate, HandoffPolicy, stay_local
 from services.instance.migration.migrate_out import NOT_COPIED, MigrateOut
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
 from services.instance.scheduling.group_orders import GroupOrders
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 MAX_FAILURES = 4
 """So many migrations of one sequence may fail after the target reserved room; then the sequence stays."""

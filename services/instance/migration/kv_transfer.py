@@ -12,7 +12,7 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.tickets import TransferPurpose
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
 from services.instance.migration.peer_copies import PeerCopies
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 
 class KvExport:

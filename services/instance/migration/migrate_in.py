@@ -20,7 +20,7 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.residency import SlotUse
 from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.sequence.table import request_name
+from services.instance.sequence.sequence import request_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ from services.instance.migration.outgoing import (
 )
 from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 SWITCHABLE_STATES = (SequenceState.RUNNING, SequenceState.PARKED, SequenceState.WAITING)
 """The states from which the row of a sequence can stop for good."""

@@ -8,7 +8,7 @@ from dunlin.effects import Address
 from dunlin.messages.engine import EngineReady
 from dunlin.messages.group import PeerRoom
 from dunlin.messages.types import Why
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 
 class MigrationStage(Enum):

@@ -17,7 +17,7 @@ from services.instance.kv.whole_regions import all_layers
 from services.instance.migration.outgoing import LayerPush, OutgoingMigration
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 
 MAX_COPY_TOKENS = 4096
 """Tokens of one copy: the receiver hears of each, so that a long text shows progress."""

@@ -25,7 +25,9 @@ from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 
 class MigrationRouter:

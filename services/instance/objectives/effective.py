@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from services.instance.config import ObjectivesConfig
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 
 class EffectiveObjectives:

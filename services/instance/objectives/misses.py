@@ -13,7 +13,8 @@ from dunlin.messages.types import i64
 from services.instance.config import ObjectivesConfig
 from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.objectives.miss_cause import cause_of, reason_of
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from services.instance.sequence.wait_clock import LastTokens, StepTiming, WaitClock
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dunlin.messages.types import I32, I64, i32, i64
-from services.instance.scheduling.step_rows import DecodeBatch, StepRows
-from services.instance.sequence.table import Sequence
+from services.instance.scheduling.step_rows import SteadyDecodeBatch, StepRows
+from services.instance.sequence.sequence import Sequence
 
 
 @dataclass(slots=True)
@@ -114,9 +114,9 @@ def _run_end(sequence: Sequence) -> int:
     return min(sequence.slot_run[1], sequence.max_length - 1)
 
 
-def _decode_batch(running: list[Sequence]) -> DecodeBatch:
+def _decode_batch(running: list[Sequence]) -> SteadyDecodeBatch:
     first = running[0].dispatcher
     is_one = all(sequence.dispatcher == first for sequence in running)
     requests = i64([sequence.place.request for sequence in running])
     attempts = i32([sequence.place.attempt for sequence in running])
-    return DecodeBatch(running, first if is_one else None, requests, attempts)
+    return SteadyDecodeBatch(running, first if is_one else None, requests, attempts)

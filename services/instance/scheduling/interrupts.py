@@ -17,7 +17,9 @@ from dunlin.policies.interrupt import (
 from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import LedgerRow
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 
 class RowInterrupts:

@@ -18,7 +18,9 @@ from services.instance.kv.slot_table import Owner, SlotTable
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.crash_suspects import poison_reason
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 _IN_USE = (SequenceState.SPILLING, SequenceState.RESTORING, SequenceState.SPREAD)
 """States in which others than steps of this engine use slots of the sequence."""

@@ -3,7 +3,7 @@
 from dunlin.effects import Effect, Send
 from dunlin.messages.dispatch import PromptScored
 from services.instance.scheduling.step_outcome import StepOutcome
-from services.instance.sequence.table import WANTS_TOKENS
+from services.instance.sequence.states import WANTS_TOKENS
 
 
 def score_messages(answer: StepOutcome) -> list[Effect]:

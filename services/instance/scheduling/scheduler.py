@@ -18,7 +18,9 @@ from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import MAX_OUTSTANDING_STEPS, StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence import crash_suspects
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 _FREEING = (SequenceState.DRAINING, SequenceState.ASKING, SequenceState.SPILLING, SequenceState.ENDING)
 _GIVING_UP = (*_FREEING, SequenceState.LEAVING)

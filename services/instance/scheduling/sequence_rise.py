@@ -11,7 +11,9 @@ from dunlin.effects import Effect, Send
 from dunlin.messages.dispatch import Risen
 from dunlin.policies.starvation import Progress, StarvationBound, choose_rising, why_it_rises
 from services.instance.config import InstanceStarvationConfig
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 _GOING = (SequenceState.ENDING, SequenceState.LEAVING)
 """The states of sequences that are not scheduled here any more."""

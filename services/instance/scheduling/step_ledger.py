@@ -16,7 +16,9 @@ from dunlin.messages.types import Verdict, Why, i64
 from services.instance.scheduling.step_forecast import StepForecast
 from services.instance.scheduling.step_outcome import StepOutcome, StepTotals, is_steady, settle, settle_steady
 from services.instance.scheduling.step_rows import LedgerRow, StepRows, of_rows
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 MAX_OUTSTANDING_STEPS = 2
 """So that the engine finds the next step queued when it answers one."""

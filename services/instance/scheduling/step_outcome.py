@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import I64, FinishReason, i64
-from services.instance.scheduling.step_rows import DecodeBatch, StepRows
-from services.instance.sequence.table import Sequence
+from services.instance.scheduling.step_rows import SteadyDecodeBatch, StepRows
+from services.instance.sequence.sequence import Sequence
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class StepOutcome:
     dropped: dict[Sequence, None]
     failed: dict[Sequence, None] = field(default_factory=dict)
     left: list[Sequence] = field(default_factory=list)
-    decode_batch: DecodeBatch | None = None
+    decode_batch: SteadyDecodeBatch | None = None
     positions: I64 = field(default_factory=i64)
 
     def is_plain_decode(self, running: list[Sequence]) -> bool:

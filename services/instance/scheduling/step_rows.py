@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address
 from dunlin.messages.types import I8, I32, I64, i8, i64
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 
 @dataclass(slots=True)
-class DecodeBatch:
+class SteadyDecodeBatch:
     """A batch in which every running sequence has a decode row, and the common columns of its token messages.
 
     `dispatcher` is None if the sequences have several.
@@ -52,7 +52,7 @@ class StepRows:
     starts: I64
     stops: I64
     samples: I8
-    decode_batch: DecodeBatch | None = None
+    decode_batch: SteadyDecodeBatch | None = None
 
     def rows(self, step: int) -> list[LedgerRow]:
         """The rows as objects; `step` is the number of their step."""

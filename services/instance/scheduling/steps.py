@@ -13,7 +13,7 @@ from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import StepRows
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 _DECODE = {
     (request_class, may_preempt, is_risen): BatchCandidate(1, True, request_class, may_preempt, is_risen)

@@ -7,7 +7,8 @@ from dunlin.messages.dispatch import Tokens
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import I32, I64, f32, i8, i32, i64
 from services.instance.scheduling.step_outcome import StepOutcome
-from services.instance.sequence.table import WANTS_TOKENS, Sequence
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import WANTS_TOKENS
 
 
 def steady_token_messages(answer: StepOutcome) -> list[Effect]:

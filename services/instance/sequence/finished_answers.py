@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dunlin.cores.answer_cache import AnswerCache
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import I32, FinishReason, i32
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

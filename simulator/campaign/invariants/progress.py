@@ -5,7 +5,8 @@ from typing import Any
 from dunlin.effects import Address, Gone
 from dunlin.messages.door import Abort, Submit
 from dunlin.messages.types import FinishReason, RequestClass
-from services.dispatcher.requests.journal import Journal, RequestState
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import RequestState
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher

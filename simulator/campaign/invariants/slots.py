@@ -18,7 +18,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import TransferKind
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher

@@ -16,9 +16,10 @@ from dunlin.messages.group import OpenGuest, group_of
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass
 from services.dispatcher.core import DispatcherCore
-from services.dispatcher.requests.journal import Request, RequestState
+from services.dispatcher.requests.request import Request, RequestState
 from services.instance.core import InstanceCore
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher

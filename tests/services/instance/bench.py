@@ -41,7 +41,7 @@ from dunlin.messages.types import (
 )
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
-from services.instance.sequence.table import request_name
+from services.instance.sequence.sequence import request_name
 from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor

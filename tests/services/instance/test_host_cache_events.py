@@ -19,7 +19,8 @@ from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, Tran
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient, HostCacheTimeout
 from services.instance.kv.tickets import TransferPurpose
-from services.instance.sequence.table import Sequence, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.table import SequenceTable
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, D, make_place
 

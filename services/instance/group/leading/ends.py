@@ -14,7 +14,7 @@ from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.group.leading.stepping import SpreadSteps
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 
 MAX_LOSSES = 2
 """Members with tokens of a sequence that may be lost without a token in between, before it goes back."""

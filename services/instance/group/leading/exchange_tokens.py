@@ -9,7 +9,7 @@ from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.scheduling.token_messages import token_messages
 from services.instance.sequence.finished_answers import FinishedAnswers
-from services.instance.sequence.table import Sequence
+from services.instance.sequence.sequence import Sequence
 
 
 class ExchangeTokens:

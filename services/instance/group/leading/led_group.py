@@ -29,7 +29,8 @@ from services.instance.group.leading.stepping import RowRetry, SpreadSteps
 from services.instance.group.leading.suspects import SpreadSuspects
 from services.instance.group.leading.wishes import MemberWishes, ReturnDue
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.sequence.table import Sequence, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.table import SequenceTable
 
 Said = MemberReady | MembersMet | GuestSlots | GuestRefused | GuestClosed | GroupStepDone | GuestsLost
 Timer = MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | LateLook

@@ -27,7 +27,8 @@ from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.leading.spread_table import SpreadTable
-from services.instance.sequence.table import SequenceState, SequenceTable
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 
 MAX_DELAYS = 8
 """The time between two requests for slots grows up to so many times the first."""

@@ -1,6 +1,6 @@
 """A sequence that lies at several members of a group: which member has which of its tokens, and what slots for more.
 
-Knows no message. The state of the sequence itself is `sequence/table.py`'s.
+Knows no message. The state of the sequence itself is `sequence/states.py`'s.
 """
 
 from collections import deque
@@ -12,8 +12,8 @@ from dunlin.messages.types import RejectedOption
 from dunlin.policies.elastic import Block, MemberRoom
 from dunlin.policies.elastic_rings import RingChunk, RingPlan, merged
 from services.instance.group.leading.blocks import cut_before, cut_off, tokens_of
-from services.instance.sequence.table import Sequence as InstanceSequence
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.sequence import Sequence as InstanceSequence
+from services.instance.sequence.states import SequenceState
 
 
 @dataclass(slots=True)

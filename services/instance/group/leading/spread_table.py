@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from services.instance.group.leading.numbers import GroupNumbers
 from services.instance.group.leading.spread import SpreadSequence
-from services.instance.sequence.table import Sequence as InstanceSequence
+from services.instance.sequence.sequence import Sequence as InstanceSequence
 
 
 class SpreadTable:

@@ -10,7 +10,7 @@ from dunlin.messages.dispatch import Accepted, Adopt, AdoptedElsewhere, Cancel, 
 from dunlin.messages.door import CancelById, CancelResult, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
 from dunlin.messages.types import FinishReason, i32
-from services.dispatcher.requests.journal import RequestState
+from services.dispatcher.requests.request import RequestState
 from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout, DeadlineDue
 from tests.services.dispatcher import factories
 from tests.services.dispatcher.adoption_factories import KEY, Bench, adopted, named, resumed

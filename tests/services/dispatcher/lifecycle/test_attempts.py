@@ -24,7 +24,7 @@ from dunlin.messages.door import (
 )
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.types import FinishReason, RejectedOption, Why, f32, i32
-from services.dispatcher.requests.journal import RequestState
+from services.dispatcher.requests.request import RequestState
 from services.dispatcher.requests.timers import RefusalPauseOver
 from tests.services.dispatcher.factories import (
     MONITOR,

@@ -7,7 +7,8 @@ from dunlin.messages.dispatch import Accepted, Place, Reused
 from dunlin.messages.door import Delta
 from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.placement.prefix_affinity import MAX_LISTED_HOLDERS, PrefixAffinity, prefix_depths
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request
 from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
 
 PROMPT = [7 * token % 90 for token in range(100)]

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from dunlin.effects import Address
 from dunlin.messages.types import RequestClass
-from services.dispatcher.requests.journal import TRANSITIONS, Journal, Request, RequestState
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import TRANSITIONS, Request, RequestState
 from tests.services.dispatcher.factories import A, B, client, submit
 
 INTERACTIVE, BATCH = RequestClass

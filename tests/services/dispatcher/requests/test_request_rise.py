@@ -6,7 +6,7 @@ from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Accepted, Place, Refusal, Refused
 from dunlin.messages.lifecycle import RisenInQueue
 from dunlin.messages.types import RequestClass
-from services.dispatcher.requests.journal import Request
+from services.dispatcher.requests.request import Request
 from tests.services.dispatcher.factories import MONITOR, A, B, Bench, client, member, messages, only, rows, submit
 
 BATCH = RequestClass.BATCH

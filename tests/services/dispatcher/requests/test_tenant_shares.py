@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.messages.types import RequestClass
-from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.request import Request
 from services.dispatcher.requests.tenant_shares import FIRST_GUESS_TOKENS, MOST_IDLE_TENANTS, TenantShares
 from tests.services.dispatcher.factories import A, client, submit
 

@@ -8,7 +8,7 @@ from dunlin.messages.engine import CancelTransfer, Step, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import Priority, RequestClass, TransferKind, TransferStatus
 from services.instance.checkpoint.copy_budget import BURST_S, REGION_OVERHEAD_S
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import ENGINE, STEP_S, Bench
 
 ROOM = 1 << 18

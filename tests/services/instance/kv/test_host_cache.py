@@ -9,7 +9,8 @@ from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
 from dunlin.messages.engine import MapHost, Transfer, Unsupported
 from dunlin.messages.pool import CommitRegion, FindRegions, PendingWrites, RegionsRevoked, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import TransferKind, i64
-from services.instance.sequence.table import SequenceState, request_name
+from services.instance.sequence.sequence import request_name
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, Silent
 
 ROOM = 1 << 16

@@ -18,7 +18,7 @@ from services.instance.kv import kv_cache
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.prefix_cache import PrefixCache
 from services.instance.kv.residency import Extent, SlotUse
-from services.instance.sequence.table import KeptHostRegion, Sequence
+from services.instance.sequence.sequence import KeptHostRegion, Sequence
 
 D = Address("dispatcher", "d", 1)
 TEXT = list(range(40))

@@ -13,7 +13,8 @@ from services.instance.kv.tickets import (
     Tickets,
     TransferPurpose,
 )
-from services.instance.sequence.table import KeptHostRegion, Sequence, SequenceTable
+from services.instance.sequence.sequence import KeptHostRegion, Sequence
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import D, make_place
 
 REGION = Region(0, 4, 0, 16)

@@ -10,7 +10,9 @@ from dunlin.messages.types import GroupKind, GroupRole
 from services.instance.migration.evacuation import Evacuations
 from services.instance.migration.outgoing import OnMigrationEnd
 from services.instance.scheduling.group_orders import GroupOrders
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import MANAGER, ME, D, make_place
 
 THERE = Address("instance", "there", 9)

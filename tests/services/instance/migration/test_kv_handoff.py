@@ -18,7 +18,9 @@ from services.instance.migration.kv_handoff import (
 from services.instance.migration.migrate_out import NOT_COPIED
 from services.instance.migration.outgoing import MigrationStage, OnMigrationEnd
 from services.instance.scheduling.group_orders import GroupOrders
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import MANAGER, ME, D, make_place
 
 X, Y = (Address("instance", name, 9) for name in "xy")

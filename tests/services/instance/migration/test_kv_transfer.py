@@ -13,7 +13,8 @@ from services.instance.migration.kv_transfer import KvExport, KvTransfer
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
 from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.sequence.table import KeptHostRegion, Sequence, SequenceTable
+from services.instance.sequence.sequence import KeptHostRegion, Sequence
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import ENGINE, D, make_place
 
 TARGET = Address("instance", "x", 9)

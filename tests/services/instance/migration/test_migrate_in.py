@@ -9,7 +9,7 @@ from dunlin.messages.group import Fill, Filled, Reserve, Reserved
 from dunlin.messages.pool import FindRegions, RegionsFound, ReleaseRegion, TierReady
 from dunlin.messages.types import HostRegion, KeptRegion, Region, TransferStatus
 from services.instance.kv.residency import SlotUse
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import ENGINE, D, Direct, make_place, of, only, ready_core
 
 SOURCE = Address("instance", "source", 7)

@@ -21,7 +21,9 @@ from services.instance.migration.outgoing import (
 )
 from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, OTHER, D, make_place
 

@@ -35,7 +35,7 @@ from services.instance.kv.residency import SlotUse
 from services.instance.migration.migrate_in import MigrateInTimeout
 from services.instance.migration.outgoing import MigrateOutTimeout
 from services.instance.migration.peer_copies import MAX_COPY_TOKENS
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import ENGINE, MANAGER, D, done, make_place, of, only, ready_core
 
 PEER = Address("instance", "peer", 9)

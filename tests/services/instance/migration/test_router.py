@@ -7,7 +7,7 @@ from dunlin.messages.dispatch import Accepted, Ready
 from dunlin.messages.group import Release, Reserve, Reserved, ReserveRefused
 from dunlin.messages.plan import Drain, Evacuate, Undrain
 from dunlin.messages.types import GroupRole
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import ENGINE, MANAGER, D, Direct, done, make_order, make_place, of, only, ready_core
 
 SOURCE = Address("instance", "source", 7)

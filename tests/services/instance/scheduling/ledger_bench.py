@@ -10,7 +10,8 @@ from dunlin.effects import Address, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.engine import EngineExited
 from dunlin.messages.types import Verdict
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, MANAGER, Attempt, D, Direct, Dispatcher, make_order, make_place
 from tests.services.instance.scheduling.parking_engine import ParkingEngine

@@ -9,7 +9,7 @@ from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step, StepDone
 from dunlin.messages.types import RequestClass, Verdict, Why, f32, i8, i32, i64
 from dunlin.policies.interrupt import INTERRUPT_POLICIES, InterruptCandidate, InterruptChoice, StepSituation
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import ENGINE, D, Direct, done, figures, make_place, of, only, ready_core
 
 WHY = Why("scripted")

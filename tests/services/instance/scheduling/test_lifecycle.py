@@ -13,7 +13,7 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.engine import (
     Open,
 )
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import (
     ENGINE,
     LATENCY_S,

@@ -7,7 +7,8 @@ import pytest
 from dunlin.messages.dispatch import Accepted, Continued, Preempted
 from dunlin.messages.engine import CancelTransfer, Open
 from dunlin.messages.types import RequestClass
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import Attempt, Bench
 
 MOVE_S = 2.0

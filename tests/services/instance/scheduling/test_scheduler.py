@@ -21,7 +21,8 @@ from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
-from services.instance.sequence.table import SequenceState, SequenceTable
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, of, ready_core
 
 DISPATCHER = Address("dispatcher", "d", 1)

@@ -7,7 +7,9 @@ from dunlin.messages.engine import Step
 from dunlin.messages.types import RequestClass
 from services.instance.config import InstanceStarvationConfig
 from services.instance.scheduling.sequence_rise import SequenceRise
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import ENGINE, D, Direct, done, figures, make_place, of, only, ready_core
 
 WAITING, RUNNING, DRAINING = SequenceState.WAITING, SequenceState.RUNNING, SequenceState.DRAINING

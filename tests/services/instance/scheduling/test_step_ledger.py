@@ -20,7 +20,8 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import Verdict, Why, i8, i32, i64
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, MANAGER, D, Direct, done, make_order, make_place, of, only
 

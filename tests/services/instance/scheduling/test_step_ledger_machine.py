@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dunlin.messages.types import FinishReason, Verdict
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.scheduling.ledger_bench import LedgerBench
 
 SOME = st.integers(0, 7)

@@ -8,8 +8,8 @@ import pytest
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import FinishReason, f32, i8, i32, i64
 from services.instance.scheduling.step_outcome import StepOutcome, is_steady, settle, settle_steady
-from services.instance.scheduling.step_rows import DecodeBatch, StepRows
-from services.instance.sequence.table import Sequence
+from services.instance.scheduling.step_rows import SteadyDecodeBatch, StepRows
+from services.instance.sequence.sequence import Sequence
 from tests.services.instance.bench import D, make_place
 
 
@@ -20,7 +20,7 @@ def decode_rows(count: int = 2, **fields: Any) -> StepRows:
         each.pending = each.in_steps = each.engines_lost = 1
         each.valid, each.issued = 9, 10
     numbers = i64(each.number for each in sequences)
-    batch = DecodeBatch(sequences, D, numbers, i32([1] * count))
+    batch = SteadyDecodeBatch(sequences, D, numbers, i32([1] * count))
     values = {"starts": i64([9] * count), "stops": i64([10] * count), "decode_batch": batch, **fields}
     return StepRows(sequences, numbers, samples=i8([1] * count), **values)
 

@@ -10,7 +10,8 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import F32, I8, I32, f32, i8, i32, i64
 from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.scheduling.token_messages import token_messages
-from services.instance.sequence.table import SequenceState, SequenceTable
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from tests.services.instance.bench import (
     ENGINE,
     OTHER,

@@ -4,7 +4,8 @@ from typing import Any
 
 from dunlin.effects import Address
 from services.instance.sequence import crash_suspects
-from services.instance.sequence.table import Sequence, SequenceState
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
 from tests.services.instance.bench import make_place
 
 D = Address("dispatcher", "d", 1)

@@ -8,7 +8,8 @@ from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import FinishReason, SamplingParams, Why, i32
 from services.instance.sequence.finished_answers import FinishedAnswers
-from services.instance.sequence.table import Sequence, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.table import SequenceTable
 
 DISPATCHER = Address("dispatcher", "d", 1)
 

@@ -7,7 +7,9 @@ import pytest
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import RequestClass, i32
-from services.instance.sequence.table import TRANSITIONS, IllegalTransition, Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import TRANSITIONS, IllegalTransition, SequenceState
+from services.instance.sequence.table import SequenceTable
 
 DISPATCHER = Address("dispatcher", "d", 1)
 OTHER = Address("dispatcher", "e", 2)

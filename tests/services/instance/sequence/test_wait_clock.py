@@ -4,7 +4,9 @@ import pytest
 
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import RequestClass
-from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.states import SequenceState
+from services.instance.sequence.table import SequenceTable
 from services.instance.sequence.wait_clock import LastTokens, StepTiming, WaitClock, clock_of
 from tests.services.instance.bench import D, make_place
 

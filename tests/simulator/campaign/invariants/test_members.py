@@ -9,7 +9,7 @@ from dunlin.effects import Address, Gone, Message
 from dunlin.messages.group import GroupStep, GroupStepDone, GuestsLost, MemberReady, MembersMet, OpenGuest
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, i32, i64
-from services.instance.sequence.table import SequenceState
+from services.instance.sequence.states import SequenceState
 from simulator.campaign.invariants.members import FORGOTTEN_S, ConversationWatcher, GuestWatcher
 from simulator.campaign.violation import Violation
 from simulator.cluster.process import Delivery
