@@ -69,8 +69,8 @@ _PROMPT, _ANSWER = 96, 48
 _LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
 _MEAN = 1.2
 """A lognormal's mean over its median, for that sigma."""
-APART_S = 0.15
-"""A request that nobody came before for so long waits for no other's prompt."""
+APART = 2.0
+"""First tokens' times, of the median: a request before which none came for so long waits for no other's prompt."""
 ENOUGH_APART = 100
 """Such requests, to tell hops from; an overload has none."""
 DRAWS = 100
@@ -100,7 +100,7 @@ _OTHERS = "lengths=uniform(32..160,24..72)"
 WORKLOADS = {
     "steady": ComparedParts(
         FidelityWorkload("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 5.0),
-        FidelityWorkload("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHERS, (0.25,), 4.0),
+        FidelityWorkload("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHERS, (0.25,), 5.0),
     ),
     "bursty": ComparedParts(
         FidelityWorkload(
@@ -251,14 +251,17 @@ def _seed(name: str, count: int) -> int:
 
 def hop_of(timing: EngineTiming, references: Sequence[ReferenceRun]) -> float:
     """Seconds through a process's socket: what the steps leave of the first tokens' times, of requests before which
-    nobody came for a while. What was measured on an idle cluster, where there are too few of them.
+    none came for a while; answers may be computed beside them, as in the part. What was measured on an idle cluster,
+    where there are too few of them.
     """
     assert timing.host is not None
-    live = _apart([each.run.records for each in references])
+    runs = [each.run.records for each in references]
+    apart_s = APART * summarize(_joined(runs)).ttft_s.p50
+    live = _apart(runs, apart_s)
     if len(live) < ENOUGH_APART:
         return timing.host.hop_s
     tried_s = (timing.host.hop_s, timing.host.hop_s + 0.5e-3)
-    first_s = [_first_s(_again(references, _with_hop(timing, one_s))) for one_s in tried_s]
+    first_s = [_first_s(_again(references, _with_hop(timing, one_s)), apart_s) for one_s in tried_s]
     slope = (first_s[1] - first_s[0]) / (tried_s[1] - tried_s[0])
     return max(0.0, tried_s[0] + (summarize(live).ttft_s.p50 - first_s[0]) / slope)
 
@@ -272,16 +275,16 @@ def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
     return replace(timing, host=replace(timing.host, hop_s=hop_s))
 
 
-def _first_s(runs: Sequence[Sequence[RequestRecord]]) -> float:
-    return summarize(_apart(runs)).ttft_s.p50
+def _first_s(runs: Sequence[Sequence[RequestRecord]], apart_s: float) -> float:
+    return summarize(_apart(runs, apart_s)).ttft_s.p50
 
 
-def _apart(runs: Sequence[Sequence[RequestRecord]]) -> list[RequestRecord]:
-    """The requests of each run within `APART_S` before which no other had arrived."""
+def _apart(runs: Sequence[Sequence[RequestRecord]], apart_s: float) -> list[RequestRecord]:
+    """The requests of each run within `apart_s` before which no other had arrived."""
     found: list[RequestRecord] = []
     for records in runs:
         earlier_s = {each.at_s for each in records}  # the same run several times over has the same arrivals
-        found += [one for one in records if not any(one.at_s - APART_S < at_s < one.at_s for at_s in earlier_s)]
+        found += [one for one in records if not any(one.at_s - apart_s < at_s < one.at_s for at_s in earlier_s)]
     return found
 
 

@@ -113,15 +113,13 @@ def measure_trace(probe: EngineProbe, count: int, seed: int = 0) -> list[StepPoi
 
 
 def step_unsteadiness(step: StepTimes, served: Sequence[StepPoint]) -> tuple[float, ...]:
-    """How many times as long as predicted each piece of predicted time took, in order: see `EngineTiming`."""
-    ratios: list[float] = []
-    predicted_s = 0.0
-    for point in served:
-        expected_s = step.step_s(point.batch)
-        predicted_s += expected_s
-        missing = int(predicted_s / UNSTEADINESS_PIECE_S) - len(ratios)
-        ratios += [step_interval_s(point) / expected_s] * missing
-    return tuple(ratios)
+    """How many times as long as predicted each piece of predicted time took, in order: see `EngineTiming`. Pieces are
+    cut through steps: what a late token takes from the next one's interval is kept, however short steps are.
+    """
+    predicted_s = np.cumsum([0.0, *(step.step_s(point.batch) for point in served)])
+    taken_s = np.cumsum([0.0, *map(step_interval_s, served)])
+    ends_s = np.arange(int(predicted_s[-1] / UNSTEADINESS_PIECE_S) + 1) * UNSTEADINESS_PIECE_S
+    return tuple(map(float, np.diff(np.interp(ends_s, predicted_s, taken_s)) / UNSTEADINESS_PIECE_S))
 
 
 def step_point(trial: StepTrial, turns: Sequence[StepTiming]) -> StepPoint:

@@ -16,11 +16,19 @@ from cli.profiling.engine_probe import (
     TrialRow,
     lower_quartile,
 )
-from cli.profiling.profiler import fit_steps, fit_transfers, step_errors, step_point, transfer_errors
+from cli.profiling.profiler import (
+    fit_steps,
+    fit_transfers,
+    step_errors,
+    step_point,
+    step_unsteadiness,
+    transfer_errors,
+)
 from cli.profiling.trial_plan import TrialSizes, step_trials
-from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, PiecewiseCurve, StepModel, TransferModel
 from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
 from dunlin.messages.types import TransferKind
+from simulator.engine.timing import LinearTiming
 
 TRUE = StepModel(
     tokens=PiecewiseCurve((1.0, 16.0, 512.0), (1e-3, 2e-3, 30e-3)),
@@ -29,6 +37,23 @@ TRUE = StepModel(
     product_s=5e-8,
     decode_context_s=4e-7,
 )
+
+
+def test_a_late_step_and_the_short_one_after_it_cancel_in_the_course_of_events() -> None:
+    short = LinearTiming(fixed_s=0.75 * UNSTEADINESS_PIECE_S)
+    batch = BatchCounts(decode_rows=1, decode_context=100)
+    late = [StepPoint("service", batch, times * short.fixed_s) for _ in range(20) for times in (1.5, 0.5)]
+    assert step_unsteadiness(short, late) == pytest.approx((1.25, 1.0, 0.75) * 10)
+
+
+def test_a_step_longer_than_a_piece_is_met_for_all_that_it_takes() -> None:
+    batch = BatchCounts()
+    batch.add_prefill(256)
+    pieces = int(TRUE.step_s(batch) / UNSTEADINESS_PIECE_S)
+    assert pieces > 3
+    assert step_unsteadiness(TRUE, [StepPoint("service", batch, 3.0 * TRUE.step_s(batch))]) == pytest.approx(
+        (3.0,) * pieces
+    )
 
 
 def test_a_known_cost_is_found_again() -> None:
