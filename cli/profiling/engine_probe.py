@@ -50,6 +50,8 @@ from dunlin.messages.types import (
 )
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
+GREEDY = SamplingParams(temperature=0.0)
+SAMPLED = SamplingParams(temperature=1.0, seed=1)
 STEP_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 600.0
 _PROCESS_CLOCK = 2
@@ -86,11 +88,12 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class StepTrial:
-    """A step to be measured: its rows, and the number of repeats."""
+    """A step to be measured: its rows, the number of repeats, and whether tokens are drawn with a temperature."""
 
     regime: str
     rows: tuple[TrialRow, ...]
     repeats: int = 8
+    is_sampled: bool = False
 
     def batch(self) -> BatchCounts:
         """The counts of its middle step: the decode rows' contexts grow by one a step."""
@@ -100,6 +103,7 @@ class StepTrial:
                 batch.add_decode(row.past + 1 + _DISCARDED + self.repeats // 2)
             else:
                 batch.add_prefill(row.new, row.past)
+        batch.sampled_rows = len(self.rows) if self.is_sampled else 0
         return batch
 
 
@@ -362,7 +366,8 @@ class EngineProbe:
     def _steps(self, trial: StepTrial) -> Iterator[list[Message]]:
         """For each repeat what is to be sent: the step, and before it the sequences that it is the first to name."""
         further = trial.repeats + _DISCARDED
-        opened = [self._open(row, further) for row in trial.rows]
+        sampling = SAMPLED if trial.is_sampled else GREEDY
+        opened = [self._open(row, further, sampling=sampling) for row in trial.rows]
         closing: list[list[int]] = [[], []]
         for repeat in range(trial.repeats + _DISCARDED):
             messages: list[Message] = [message for _, message, _ in opened] if repeat == 0 else []
@@ -370,7 +375,7 @@ class EngineProbe:
             messages += [Close(sequence) for sequence in closing[repeat % 2]]
             for index, row in enumerate(trial.rows):
                 if repeat and not row.decode:
-                    opened[index] = self._open(row, further, opened[index][2])
+                    opened[index] = self._open(row, further, opened[index][2], sampling)
                     messages.append(opened[index][1])
             closing[repeat % 2] = [
                 sequence for (sequence, _, _), row in zip(opened, trial.rows, strict=True) if not row.decode
@@ -393,7 +398,9 @@ class EngineProbe:
         decoding = [sequence for (sequence, _, _), row in zip(opened, trial.rows, strict=True) if row.decode]
         yield [Close(sequence) for sequence in (*closing[0], *closing[1], *decoding)]
 
-    def _open(self, row: TrialRow, further: int, slot: int = -1) -> tuple[int, Open, int]:
+    def _open(
+        self, row: TrialRow, further: int, slot: int = -1, sampling: SamplingParams = GREEDY
+    ) -> tuple[int, Open, int]:
         """A sequence whose past lies in slots as if computed, with room for `further` tokens; where they begin (rows
         share some if room is short).
         """
@@ -405,7 +412,6 @@ class EngineProbe:
             slot = self._random.randrange(self.ready.slots - span + 1)
         tokens = i32(self._random.choices(range(self.ready.vocabulary), k=row.past + row.new))
         starts, lengths = (i64([slot]), i64([row.past])) if row.past else (i64(), i64())
-        sampling = SamplingParams(temperature=1.0, seed=self._count)
         opened = Open(self._count, tokens, len(tokens), 1 << 20, sampling, extent_start=starts, extent_length=lengths)
         return self._count, opened, slot
 

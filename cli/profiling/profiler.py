@@ -153,7 +153,7 @@ def fit_steps(points: Sequence[StepPoint]) -> StepModel:
     knots = tuple(float(knot) for knot in TOKEN_KNOTS if knot <= 2 * most)
     prices = relative_fit(_features([point.batch for point in points], knots), seconds)
     tokens, rows, rest = np.split(prices, [len(knots) - 1, len(knots) - 1 + len(ROW_KNOTS) - 1])
-    fixed, product, prefix, prefill_row, decode_row, context = map(float, rest)
+    fixed, product, prefix, prefill_row, decode_row, context, sampled_row = map(float, rest)
     return StepModel(
         tokens=_risen(knots, tokens),
         rows=_risen(tuple(map(float, ROW_KNOTS)), rows),
@@ -163,6 +163,7 @@ def fit_steps(points: Sequence[StepPoint]) -> StepModel:
         prefill_row_s=prefill_row,
         decode_row_s=decode_row,
         decode_context_s=context,
+        sampled_row_s=sampled_row,
     )
 
 
@@ -173,7 +174,7 @@ def _features(batches: Sequence[BatchCounts], knots: Sequence[float]) -> Array:
         new, prefix = batch.prefill_tokens, batch.prefix_products
         rows = batch.prefill_rows + batch.decode_rows
         pairs = prefix + 0.5 * (batch.self_products + new)
-        rest = [1.0, pairs, prefix, batch.prefill_rows, batch.decode_rows, batch.decode_context]
+        rest = [1.0, pairs, prefix, batch.prefill_rows, batch.decode_rows, batch.decode_context, batch.sampled_rows]
         columns.append([*_climbs(knots, new + batch.decode_rows), *_climbs(ROW_KNOTS, rows), *rest])
     return np.array(columns, dtype=float)
 

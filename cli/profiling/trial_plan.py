@@ -18,6 +18,7 @@ class TrialSizes:
     """(prefill rows, tokens of each)"""
     mixed_rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     mixed_chunks: tuple[int, ...] = (8, 32, 100, 200, 440)
+    sampled_rows: tuple[int, ...] = (1, 4, 16, 48)
     beats: int = 3000
     """The number of steps as they follow each other in service."""
 
@@ -53,6 +54,11 @@ def step_trials(sizes: TrialSizes, slots: int, positions: int, repeats: int = 8)
         for prefix in sizes.prefixes[index % 2 : index % 2 + 1]
         if prefix + chunk < longest and rows * (context + repeats + 8) <= slots
     ]
+    found += [
+        StepTrial("sampled", (TrialRow(contexts[-1] // 2),) * rows, repeats, is_sampled=True)
+        for rows in sizes.sampled_rows
+        if contexts and rows * (contexts[-1] // 2 + repeats + 8) <= slots
+    ]
     random.Random(0).shuffle(found)
     return found
 
@@ -70,6 +76,7 @@ QUICK_SIZES = TrialSizes(
     row_counts=((2, 16), (4, 32)),
     mixed_rows=(1, 8, 32),
     mixed_chunks=(8, 64, 200),
+    sampled_rows=(1, 8),
     beats=100,
 )
 """Fewer sizes, for a first look and for tests."""

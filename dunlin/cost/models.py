@@ -20,7 +20,8 @@ class BatchCounts:
 
     With n new tokens of a prefill row whose p tokens before are computed already: `prefill_tokens` = Σ n,
     `prefix_products` = Σ n·p, `self_products` = Σ n². A decode row is one new token; `decode_context` = Σ of the tokens
-    each attends to, its own included.
+    each attends to, its own included. `sampled_rows` draw their next token with a temperature; all others are greedy or
+    have none.
     """
 
     prefill_rows: int = 0
@@ -29,6 +30,7 @@ class BatchCounts:
     self_products: int = 0
     decode_rows: int = 0
     decode_context: int = 0
+    sampled_rows: int = 0
 
     def add_prefill(self, tokens: int, prefix: int = 0) -> None:
         """Count a row that computes `tokens` new tokens after `prefix` computed ones."""
@@ -163,6 +165,8 @@ class StepModel:
     prefill_row_s: float = 0.0
     decode_row_s: float = 0.0
     decode_context_s: float = 0.0
+    sampled_row_s: float = 0.0
+    """Added for a row whose token is drawn with a temperature."""
 
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""
@@ -175,7 +179,8 @@ class StepModel:
             prefix = batch.prefix_products
             pairs = prefix + 0.5 * (batch.self_products + new)
             seconds += self.product_s * pairs + self.prefix_s * prefix + self.prefill_row_s * batch.prefill_rows
-        return seconds + self.decode_row_s * batch.decode_rows + self.decode_context_s * batch.decode_context
+        seconds += self.decode_row_s * batch.decode_rows + self.decode_context_s * batch.decode_context
+        return seconds + self.sampled_row_s * batch.sampled_rows
 
     @property
     def bare_s(self) -> float:

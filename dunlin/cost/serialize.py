@@ -90,13 +90,15 @@ def parse_process_costs(plain: Mapping[str, Any]) -> ProcessCosts:
 
 def serialize_step(model: StepModel) -> dict[str, Any]:
     """A step model as plain values, which `parse_step` reads back."""
-    prices = {name: getattr(model, name) for name in _PRICES}
+    prices = {name: getattr(model, name) for name in (*_PRICES, "sampled_row_s")}
     return {"tokens": _curve_to_plain(model.tokens), "rows": _curve_to_plain(model.rows), **prices}
 
 
 def parse_step(plain: Mapping[str, Any]) -> StepModel:
     """A step model out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
-    prices = {name: float(plain[name]) for name in _PRICES}
+    prices = {name: float(plain[name]) for name in _PRICES} | {
+        "sampled_row_s": float(plain.get("sampled_row_s", 0.0))  # older profiles do not say
+    }
     if min(prices.values()) < 0:
         raise ValueError(f"no price of a step may be negative: {prices}")
     return StepModel(tokens=_curve_of(plain["tokens"]), rows=_curve_of(plain["rows"]), **prices)

@@ -18,12 +18,14 @@ from dunlin.cost.step_fit import LearntSteps
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import TransferKind
 
-_VERSION = 1
+_VERSION = 2
 _LEARNT = """
 create table if not exists learnt (
     model text not null, device text not null, parallelism text not null, engine text not null,
     learnt_at text not null, steps text not null, primary key (model, device, parallelism, engine));
 """
+_SINCE_1 = "alter table step_point add column sampled_rows integer not null default 0;"
+"""Stores of version 1 know of greedy rows alone."""
 _COUNTS = tuple(field.name for field in fields(BatchCounts))
 _SCHEMA = f"""
 create table profile (
@@ -102,6 +104,9 @@ class ProfileStore:
         if version == 0:
             with self._connection:
                 self._connection.executescript(_SCHEMA + f"pragma user_version = {_VERSION};")
+        elif version == 1:
+            with self._connection:
+                self._connection.executescript(_SINCE_1 + f"pragma user_version = {_VERSION};")
         elif version != _VERSION:
             raise StoreError(f"{self._path}: written by another version ({version}, not {_VERSION}): measure again")
         self._connection.execute(_LEARNT)  # stores of this version may be without
@@ -123,7 +128,8 @@ class ProfileStore:
                 (*astuple(key), measured_at, plain),
             ).lastrowid
             connection.executemany(
-                f"insert into step_point values ({', '.join('?' * (len(_COUNTS) + 4))})",
+                f"insert into step_point (profile, regime, {', '.join(_COUNTS)}, seconds, gap_s) "
+                f"values ({', '.join('?' * (len(_COUNTS) + 4))})",
                 [(row, p.regime, *astuple(p.batch), p.seconds, p.gap_s) for p in steps],
             )
             connection.executemany(

@@ -16,7 +16,7 @@ class SimulatedSequence:
 
     `length` tokens are known, and the KV cache holds the KV of the first `kv_tokens`. `state` belongs to the token
     model. `logprobs`: alternatives to report per token. `scores`: those of its prompt, where they are wanted.
-    `fails`: its logits are not finite. A stop token ends it from `least_length` tokens on.
+    `fails`: its logits are not finite. `is_sampled`: its tokens are drawn with a temperature. A stop token ends it from `least_length` tokens on.
     """
 
     number: int
@@ -30,6 +30,7 @@ class SimulatedSequence:
     state: int
     ended: bool = False
     fails: bool = False
+    is_sampled: bool = False
     least_length: int = 0
     scores: WantedScores | None = None
 
@@ -77,6 +78,7 @@ class SimulatedSequences:
         )
         self.by_number[number].least_length = message.prompt_tokens + sampling.min_tokens
         self.by_number[number].fails = self.failing_token in message.tokens
+        self.by_number[number].is_sampled = sampling.temperature > 0
         self.by_number[number].scores = wanted_scores(message)
         if self._audit is not None:
             slots = slots_of_extents(message.extent_start, message.extent_length)

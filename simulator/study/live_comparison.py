@@ -111,7 +111,10 @@ def resimulate_whole(run: RecordedRun, timing: EngineTiming, start: float = 0.0)
         **said.settings,  # type: ignore[arg-type]
     )
     arrivals = list(run.arrivals)
-    jobs = make_jobs(arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), float(asked["speed"]))
+    sampled = bool(asked.get("sampled"))  # older records do not say: they are greedy
+    jobs = make_jobs(
+        arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), float(asked["speed"]), sampled
+    )
     result = simulate(SimSpec(cluster, jobs, sample_s=_ENDS_ALONE_S))
     return Resimulation(result.records, simulated_counts(result.tracks))
 

@@ -212,7 +212,7 @@ def _submit(job: Job, number: int, end_token: int) -> Submit:
     return Submit(
         job.prompt,
         job.max_tokens if bound is None else bound,
-        SamplingParams(seed=seed),
+        SamplingParams(temperature=0.0 if job.seed is None else 1.0, seed=seed),
         i32() if bound is None else i32([end_token]),
         request_class,
     )

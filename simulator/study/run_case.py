@@ -48,7 +48,7 @@ def run_case(
     if not case.oracle:
         bound = answer_bound(arrivals)
         cluster = _with_answer_ends(cluster, answer_ends(arrivals, room))
-    jobs = iter_jobs(arrivals, room, _VOCABULARY, case.seed, bound=bound)
+    jobs = iter_jobs(arrivals, room, _VOCABULARY, case.seed, bound=bound, sampled=case.sampled)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
     spec = SimSpec(cluster, jobs, sample_s, case.limit_s, keep_decisions=bool(case.story_of), keep_starts=True)
     on_progress = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))

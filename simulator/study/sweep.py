@@ -26,7 +26,8 @@ class Case:
     the last arrival at which the run is cut off, `story_of` the request to explain ("slowest": the one that waited
     longest for its first token), `overhead` what the engine's host adds to steps (as
     `dunlin.cost.engine_overheads.parse_overhead` reads it; empty: by the preset's engine), `oracle` that the bound of
-    each answer is its length, which no scheduler can know otherwise (they all get the same bound), `links` names and
+    each answer is its length, which no scheduler can know otherwise (they all get the same bound), `sampled` that
+    tokens are drawn with a temperature (else all are greedy), `links` names and
     bytes per second of links that are not as the device's (`dunlin.cost.device.LINKS`), `has_profiles` that instances
     know the times of their steps from the first one on (else they learn them), `settings` names and values of
     those that differ from the defaults and the preset's, `engines` the instances where they are not all alike: then
@@ -48,6 +49,7 @@ class Case:
     story_of: str = ""
     overhead: str = ""
     oracle: bool = False
+    sampled: bool = False
     links: tuple[tuple[str, float], ...] = ()
     has_profiles: bool = True
     settings: tuple[tuple[str, Any], ...] = ()

@@ -31,6 +31,7 @@ def step_model(**overrides: object) -> StepModel:
         prefill_row_s=3e-6,
         decode_row_s=2e-6,
         decode_context_s=5e-8,
+        sampled_row_s=4e-6,
     )
     return replace(model, **overrides)  # type: ignore[arg-type]
 
@@ -64,6 +65,11 @@ def test_a_step_is_the_sum_of_its_terms() -> None:
     pairs = 63 * 10 + (63 * 63 + 63) / 2
     expected = 1e-4 + 0.011 + 2e-5 + 1e-9 * pairs + 2e-10 * 630 + 3e-6 + 2e-6 + 5e-8 * 1000
     assert step_model().step_s(batch) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_row_with_a_temperature_takes_longer() -> None:
+    greedy, drawn = BatchCounts(0, 0, 0, 0, 3, 900), BatchCounts(0, 0, 0, 0, 3, 900, sampled_rows=2)
+    assert step_model().step_s(drawn) - step_model().step_s(greedy) == pytest.approx(8e-6)
 
 
 def test_an_empty_step_takes_no_time() -> None:

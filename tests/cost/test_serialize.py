@@ -16,7 +16,7 @@ from dunlin.messages.types import TransferKind
 PRICE = st.floats(0, 1)
 
 
-@given(st.lists(PRICE, min_size=6, max_size=6), st.lists(PRICE, min_size=2, max_size=5))
+@given(st.lists(PRICE, min_size=7, max_size=7), st.lists(PRICE, min_size=2, max_size=5))
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
     moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9, 1e6, 1e-10)})
@@ -34,6 +34,15 @@ def test_a_negative_price_is_refused() -> None:
     plain = serialize_step(StepModel(PiecewiseCurve((1.0,), (1.0,))))
     with pytest.raises(ValueError, match="negative"):
         parse_step({**plain, "fixed_s": -1.0})
+
+
+def test_an_older_profile_knows_no_rows_with_a_temperature() -> None:
+    model = StepModel(PiecewiseCurve((1.0,), (1.0,)), decode_row_s=0.5)
+    plain = serialize_step(model)
+    del plain["sampled_row_s"]
+    assert parse_step(plain) == model
+    with pytest.raises(ValueError, match="negative"):
+        parse_step({**plain, "sampled_row_s": -1.0})
 
 
 def test_an_older_profile_says_nothing_of_interrupts_and_a_wrong_one_is_refused() -> None:

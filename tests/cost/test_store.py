@@ -28,6 +28,7 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     steps = [
         StepPoint("decode", BatchCounts(0, 0, 0, 0, 3, 99), 0.01, 0.001),
         StepPoint("prefill", BatchCounts(1, 2, 3, 4), 0.02),
+        StepPoint("sampled", BatchCounts(0, 0, 0, 0, 3, 99, 2), 0.03),
     ]
     moves = [TransferPoint(TransferKind.HOST_TO_SLAB, 4096, 0.003)]
     with ProfileStore(tmp_path / "db") as store:
@@ -51,6 +52,22 @@ def test_a_profile_of_an_older_version_still_loads(tmp_path: Path) -> None:
         connection.execute("update profile set timing = json_remove(timing, '$.quality', '$.layers', '$.host')")
     with ProfileStore(tmp_path / "db") as store:
         assert store.timing("tiny") == timing()
+
+
+def test_a_store_of_version_1_gets_the_column_of_rows_with_a_temperature(tmp_path: Path) -> None:
+    steps = [StepPoint("decode", BatchCounts(0, 0, 0, 0, 3, 99), 0.01, 0.001)]
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing(), steps)
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("alter table step_point drop column sampled_rows")
+        connection.execute("pragma user_version = 1")
+    later = [StepPoint("sampled", BatchCounts(0, 0, 0, 0, 3, 99, 2), 0.03)]
+    other = replace(KEY, device="other")
+    with ProfileStore(tmp_path / "db") as store:
+        assert store.step_points(KEY) == steps
+        store.save(other, "2026-01-02", timing(), later)
+    with ProfileStore(tmp_path / "db") as store:
+        assert (store.step_points(KEY), store.step_points(other)) == (steps, later)
 
 
 def test_a_later_profile_takes_an_earlier_ones_place(tmp_path: Path) -> None:

@@ -127,16 +127,19 @@ def typical_steps() -> "list[tuple[str, BatchCounts]]":
     """Steps of which a person has an idea."""
     from dunlin.cost.models import BatchCounts
 
-    one, many, prompt, mixed = BatchCounts(), BatchCounts(), BatchCounts(), BatchCounts()
+    one, many, drawn, prompt, mixed = (BatchCounts() for _ in range(5))
     one.add_decode(200)
     prompt.add_prefill(256)
     mixed.add_prefill(240)
     for _ in range(16):
         many.add_decode(200)
+        drawn.add_decode(200)
         mixed.add_decode(200)
+    drawn.sampled_rows = drawn.decode_rows
     return [
         ("1 row at context 200", one),
         ("16 rows at context 200", many),
+        ("the same with a temperature", drawn),
         ("a prompt of 256 tokens", prompt),
         ("16 rows and 240 prompt tokens", mixed),
     ]

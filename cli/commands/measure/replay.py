@@ -57,6 +57,9 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--seed", type=whole_number(0), default=0, metavar="N", help="seed of what is drawn at random (default: 0)"
     )
+    parser.add_argument(
+        "--sampled", action="store_true", help="draw tokens with temperature 1 and a seed (default: greedy)"
+    )
     parser.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
     parser.add_argument("--door", choices=("grpc", "http"), default="grpc", help="the way in (default: grpc)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write figures and every request as JSON")
@@ -96,7 +99,8 @@ async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endp
 
     async with dunlin.AsyncClient(endpoint, **client_keywords(arguments)) as client:
         info = await client.info()
-        jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, arguments.seed, arguments.speed)
+        sizes = info.max_positions, info.vocabulary
+        jobs = make_jobs(arrivals, *sizes, arguments.seed, arguments.speed, arguments.sampled)
         before = await client.status() if arguments.record else None
         opening = nullcontext(SdkTarget(client)) if arguments.door == "grpc" else _http(arguments, info.model)
         async with opening as door:
@@ -111,7 +115,7 @@ def _record(arguments: argparse.Namespace, run: "RecordedRun", cluster: dict[str
     from dunlin import __version__
     from dunlin.workload.loadgen.run_record import write_run
 
-    asked = {name: getattr(arguments, name) for name in ("workload", "duration", "speed", "seed", "door", "slo")}
+    asked = {name: getattr(arguments, name) for name in ("workload", "duration", "speed", "seed", "sampled", "door", "slo")}
     launched = None if arguments.endpoint else find_cluster(arguments.data_dir)
     settings = None if launched is None else _settings(Path(launched.data_dir))
     facts = {"version": __version__, "asked": asked, "launched": launched, "settings": settings, **cluster}

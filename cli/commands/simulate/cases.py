@@ -73,6 +73,7 @@ def _case(arguments: argparse.Namespace, preset: str, slos: "Slos") -> "Case":
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
         oracle=arguments.oracle,
+        sampled=arguments.sampled,
         has_profiles=arguments.has_profiles,
         links=_links_of(arguments.link),
         settings=tuple(

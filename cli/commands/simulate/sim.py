@@ -68,6 +68,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         help="send each answer's length as its max_tokens (default: the same bound for all; answers end by themselves)",
     )  # fmt: skip
     group.add_argument(
+        "--sampled", action="store_true",
+        help="draw tokens with a temperature, which takes longer by a profile of this machine (default: greedy)",
+    )  # fmt: skip
+    group.add_argument(
         "--slo", action="append", default=[], metavar="LIMITS",
         help=f"{SLO_HELP}; instances aim at it (the strictest of interactive classes), unless --set says otherwise",
     )  # fmt: skip

@@ -97,9 +97,10 @@ def iter_jobs(
     seed: int,
     speed: float = 1.0,
     bound: int | None = None,
+    sampled: bool = False,
 ) -> Iterator[Job]:
     """Jobs for `arrivals`, `speed` times as fast as they say, one at a time, all with the same `bound` of the answer as
-    far as there is room.
+    far as there is room. `sampled`: each has a seed, its number; else all are greedy.
 
     Raises ValueError for a speed that is not positive or a model too small for any request.
     """
@@ -108,22 +109,32 @@ def iter_jobs(
     if max_positions < 2 or vocabulary < 1:
         raise ValueError(f"no request fits into {max_positions} positions and {vocabulary} tokens")
     texts = PromptTexts(vocabulary, seed)
-    return (_job(arrival, max_positions, texts, speed, bound) for arrival in arrivals)
+    return (
+        _job(arrival, max_positions, texts, speed, bound, number if sampled else None)
+        for number, arrival in enumerate(arrivals)
+    )
 
 
 def make_jobs(
-    arrivals: Iterable[Arrival], max_positions: int, vocabulary: int, seed: int, speed: float = 1.0
+    arrivals: Iterable[Arrival],
+    max_positions: int,
+    vocabulary: int,
+    seed: int,
+    speed: float = 1.0,
+    sampled: bool = False,
 ) -> list[Job]:
     """All of `iter_jobs`."""
-    return list(iter_jobs(arrivals, max_positions, vocabulary, seed, speed))
+    return list(iter_jobs(arrivals, max_positions, vocabulary, seed, speed, sampled=sampled))
 
 
-def _job(arrival: Arrival, max_positions: int, texts: PromptTexts, speed: float, bound: int | None) -> Job:
+def _job(
+    arrival: Arrival, max_positions: int, texts: PromptTexts, speed: float, bound: int | None, seed: int | None
+) -> Job:
     inputs, outputs = clip_lengths(arrival.input_tokens, arrival.output_tokens, max_positions)
     clipped = (inputs, outputs) != (arrival.input_tokens, arrival.output_tokens)
     most = None if bound is None else max(outputs, min(bound, max_positions - inputs))
     prompt = make_prompt(arrival, inputs, texts)
-    return Job(arrival.at_s / speed, prompt, outputs, clipped, label=arrival.label, bound=most)
+    return Job(arrival.at_s / speed, prompt, outputs, clipped, seed, arrival.label, most)
 
 
 def make_prompt(arrival: Arrival, tokens: int, texts: PromptTexts) -> I32:

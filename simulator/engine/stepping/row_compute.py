@@ -45,7 +45,7 @@ class RowComputer:
 
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""
-        prefill_rows = new = prefix = squares = decode_rows = context = 0
+        prefill_rows = new = prefix = squares = decode_rows = context = sampled_rows = 0
         step, sequences, closing = queued.step, self._sequences.by_number, self._sequences.closing
         numbers, starts, stops = step.sequence, step.start, step.stop
         strides = step.stride if isinstance(step, Step) else ()
@@ -53,6 +53,8 @@ class RowComputer:
             sequence = sequences.get(numbers[row]) or closing[numbers[row]]
             start, stop = starts[row], stops[row]
             tokens = len(range(start, stop, strides[row])) if strides else stop - start
+            if sequence.is_sampled and step.sample[row]:
+                sampled_rows += 1
             if tokens == 1 and start >= sequence.prompt_tokens:
                 decode_rows += 1
                 context += stop
@@ -61,7 +63,7 @@ class RowComputer:
                 new += tokens
                 prefix += tokens * start
                 squares += tokens * tokens
-        return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
+        return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context, sampled_rows)
 
     def group_work(self, step: Step, queued: QueuedSimStep) -> GroupWork:
         """The counts of a step with peers, for the timing."""

@@ -13,8 +13,17 @@ def test_every_trial_fits_in_slots_and_positions() -> None:
 
 def test_every_regime_is_covered_and_spread() -> None:
     regimes = [trial.regime for trial in step_trials(TrialSizes(), 65536, 16384)]
-    assert {*regimes} == {"decode", "prefill", "mixed"} == {*regimes[:20]}
+    assert {*regimes} == {"decode", "prefill", "mixed", "sampled"}
+    assert {"decode", "prefill", "mixed"} <= {*regimes[:20]}
     assert regimes == [trial.regime for trial in step_trials(TrialSizes(), 65536, 16384)]
+
+
+def test_rows_with_a_temperature_are_tried_beside_as_many_greedy_ones() -> None:
+    trials = step_trials(TrialSizes(), 65536, 16384)
+    sampled = [trial.batch() for trial in trials if trial.is_sampled]
+    assert sorted(batch.sampled_rows for batch in sampled) == [1, 4, 16, 48]
+    assert all(batch.sampled_rows == batch.decode_rows for batch in sampled)
+    assert {batch.sampled_rows for batch in (trial.batch() for trial in trials if not trial.is_sampled)} == {0}
 
 
 def test_a_first_look_measures_less() -> None:

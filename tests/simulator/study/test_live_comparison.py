@@ -50,6 +50,17 @@ def test_a_slower_engine_shows() -> None:
     assert all(each.relative > 0.1 for each in found)
 
 
+def test_a_run_with_a_temperature_pays_for_drawing_tokens() -> None:
+    arrivals = live_run().arrivals
+    dear = replace(TIMING, step=replace(STEP, sampled_row_s=5e-3))
+    greedy, sampled = (
+        resimulate(RecordedRun({**FACTS, "asked": {**FACTS["asked"], "sampled": sampled}}, arrivals, []), dear)
+        for sampled in (False, True)
+    )
+    assert all(each.relative == 0 for each in differences(greedy, live_run().records))
+    assert all(each.relative > 0.5 for each in differences(greedy, sampled))
+
+
 def test_what_was_not_measured_differs_by_nothing() -> None:
     assert Difference("ttft", "p50", 0.0, 1.0).relative == 0.0
 

@@ -35,6 +35,14 @@ def test_jobs_follow_their_arrivals() -> None:
     assert set(jobs[1].prompt) <= set(range(7))
 
 
+def test_jobs_are_greedy_or_each_has_a_seed_of_its_own() -> None:
+    arrivals = [Arrival(1.0, 4, 2), Arrival(3.0, 5, 2)]
+    greedy, sampled = (make_jobs(arrivals, 100, 7, 1, sampled=sampled) for sampled in (False, True))
+    assert [job.seed for job in greedy] == [None, None]
+    assert [job.seed for job in sampled] == [0, 1]
+    assert [job.prompt for job in greedy] == [job.prompt for job in sampled]
+
+
 def test_a_seed_fixes_the_prompts() -> None:
     def prompts(seed: int) -> list[list[int]]:
         return [list(job.prompt) for job in make_jobs([Arrival(0, 50, 1)] * 3, 100, 1000, seed)]

@@ -2,9 +2,11 @@
 
 import pytest
 
+from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Close, StepDone
-from dunlin.messages.types import FinishReason, i8, i32, i64
+from dunlin.messages.types import FinishReason, SamplingParams, i8, i32, i64
 from simulator.engine.errors import ContractBroken
+from simulator.engine.timing import LinearTiming
 from simulator.engine.token_model import continuation
 from tests.simulator.engine.engine_bench import STEP_S, Bench, move_of, open_of, step_of
 
@@ -32,6 +34,22 @@ def test_steps_are_answered_in_their_order_each_after_its_time() -> None:
     done = bench.of(StepDone)[0][1]
     assert (done.prefill_rows, done.decode_rows, done.tokens_computed) == (1, 0, 10)
     assert done.compute_s == pytest.approx(STEP_S)
+
+
+class CountedTiming(LinearTiming):
+    """Each step takes as many seconds as rows of it draw a token with a temperature."""
+
+    def step_s(self, batch: BatchCounts) -> float:
+        return float(batch.sampled_rows)
+
+
+def test_rows_that_draw_a_token_with_a_temperature_are_counted() -> None:
+    bench = Bench(timing=CountedTiming())
+    greedy = SamplingParams(temperature=0.0, seed=3)
+    bench.tell(open_of(1), open_of(2, 8), open_of(3, sampling=greedy))
+    bench.tell(step_of(1, (1, 0, 10), (2, 0, 4), (3, 0, 10), sample=i8([1, 0, 1])))
+    bench.tell(step_of(2, (1, 10, 11), (2, 4, 8), (3, 10, 11)))
+    assert [done.compute_s for _, done in bench.of(StepDone)] == [1.0, 2.0]
 
 
 def test_a_row_that_ended_is_dropped_from_the_step_queued_behind_and_a_closed_one_too() -> None:
