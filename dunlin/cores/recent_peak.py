@@ -1,18 +1,22 @@
 """The highest value of a number lately: a fleet that lost an instance for a while is judged by what it was before."""
 
 from collections import deque
+from typing import Generic, TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
-class RecentPeak:
+class RecentPeak(Generic[Number]):
     """Owns the highest values of the last `remembered_s` seconds, each with the time from which on it held."""
 
-    def __init__(self, remembered_s: float) -> None:
+    def __init__(self, remembered_s: float, nothing: Number) -> None:
         self._remembered_s = remembered_s
+        self._nothing: Number = nothing
         self._first_s: float | None = None
-        self._values: deque[tuple[float, int]] = deque()
+        self._values: deque[tuple[float, Number]] = deque()
         """Falling values, oldest first: one that a later one reaches tells nothing more."""
 
-    def note(self, now_s: float, value: int) -> None:
+    def note(self, now_s: float, value: Number) -> None:
         """From now on it is `value`."""
         if self._first_s is None:
             self._first_s = now_s
@@ -23,10 +27,10 @@ class RecentPeak:
         self._values.append((now_s, value))
         return self._forget(now_s)
 
-    def peak(self, now_s: float) -> int:
-        """The highest value that held at any time remembered; 0: nothing was noted."""
+    def peak(self, now_s: float) -> Number:
+        """The highest value that held at any time remembered; `nothing` before the first note."""
         self._forget(now_s)
-        return self._values[0][1] if self._values else 0
+        return self._values[0][1] if self._values else self._nothing
 
     def is_settled(self, now_s: float) -> bool:
         """Whether there are notes of the whole span."""

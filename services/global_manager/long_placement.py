@@ -32,7 +32,7 @@ class LongPlacement:
         self.refused_total = 0
         self._config = config.long_requests
         self._forms_groups = forms_groups
-        self._limit = RecentPeak(config.long_requests.remembered_s)
+        self._limit = RecentPeak(config.long_requests.remembered_s, 0)
 
     # --- dispatchers ---
 

@@ -337,6 +337,14 @@ class EngineWatchConfig:
         above=0,
         why="safepoints are milliseconds apart, also within a long step",
     )
+    least_stuck_s: float = setting(
+        1.25,
+        "An engine that has computed for half a minute is stuck after 4 times the longest gap between two of its "
+        "safepoints lately, within this and stuck_s.",
+        unit="seconds",
+        above=0,
+        why="where the engine waits for a core gaps are longer, and so is the limit",
+    )
     load_stuck_s: float = setting(
         60.0,
         "The same while it loads.",

@@ -19,6 +19,14 @@ class LivenessConfig:
     silent_s: float = setting(
         3.0, "No report for so long: suspect.", unit="seconds", above=0, why="six intervals of the reports"
     )
+    least_silent_s: float = setting(
+        1.25,
+        "An instance that has reported for half a minute is suspect after 2.5 times the longest gap between two of its "
+        "reports lately, within this and silent_s.",
+        unit="seconds",
+        above=0,
+        why="2.5 intervals of the reports; where processes wait for a core gaps are longer, and so is the limit",
+    )
     tick_s: float = setting(
         0.25, "Time between two looks.", unit="seconds", above=0, why="small beside stuck_s and silent_s"
     )

@@ -3,9 +3,15 @@
 Knows reports and the time; not what follows from a suspicion.
 """
 
+from functools import partial
+
+from dunlin.cores.gap_limit import GapLimit
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.monitor.config import LivenessConfig
+
+_GAPS = 2.5
+"""Longest gaps between two reports that make a silence."""
 
 
 class InstanceWatchdog:
@@ -19,6 +25,8 @@ class InstanceWatchdog:
         self.suspect = False
         self.why: Why | None = None
         self._config = config
+        self._unknown = partial(GapLimit, config.least_silent_s, config.silent_s, _GAPS)
+        self._silence = self._unknown()
         self._progress_s = now_s
         self._outstanding = 0
         self._mark = (0, 0, 0)
@@ -28,12 +36,14 @@ class InstanceWatchdog:
         mark = (report.safepoints, report.steps_total, report.engine_pid)
         if mark != self._mark or not report.outstanding_steps or not self._outstanding:
             self._progress_s = now_s
+        self._silence.note(now_s, now_s - self.last_report_s)
         self.last_report_s = now_s
         self._mark = mark
         self._outstanding = report.outstanding_steps
 
     def restart_clocks(self, now_s: float) -> None:
-        """The monitor did not check for a while: count anew. A suspicion stays until there is progress."""
+        """The monitor did not check for a while: count anew, gaps too. A suspicion stays until there is progress."""
+        self._silence = self._unknown()
         if not self.suspect:
             self.last_report_s = self._progress_s = now_s
 
@@ -41,12 +51,13 @@ class InstanceWatchdog:
         """Whether the suspicion changed at this time; then `suspect` and `why` are new."""
         silent_s = now_s - self.last_report_s
         stuck_s = now_s - self._progress_s if self._outstanding else 0.0
-        is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s
+        silent_limit_s = self._silence.limit_s(now_s)
+        is_silent, is_stuck = silent_s >= silent_limit_s, stuck_s >= self._config.stuck_s
         if (is_silent or is_stuck) == self.suspect:
             return False
         self.suspect = not self.suspect
         if is_silent:
-            self.why = _silence_reason(silent_s, self._config.silent_s)
+            self.why = _silence_reason(silent_s, silent_limit_s)
         elif is_stuck:
             self.why = self._stuck_reason(stuck_s)
         else:

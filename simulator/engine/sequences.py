@@ -16,7 +16,8 @@ class SimulatedSequence:
 
     `length` tokens are known, and the KV cache holds the KV of the first `kv_tokens`. `state` belongs to the token
     model. `logprobs`: alternatives to report per token. `scores`: those of its prompt, where they are wanted.
-    `fails`: its logits are not finite. `is_sampled`: its tokens are drawn with a temperature. A stop token ends it from `least_length` tokens on.
+    `fails`: its logits are not finite. `is_sampled`: its tokens are drawn with a temperature. A stop token ends it from
+    `least_length` tokens on.
     """
 
     number: int

@@ -115,7 +115,9 @@ def _record(arguments: argparse.Namespace, run: "RecordedRun", cluster: dict[str
     from dunlin import __version__
     from dunlin.workload.loadgen.run_record import write_run
 
-    asked = {name: getattr(arguments, name) for name in ("workload", "duration", "speed", "seed", "sampled", "door", "slo")}
+    asked = {
+        name: getattr(arguments, name) for name in ("workload", "duration", "speed", "seed", "sampled", "door", "slo")
+    }
     launched = None if arguments.endpoint else find_cluster(arguments.data_dir)
     settings = None if launched is None else _settings(Path(launched.data_dir))
     facts = {"version": __version__, "asked": asked, "launched": launched, "settings": settings, **cluster}

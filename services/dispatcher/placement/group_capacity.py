@@ -20,7 +20,7 @@ class GroupCapacity:
         self.is_used = config.long_policy == "group"
         self._fleet = fleet
         self._long_tokens = config.long_tokens
-        self._peak = RecentPeak(remembered_s)
+        self._peak = RecentPeak(remembered_s, 0)
 
     def note_view(self, now_s: float) -> None:
         """The view changed."""

@@ -75,8 +75,8 @@ class EngineClient:
         self._layer_changes = layer_changes
         self.misses = misses
         self._on_group_step = on_group_step
-        self._watchdog = EngineWatchdog(config.stuck_s)
-        self._load_watchdog = EngineWatchdog(config.load_stuck_s)
+        self._watchdog = EngineWatchdog(config.stuck_s, config.least_stuck_s)
+        self._load_watchdog = EngineWatchdog(config.load_stuck_s, config.load_stuck_s)
 
     @property
     def safepoints(self) -> int:
@@ -126,6 +126,7 @@ class EngineClient:
     def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
         """The engine can take steps."""
         self.ready = ready
+        self._watchdog.on_engine_ready()
         return [*self._recovery.on_engine_ready(ready), *self._layer_changes.on_engine_ready(ready)]
 
     def on_layers_changed(self, ready: EngineReady) -> None:

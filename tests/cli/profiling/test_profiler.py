@@ -36,6 +36,7 @@ TRUE = StepModel(
     fixed_s=1e-3,
     product_s=5e-8,
     decode_context_s=4e-7,
+    sampled_row_s=2e-4,
 )
 
 
@@ -64,7 +65,7 @@ def test_a_known_cost_is_found_again() -> None:
         [TRUE.step_s(batch) for _, batch in batches], rel=0.02
     )
     assert max(error.mean for error in step_errors(points)) < 0.02
-    assert {error.regime for error in step_errors(points)} == {"decode", "mixed", "prefill"}
+    assert {error.regime for error in step_errors(points)} == {"decode", "mixed", "prefill", "sampled"}
 
 
 def test_moves_are_lines_per_kind() -> None:
@@ -132,7 +133,9 @@ def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pyte
     assert 0.5 * total < predicted < 2 * total
     assert timing.quality is not None
     assert (timing.quality.quick, timing.quality.passes) == (True, 1)
-    assert {regime for regime, _ in timing.quality.steps} == {"decode", "mixed", "prefill", "service"}
+    assert {regime for regime, _ in timing.quality.steps} == {
+        "decode", "mixed", "prefill", "sampled", "service",
+    }  # fmt: skip
     assert main(["profile", "--show", str(tmp_path / "profiles.db")]) == 0
     shown = capsys.readouterr().out
     assert "builtin:tiny on " in shown

@@ -88,3 +88,36 @@ def test_a_pause_of_the_monitor_clears_no_suspicion() -> None:
     watch.restart_clocks(30.0)
     assert not watch.update_suspicion(30.0)
     assert watch.suspect
+
+
+@pytest.mark.parametrize(("gap_s", "limit_s"), [(0.4, 1.25), (0.75, 1.875), (2.0, 3.0)])
+def test_after_regular_reports_a_silence_is_seen_sooner(gap_s: float, limit_s: float) -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    now_s = 0.0
+    while now_s < 31.0:
+        now_s += gap_s
+        watch.observe(now_s, busy(outstanding=0))
+        assert not watch.update_suspicion(now_s)
+    assert not watch.update_suspicion(now_s + limit_s - 0.01)
+    assert watch.update_suspicion(now_s + limit_s + 0.01)
+    assert watch.why is not None
+    assert {figure.name: figure.value for figure in watch.why.figures}["limit_s"] == pytest.approx(limit_s)
+
+
+def test_one_long_gap_is_believed_for_half_a_minute() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    for half in range(1, 80):
+        watch.observe(half / 2, busy(outstanding=0))
+    watch.observe(40.6, busy(outstanding=0))
+    assert not watch.update_suspicion(43.3)
+    assert watch.update_suspicion(43.5)
+
+
+def test_after_a_pause_of_the_monitor_gaps_are_not_known() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    for half in range(1, 80):
+        watch.observe(half / 2, busy(outstanding=0))
+    watch.restart_clocks(49.5)
+    watch.observe(50.0, busy(outstanding=0))
+    assert not watch.update_suspicion(52.9)
+    assert watch.update_suspicion(53.0)

@@ -1,0 +1,29 @@
+"""How long a silence may last before it means something: by the gaps between signs of life that were usual lately."""
+
+from dunlin.cores.recent_peak import RecentPeak
+
+REMEMBERED_S = 30.0
+"""Seconds of gaps that count: a machine that became busy is believed for as long."""
+
+
+class GapLimit:
+    """The limit of one process's silence, between two bounds: `times` the longest gap of the last `REMEMBERED_S`.
+
+    Until gaps of so long a time are known it is the upper bound, and so it is where gaps vary much: a starved process
+    is not taken for a dead one, and one whose signs come regularly is missed soon.
+    """
+
+    def __init__(self, least_s: float, most_s: float, times: float) -> None:
+        self._least_s, self._most_s = min(least_s, most_s), most_s
+        self._times = times
+        self._longest_s: RecentPeak[float] = RecentPeak(REMEMBERED_S, 0.0)
+
+    def note(self, now_s: float, gap_s: float) -> None:
+        """A sign of life came, `gap_s` after the one before."""
+        self._longest_s.note(now_s, gap_s)
+
+    def limit_s(self, now_s: float) -> float:
+        """Seconds of silence from which on it means something."""
+        if not self._longest_s.is_settled(now_s):
+            return self._most_s
+        return min(self._most_s, max(self._least_s, self._times * self._longest_s.peak(now_s)))

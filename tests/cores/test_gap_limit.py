@@ -1,0 +1,40 @@
+"""How long a silence may last, by the gaps lately."""
+
+from dunlin.cores.gap_limit import REMEMBERED_S, GapLimit
+
+
+def settled(limit: GapLimit, gap_s: float) -> float:
+    """Signs every `gap_s` for as long as is remembered; the time of the last one."""
+    count = int(REMEMBERED_S / gap_s) + 2
+    for number in range(count):
+        limit.note(number * gap_s, gap_s)
+    return (count - 1) * gap_s
+
+
+def test_the_upper_bound_holds_until_gaps_are_known() -> None:
+    limit = GapLimit(1.0, 3.0, 2.0)
+    assert limit.limit_s(100.0) == 3.0
+    limit.note(0.0, 0.5)
+    assert limit.limit_s(REMEMBERED_S - 0.1) == 3.0
+    assert limit.limit_s(REMEMBERED_S) == 1.0
+
+
+def test_it_is_a_multiple_of_the_longest_gap_within_the_bounds() -> None:
+    for gap_s, expected_s in ((0.25, 1.0), (0.75, 1.5), (2.5, 3.0)):
+        limit = GapLimit(1.0, 3.0, 2.0)
+        assert limit.limit_s(settled(limit, gap_s)) == expected_s
+
+
+def test_a_long_gap_is_forgotten_after_the_time_remembered() -> None:
+    limit = GapLimit(1.0, 3.0, 2.0)
+    now_s = settled(limit, 0.5)
+    limit.note(now_s + 1.25, 1.25)
+    assert limit.limit_s(now_s + 1.25) == 2.5
+    for half in range(1, 100):
+        limit.note(now_s + 1.25 + half / 2, 0.5)
+    assert limit.limit_s(now_s + 51.0) == 1.0
+
+
+def test_the_upper_bound_is_never_passed() -> None:
+    limit = GapLimit(2.0, 1.5, 2.0)
+    assert limit.limit_s(settled(limit, 0.1)) == 1.5
