@@ -31,11 +31,11 @@ class LivenessConfig:
         0.25, "Time between two looks.", unit="seconds", above=0, why="small beside stuck_s and silent_s"
     )
     slept_s: float = setting(
-        1.0,
+        0.5,
         "A look that comes so much late means that the monitor itself slept: nothing is judged by the missed time.",
         unit="seconds",
         above=0,
-        why="four looks",
+        why="two looks; with an interval of reports on top less than least_silent_s",
     )
 
     def __post_init__(self) -> None:

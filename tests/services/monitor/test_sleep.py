@@ -19,9 +19,9 @@ def test_a_monitor_that_slept_forgives_every_process() -> None:
 def test_a_short_delay_forgives_no_process() -> None:
     bench = make_bench()
     bench.give(INSTANCE, report())
-    bench.run(2.5)
-    bench.sleep(0.9)
-    assert bench.suspicions() == [(3.4, True)]
+    bench.run(2.75)
+    bench.sleep(0.5)
+    assert bench.suspicions() == [(3.25, True)]
 
 
 def test_sleeping_lifts_no_suspicion() -> None:
