@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from dunlin.cores.gap_limit import GapLimit
 from dunlin.effects import Address, Effect
 from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import GroupOrder
@@ -79,12 +80,12 @@ def _wake_sure(original: object, self: MonitorCore, now_s: float) -> None:
 
 
 def _judge_soon(original: Callable[[InstanceWatchdog, float], bool], self: InstanceWatchdog, now_s: float) -> bool:
-    config = self._config
-    self._config = replace(config, silent_s=config.silent_s / IMPATIENCE)
+    usual, limit_s = self._silence, self._config.silent_s / IMPATIENCE
+    self._silence = GapLimit(limit_s, limit_s, times=1.0)
     try:
         return original(self, now_s)
     finally:
-        self._config = config
+        self._silence = usual
 
 
 BUGS = (
