@@ -19,8 +19,11 @@ class GapLimit:
         self._longest_s: RecentPeak[float] = RecentPeak(REMEMBERED_S, 0.0)
 
     def note(self, now_s: float, gap_s: float) -> None:
-        """A sign of life came, `gap_s` after the one before."""
-        self._longest_s.note(now_s, gap_s)
+        """A sign of life came, `gap_s` after the one before. One above the upper bound was a fault, and is none of the
+        usual ones.
+        """
+        if gap_s < self._most_s:
+            self._longest_s.note(now_s, gap_s)
 
     def limit_s(self, now_s: float) -> float:
         """Seconds of silence from which on it means something."""

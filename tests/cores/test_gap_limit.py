@@ -35,6 +35,15 @@ def test_a_long_gap_is_forgotten_after_the_time_remembered() -> None:
     assert limit.limit_s(now_s + 51.0) == 1.0
 
 
+def test_a_gap_beyond_the_upper_bound_was_a_fault_and_is_not_believed() -> None:
+    limit = GapLimit(1.0, 3.0, 2.0)
+    now_s = settled(limit, 0.5)
+    limit.note(now_s + 4.0, 4.0)
+    assert limit.limit_s(now_s + 4.0) == 1.0
+    limit.note(now_s + 6.9, 2.9)
+    assert limit.limit_s(now_s + 6.9) == 3.0
+
+
 def test_the_upper_bound_is_never_passed() -> None:
     limit = GapLimit(2.0, 1.5, 2.0)
     assert limit.limit_s(settled(limit, 0.1)) == 1.5
