@@ -77,9 +77,10 @@ $(STUBS): $(PROTOS) $(KERNELS) hatch_build.py | $(INSTALLED)
 demo: install ## a small cluster at work: chats, a burst of load, kills, a drain, an explanation
 	$(PY) examples/demo.py
 
-# Two processes: tests that wait for clusters beside tests that compute (tests/conftest.py says which go where).
-test: install ## every test, in two processes (PYTEST="-n 0": in one)
-	PYTHONHASHSEED=0 $(PY) -m pytest -n 2 --dist loadfile $(PYTEST) $(TESTS)
+# Three processes, on two cores: tests that wait for clusters in one, all others in two, for they wait for engines and
+# other processes a third of the time (tests/conftest.py says which go where).
+test: install ## every test, in three processes (PYTEST="-n 0": in one)
+	PYTHONHASHSEED=0 $(PY) -m pytest -n 3 --dist loadfile $(PYTEST) $(TESTS)
 
 zoo: install ## plant bugs in the cores, one at a time; the campaign must catch each (BUGS="leaked-slots": these alone)
 	$(PY) -m tests.zoo $(BUGS)

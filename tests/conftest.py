@@ -27,7 +27,7 @@ LONGER = 3
 
 
 class ClustersInOne(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """How `make test` shares the tests out to its two processes: all that start real processes to one of them.
+    """How `make test` shares the tests out to its processes: all that start clusters to one of them.
 
     They wait more than they compute, and two clusters would fight for the cores. All else goes file by file to the
     process that is free, so the fixtures of a file are made once. Groups of xdist would say the same, but they are lost

@@ -1,4 +1,4 @@
-"""How `make test` shares tests out to its two processes: a mistake here makes clusters fight, or lose their tests."""
+"""How `make test` shares tests out to its processes: a mistake here makes clusters fight, or lose their tests."""
 
 import os
 import shutil
