@@ -16,6 +16,10 @@ class GapLimit:
     def __init__(self, least_s: float, most_s: float, times: float) -> None:
         self._least_s, self._most_s = min(least_s, most_s), most_s
         self._times = times
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known of the gaps any more."""
         self._longest_s: RecentPeak[float] = RecentPeak(REMEMBERED_S, 0.0)
 
     def note(self, now_s: float, gap_s: float) -> None:

@@ -18,7 +18,9 @@ from dunlin.cost.models import (
 from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.messages.types import TransferKind
 
-_PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s")
+_PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s", "sampled_row_s")
+_UNSAID = {"sampled_row_s": 0.0}
+"""Prices of which older profiles do not say."""
 
 
 def serialize_timing(timing: EngineTiming) -> dict[str, Any]:
@@ -90,15 +92,14 @@ def parse_process_costs(plain: Mapping[str, Any]) -> ProcessCosts:
 
 def serialize_step(model: StepModel) -> dict[str, Any]:
     """A step model as plain values, which `parse_step` reads back."""
-    prices = {name: getattr(model, name) for name in (*_PRICES, "sampled_row_s")}
+    prices = {name: getattr(model, name) for name in _PRICES}
     return {"tokens": _curve_to_plain(model.tokens), "rows": _curve_to_plain(model.rows), **prices}
 
 
 def parse_step(plain: Mapping[str, Any]) -> StepModel:
     """A step model out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
-    prices = {name: float(plain[name]) for name in _PRICES} | {
-        "sampled_row_s": float(plain.get("sampled_row_s", 0.0))  # older profiles do not say
-    }
+    said = {**_UNSAID, **plain}
+    prices = {name: float(said[name]) for name in _PRICES}
     if min(prices.values()) < 0:
         raise ValueError(f"no price of a step may be negative: {prices}")
     return StepModel(tokens=_curve_of(plain["tokens"]), rows=_curve_of(plain["rows"]), **prices)

@@ -24,8 +24,6 @@ create table if not exists learnt (
     model text not null, device text not null, parallelism text not null, engine text not null,
     learnt_at text not null, steps text not null, primary key (model, device, parallelism, engine));
 """
-_SINCE_1 = "alter table step_point add column sampled_rows integer not null default 0;"
-"""Stores of version 1 know of greedy rows alone."""
 _COUNTS = tuple(field.name for field in fields(BatchCounts))
 _SCHEMA = f"""
 create table profile (
@@ -41,6 +39,8 @@ create table strategy (
     model text not null, device text not null, sp integer not null, tp integer not null, prefill text not null,
     primary key (model, device, sp, tp));
 """
+_UPGRADES = {0: _SCHEMA, 1: "alter table step_point add column sampled_rows integer not null default 0;"}
+"""What makes a store of each earlier version, 0 an empty file, one of this."""
 
 
 class StoreError(ValueError):
@@ -101,12 +101,9 @@ class ProfileStore:
 
     def _prepare(self) -> None:
         version = self._connection.execute("pragma user_version").fetchone()[0]
-        if version == 0:
+        if version in _UPGRADES:
             with self._connection:
-                self._connection.executescript(_SCHEMA + f"pragma user_version = {_VERSION};")
-        elif version == 1:
-            with self._connection:
-                self._connection.executescript(_SINCE_1 + f"pragma user_version = {_VERSION};")
+                self._connection.executescript(_UPGRADES[version] + f"pragma user_version = {_VERSION};")
         elif version != _VERSION:
             raise StoreError(f"{self._path}: written by another version ({version}, not {_VERSION}): measure again")
         self._connection.execute(_LEARNT)  # stores of this version may be without

@@ -3,8 +3,6 @@
 Knows reports and the time; not what follows from a suspicion.
 """
 
-from functools import partial
-
 from dunlin.cores.gap_limit import GapLimit
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.types import Figure, RejectedOption, Why
@@ -25,8 +23,7 @@ class InstanceWatchdog:
         self.suspect = False
         self.why: Why | None = None
         self._config = config
-        self._unknown = partial(GapLimit, config.least_silent_s, config.silent_s, _GAPS)
-        self._silence = self._unknown()
+        self._silence = GapLimit(config.least_silent_s, config.silent_s, _GAPS)
         self._progress_s = now_s
         self._outstanding = 0
         self._mark = (0, 0, 0)
@@ -43,7 +40,7 @@ class InstanceWatchdog:
 
     def restart_clocks(self, now_s: float) -> None:
         """The monitor did not check for a while: count anew, gaps too. A suspicion stays until there is progress."""
-        self._silence = self._unknown()
+        self._silence.forget()
         if not self.suspect:
             self.last_report_s = self._progress_s = now_s
 

@@ -1,7 +1,5 @@
 """Detects a stuck engine: by safepoints passed while work is outstanding, never by the duration of a step."""
 
-from functools import partial
-
 from dunlin.cores.gap_limit import GapLimit
 from dunlin.messages.types import Figure, RejectedOption, Why
 
@@ -18,8 +16,7 @@ class EngineWatchdog:
 
     def __init__(self, most_s: float, least_s: float) -> None:
         self.safepoints = 0
-        self._unknown = partial(GapLimit, least_s, most_s, _GAPS)
-        self._limit = self._unknown()
+        self._limit = GapLimit(least_s, most_s, _GAPS)
         self._watched_s = 0.0
         """Seconds in which this engine passed safepoints."""
         self._checked_s = 0.0
@@ -28,7 +25,8 @@ class EngineWatchdog:
 
     def on_engine_ready(self) -> None:
         """Another engine computes: how regularly it passes safepoints is not known."""
-        self._limit, self._watched_s = self._unknown(), 0.0
+        self._limit.forget()
+        self._watched_s = 0.0
 
     def check(self, now_s: float, safepoints: int, outstanding: int) -> Why | None:
         """Take the safepoint counter and the number of outstanding commands; the reason if it is stuck, else None."""
