@@ -21,6 +21,18 @@ def stopped(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@contextlib.contextmanager
+def stopped_if_alive(pid: int) -> Iterator[bool]:
+    """The process stands still inside. False: it was gone, as one may be that a report named a moment ago."""
+    with contextlib.ExitStack() as still:
+        alive = True
+        try:
+            still.enter_context(stopped(pid))
+        except ProcessLookupError:
+            alive = False
+        yield alive
+
+
 def resident_bytes(pid: int, kind: str) -> int:
     """Memory of a process that is there: `kind` names the line of /proc's status, such as VmRSS. 0: it is gone."""
     try:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from benchmarks.harness.processes import stopped
+from benchmarks.harness.processes import stopped_if_alive
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Client, DunlinError
 from dunlin.messages.fleet import MemberStatus
@@ -75,7 +75,7 @@ def strike(client: Client, part: GroupRole) -> None:
     with ExitStack() as still:
         for one in client.status().members:
             if one.instance is not None and one.instance.engine_pid:
-                still.enter_context(stopped(one.instance.engine_pid))
+                still.enter_context(stopped_if_alive(one.instance.engine_pid))
         eventually(lambda: bool(in_group(client, part)))
         os.kill(in_group(client, part)[0].pid, signal.SIGKILL)
 
@@ -104,7 +104,9 @@ def bite(client: Client) -> bool:
         pid = one.instance.engine_pid
         if not pid or not one.instance.outstanding_steps:
             continue
-        with stopped(pid):  # so that what its instance reports of it stays true
+        with stopped_if_alive(pid) as alive:  # so that what its instance reports of it stays true
+            if not alive:
+                continue
             time.sleep(REPORTED_S)
             now = [other.instance for other in client.status().members if other.address == one.address]
             if now and now[0] is not None and now[0].outstanding_steps and now[0].engine_pid == pid:
