@@ -12,7 +12,8 @@ from dunlin.messages.engine import EngineStarted
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.pool import RegionRefused, RegionReserved
 from dunlin.messages.types import FinishReason, HostRegion
-from dunlin.telemetry.explain import DecisionRecord, explain
+from dunlin.telemetry.decisions import DecisionRecord
+from dunlin.telemetry.explain import explain
 from services.instance.sequence.states import SequenceState
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster

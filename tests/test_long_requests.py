@@ -6,7 +6,8 @@ import pytest
 
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import FinishReason, GroupKind, GroupRole
-from dunlin.telemetry.explain import DecisionRecord, explain
+from dunlin.telemetry.decisions import DecisionRecord
+from dunlin.telemetry.explain import explain
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 

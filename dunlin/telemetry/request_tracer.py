@@ -10,7 +10,7 @@ from typing import Any
 from dunlin.effects import Address
 from dunlin.messages.lifecycle import Closed
 from dunlin.telemetry import genai_semantics
-from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.spans import RequestTrace, Span, reason_attributes
 from dunlin.telemetry.trace_context import span_id, trace_context
 

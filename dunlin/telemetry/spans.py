@@ -25,7 +25,7 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
 from dunlin.messages.types import FinishReason, Why
 from dunlin.telemetry import genai_semantics
-from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.trace_context import TraceContext, span_id
 
 Value = str | int | float | tuple[str, ...]

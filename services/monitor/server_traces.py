@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dunlin.effects import Message
 from dunlin.messages.fleet import Reasons
 from dunlin.runtime.extras import missing_package_text
-from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.metrics import MetricFamily, exporter_metrics
 from dunlin.telemetry.request_tracer import RequestTracer
 from dunlin.wire.codec import CodecError, decode

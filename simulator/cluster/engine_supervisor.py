@@ -21,7 +21,7 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
-from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.peer_network import PeerNetwork
 from simulator.links.ports import Fabric, make_fabric
 
 LAST_WORDS = 16

@@ -33,7 +33,7 @@ from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.model import SimulatedEngineSettings
-from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.peer_network import PeerNetwork
 from simulator.engine.timing import profile_of
 from simulator.links.ports import make_fabric
 

@@ -38,7 +38,8 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
-from simulator.engine.peer_transfers import PeerCopyDue, PeerNetwork, PeerTransfers
+from simulator.engine.peer_network import PeerNetwork
+from simulator.engine.peer_transfers import PeerCopyDue, PeerTransfers
 from simulator.engine.remapping import SimulatedRemapper
 from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.stepping.group_meetings import GroupMeetings

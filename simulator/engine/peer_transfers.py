@@ -5,7 +5,7 @@ with the sender's checksum.
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import (
@@ -22,12 +22,9 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 from simulator.engine.host_memory import checksum_of
-from simulator.engine.kv_audit import TORN, KvAudit
-from simulator.engine.layers import LayerSet
+from simulator.engine.kv_audit import TORN
+from simulator.engine.peer_network import PeerEnd, PeerNetwork
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
-from simulator.engine.stepping.group_meetings import GroupMeetings
-from simulator.engine.stepping.group_steps import PeersDue
-from simulator.engine.transit_rooms import SimulatedTransitRooms
 from simulator.links.flows import Flow
 from simulator.links.ports import EnginePorts
 
@@ -39,52 +36,6 @@ class PeerCopyDue:
     """The last byte of a copy to a peer or of a look at the own slots is through; stale after a cancel."""
 
     ticket: int
-
-
-@dataclass(eq=False, slots=True)
-class PeerEnd:
-    """One engine as its peers see it: its links, and the memory that they write into, as long as `life` is the same.
-
-    `open_rooms` are the rooms whose slots peers may write.
-    """
-
-    ports: EnginePorts
-    layers: LayerSet
-    audit: KvAudit | None
-    rooms: SimulatedTransitRooms
-    life: int
-    open_rooms: set[int] = field(default_factory=set)
-
-    @property
-    def agent(self) -> bytes:
-        """What a peer must know to reach it."""
-        return f"{self.ports.name}/{self.life}".encode()
-
-
-class PeerNetwork:
-    """The engines that can be met, by address. `wake(engine, due)` gives an engine its timer."""
-
-    def __init__(self, wake: Callable[[Address, PeersDue], None]) -> None:
-        self.wake = wake
-        self.ends: dict[Address, PeerEnd] = {}
-        self.meetings = GroupMeetings()
-        self._lives = 0
-
-    def admit(
-        self, engine: Address, ports: EnginePorts, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
-    ) -> PeerEnd:
-        """An engine can be met from now on; an engine that met its predecessor cannot write there any more."""
-        self._lives += 1
-        end = self.ends[engine] = PeerEnd(ports, layers, audit, rooms, self._lives)
-        return end
-
-    def renew(self, engine: Address) -> PeerEnd:
-        """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
-        self._lives += 1
-        end = self.ends[engine] = replace(self.ends[engine], life=self._lives)
-        for peer in self.meetings.partners(engine):
-            self.wake(peer, PeersDue())
-        return end
 
 
 @dataclass(slots=True)

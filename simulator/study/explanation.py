@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from dunlin.effects import Address, Message
 from dunlin.messages.fleet import Reason
-from dunlin.telemetry.explain import DecisionRecord, explain
+from dunlin.telemetry.decisions import DecisionRecord
+from dunlin.telemetry.explain import explain
 from services.monitor.reason_ring import ReasonRing
 from simulator.cluster.codec import InMemoryCodec
 

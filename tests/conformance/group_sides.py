@@ -15,7 +15,7 @@ from simulator.engine.errors import ContractBroken
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.model import SimulatedEngine
-from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.peer_network import PeerNetwork
 from simulator.links.ports import make_fabric
 from tests.conformance.sides import modelled_settings
 from tests.engine.build import nothing

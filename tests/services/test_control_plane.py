@@ -32,7 +32,8 @@ from dunlin.messages.fleet import (
 from dunlin.messages.plan import GroupOrder, GroupOrderDone
 from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion, TierReady
 from dunlin.messages.types import Figure, Region, Why
-from dunlin.telemetry.explain import DecisionRecord, explain
+from dunlin.telemetry.decisions import DecisionRecord
+from dunlin.telemetry.explain import explain
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode
 from dunlin.wire.envelopes import PLAN, POOL

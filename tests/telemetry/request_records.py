@@ -10,7 +10,7 @@ from dunlin.messages.dispatch import (
 )
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, FinishReason, RejectedOption, Why, i32
-from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.request_tracer import RequestTracer
 from dunlin.telemetry.spans import Span
 

@@ -5,7 +5,7 @@ from dunlin.messages.dispatch import (
 )
 from dunlin.messages.lifecycle import Admitted, CallOrigin, Closed
 from dunlin.messages.types import FinishReason, Why
-from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.request_tracer import RequestTracer
 from dunlin.telemetry.spans import MOST_EVENTS
 from dunlin.telemetry.trace_context import trace_context

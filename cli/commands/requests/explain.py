@@ -12,7 +12,7 @@ from dunlin.messages.fleet import Explanation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dunlin.telemetry.explain import DecisionRecord
+    from dunlin.telemetry.decisions import DecisionRecord
 
 _DESCRIPTION = """\
 Tell the story of one request from the decisions that the monitor recorded: running, finished or failed over. Each
@@ -73,7 +73,7 @@ def render(lines: "Sequence[str]", ended: str, records: "Sequence[DecisionRecord
 
 def decode_records(explanation: Explanation) -> "list[DecisionRecord]":
     """The recorded messages, decoded."""
-    from dunlin.telemetry.explain import DecisionRecord
+    from dunlin.telemetry.decisions import DecisionRecord
     from dunlin.wire.codec import decode
 
     return [DecisionRecord(one.at_s, one.sender, one.to, decode(one.kind, one.payload)) for one in explanation.reasons]

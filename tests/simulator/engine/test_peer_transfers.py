@@ -26,7 +26,7 @@ from simulator.cluster.world import World
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import TORN
 from simulator.engine.model import engine_settings
-from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.peer_network import PeerNetwork
 from simulator.engine.token_model import continuation
 from simulator.links.ports import make_fabric
 from tests.simulator.engine.engine_bench import open_of, step_of

@@ -13,7 +13,7 @@ from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.simulated import SimulatedDialer
 from simulator.cluster.world import World
 from simulator.engine.model import engine_settings
-from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.peer_network import PeerNetwork
 from simulator.links.ports import make_fabric
 from tests.services.instance.bench import LATENCY_S, MANAGER, STEP_S, Attempt, Dispatcher, Silent, make_place
 from tests.settings import configured

@@ -12,7 +12,8 @@ from dunlin.messages.engine import Interrupted, Step
 from dunlin.messages.lifecycle import MissCause, Missed
 from dunlin.messages.types import FinishReason, RequestClass, i8, i32, i64
 from dunlin.policies.interrupt import INTERRUPT_POLICIES, InterruptCandidate, InterruptChoice, StepSituation
-from dunlin.telemetry.explain import DecisionRecord, explain
+from dunlin.telemetry.decisions import DecisionRecord
+from dunlin.telemetry.explain import explain
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, ME, D, Direct, done, figures, make_place, of, only, ready_core
 from tests.services.instance.scheduling.test_interrupts import WHY, PerToken
