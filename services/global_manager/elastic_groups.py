@@ -2,7 +2,7 @@
 
 The groups themselves are the term's orders (and, of terms before, what the views say); this owns what the orders do not
 say: the leaders' wishes, the members that they gave back, the instances that refused, and the numbers given out. A plan
-is made in a draft, in which whoever runs already comes before whoever waits.
+is made in a draft, in which requests that run come before requests that wait.
 """
 
 from collections.abc import Iterable, Sequence

@@ -223,7 +223,7 @@ class GuestWatcher(InvariantWatcher):
                 raise self.fail(f"{core.address} counts {start} to {stop} of {spread.sequence.name} at {address}")
 
     def _waits_for_parts(self, core: InstanceCore, led: LedGroup) -> None:
-        """Nobody computes for a step of which a part will not come."""
+        """No member computes for a step of which a part will not come."""
         outstanding = led.steps.ledger.outstanding
         if any(each.is_spoilt for each in outstanding) and any(
             each.waiting and not each.is_cancelled for each in outstanding

@@ -15,7 +15,7 @@ class MemberState:
     the engines that it was told to meet and has not answered for, in order, and `told` those that it was told of last;
     `reaches` the agents of the members that its engine can reach. `tries` count what was asked of it in vain, `turn`
     the timers that wait to ask again. `is_returned`: it was given back, and no newer order names it yet. `is_lost`: it
-    took part, or was to, and was lost; nobody knows whether it comes back. `is_silent`: its stream is open, but
+    took part, or was to, and was lost; it is not known whether it comes back. `is_silent`: its stream is open, but
     it did not end a step when it was told to, and has not since.
     """
 

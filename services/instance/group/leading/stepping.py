@@ -204,7 +204,7 @@ class SpreadSteps:
         return effects
 
     def cancel_all(self) -> list[Effect]:
-        """End all exchanges; nobody waits for the answers."""
+        """End all exchanges; no member is waited for any more."""
         found: dict[int, int] = {}
         for exchange in self.ledger.outstanding:
             found |= dict.fromkeys(sorted(exchange.waiting), exchange.number)
