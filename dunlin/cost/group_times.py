@@ -24,7 +24,7 @@ SAMPLED_BATCHES = (1, 4, 16)
 _MOST_TOKENS = 1 << 20
 _MOVED_PER_S = 1e6
 PlannerTimes = GroupTimes
-"""What `planning_times` makes, for those who only hand it on."""
+"""What `planning_times` makes, for callers that only hand it on."""
 
 
 def prefill_work(degree: int, lengths: Sequence[int]) -> GroupWork:

@@ -93,7 +93,7 @@ class RingPlan:
         return RingChunk(tuple(order), kept, copies)
 
     def _pieces(self, kept: Sequence[Block]) -> tuple[Block, ...]:
-        """Each block divided among its keeper and the members that keep nothing, who answer for what: so much of it for
+        """Blocks, each divided among its keeper and members that keep nothing, by what each answers for: so much for
         each of those that all members answer for as many tokens once every keeper had its turn.
         """
         keeping = {block.member for block in self.kept}

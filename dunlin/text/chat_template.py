@@ -118,7 +118,7 @@ class ChatTemplate:
 
 
 def _has_speaker(message: Mapping[str, Any]) -> bool:
-    """Whether a message names who speaks. The name of a tool's answer only repeats that of the call."""
+    """Whether a message names its speaker. The name of a tool's answer only repeats that of the call."""
     return "name" in message and message.get("role") != "tool"
 
 

@@ -1,4 +1,4 @@
-"""The elastic groups while a plan is made: a working copy of who is in which, which becomes candidates again.
+"""The elastic groups while a plan is made: a working copy of their members, which becomes candidates again.
 
 Knows no request, no term and no order.
 """

@@ -43,7 +43,7 @@ class StreamLeases:
         return After(self._lease_s, LeaseDue(instance, self._absences))
 
     def look_again(self, due: LeaseDue) -> Effect:
-        """Who is to blame for the absence is not known yet."""
+        """Which side is to blame for the absence is not known yet."""
         return After(self._lease_s, due)
 
     def on_due(self, due: LeaseDue) -> bool:

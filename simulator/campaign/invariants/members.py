@@ -1,4 +1,4 @@
-"""I4 and I8 between a group's leader and its members, at every event: who may say what to whom, and what counts.
+"""I4 and I8 between a group's leader and its members, at every event: which may say what to which, and what counts.
 
 `groups.py` looks at the steps of engines and at where tokens lie; this file at the conversation, by its own account of
 what members said.
@@ -75,7 +75,7 @@ class ConversationWatcher(InvariantWatcher):
         self._differ_since_s: dict[tuple[Address, Members, Members], float] = {}
 
     def audit(self) -> None:
-        """The members of a group agree on who they are, but for orders that are on their way."""
+        """Members agree on which are in their group, but for orders that are on their way."""
         now_s = self.cluster.world.now_s
         differ = dict.fromkeys(self._differ())
         self._differ_since_s = {each: self._differ_since_s.get(each, now_s) for each in differ}

@@ -85,7 +85,7 @@ def _count_master(own: BatchCounts, positions: range, elsewhere: int, prompt_tok
 def _count_stripe(
     own: BatchCounts, peers: list[PeerWork], positions: range, split: dict[int, list[Span]], elsewhere: int
 ) -> None:
-    """A stripe attends to all keys before each of its tokens, wherever they were computed, but those that lie `elsewhere`."""
+    """A stripe attends to all keys before each of its tokens, wherever computed, but those that lie `elsewhere`."""
     for peer, spans in split.items():
         peers[peer].keys_in += _tokens(spans)
         peers[peer].keys_out += len(positions)

@@ -1,4 +1,4 @@
-"""What steps of modelled engines that compute together know of each other: who has begun, and what they told."""
+"""What steps of modelled engines that compute together know of each other: which have begun, and what they told."""
 
 from dataclasses import dataclass
 

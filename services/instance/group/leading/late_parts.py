@@ -70,7 +70,7 @@ class LateParts:
         return self._look_in(now_s, self._late_s)
 
     def on_look(self, now_s: float, due: LateLook) -> list[Effect]:
-        """Have the first exchange ended if it is late; give up those who do not say that they end it."""
+        """Have the first exchange ended if it is late; give up the members that do not say that they end it."""
         first = next(iter(self._ledger.outstanding), None)
         if due.due_s != self._due_s:
             return []

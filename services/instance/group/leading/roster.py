@@ -196,7 +196,7 @@ class GroupRoster:
         return [each for each in self.members if each is not state and each.ready is not None]
 
     def _admit(self) -> None:
-        """Let every member take part that all those who do can reach."""
+        """Let every member take part that all members taking part can reach."""
         for state in self.members:
             others = [each for each in self.members if each.index in self.taking_part and each is not state]
             if state.ready is not None and all(state.fits(each) for each in others):
