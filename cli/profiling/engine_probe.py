@@ -108,7 +108,7 @@ class StepTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTiming:
+class ProbedStep:
     """One step as it was seen: the engine's time in it, and what else passed since the one before it ended, less what
     this process computed itself where it shares a core with the engine.
     """
@@ -184,16 +184,16 @@ class EngineProbe:
         for fd in self._fds:
             os.close(fd)
 
-    def measure_step(self, trial: StepTrial) -> list[StepTiming]:
+    def measure_step(self, trial: StepTrial) -> list[ProbedStep]:
         """The trial's steps, in order. Raises ProbeError."""
         steps = list(self._steps(trial))
-        turns: list[StepTiming] = []
+        turns: list[ProbedStep] = []
         before_s = 0.0
         for number, (done, at_s) in enumerate(self._run(steps)):
             if len(done.sequence) != len(trial.rows):
                 raise ProbeError(f"a step of {len(trial.rows)} rows gave {len(done.sequence)} tokens")
             if number >= _DISCARDED:
-                turns.append(StepTiming(done.compute_s, max(0.0, at_s - before_s - done.compute_s)))
+                turns.append(ProbedStep(done.compute_s, max(0.0, at_s - before_s - done.compute_s)))
             before_s = at_s
         return turns
 
@@ -201,10 +201,10 @@ class EngineProbe:
         """Seconds on a clock that stands still while this process keeps the engine from its core."""
         return time.perf_counter() - (time.process_time() if self._shares_core else 0.0)
 
-    def run_trace(self, beats: Sequence[TracedStep]) -> list[StepTiming]:
+    def run_trace(self, beats: Sequence[TracedStep]) -> list[ProbedStep]:
         """Run the steps in order, each sent while the one before it runs, but after a pause. Raises ProbeError."""
         opened: dict[TracedSequence, _Opened] = {}
-        turns: list[StepTiming] = []
+        turns: list[ProbedStep] = []
         sent, before_s = 0, self._now_s()
         for number, beat in enumerate(beats):
             while sent < len(beats) and (sent == number or (sent == number + 1 and not beats[sent].pause_s)):
@@ -215,7 +215,7 @@ class EngineProbe:
                 sent += 1
             done: StepDone = self._receive(StepDone)
             ended_s = self._now_s()
-            turns.append(StepTiming(done.compute_s, max(0.0, ended_s - before_s - done.compute_s)))
+            turns.append(ProbedStep(done.compute_s, max(0.0, ended_s - before_s - done.compute_s)))
             before_s = ended_s
             over = [part.sequence for part in beat.rows if part.is_last]
             self._send(*[Close(opened.pop(text).sequence) for text in over])

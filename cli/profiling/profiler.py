@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cli.profiling.engine_probe import EngineProbe, ProbeHostTier, StepTiming, StepTrial, lower_quartile
+from cli.profiling.engine_probe import EngineProbe, ProbedStep, ProbeHostTier, StepTrial, lower_quartile
 from cli.profiling.fitting.fitted_parts import FitError, fit_error
 from cli.profiling.fitting.regression import Array, relative_fit
 from cli.profiling.interrupt_fit import QUICK_PLAN, USUAL_PLAN, measure_interrupts
@@ -60,7 +60,7 @@ def measure_profile(
     touch_kv_cache(probe)
     for trial in todo[:WARM_UP_TRIALS]:
         probe.measure_step(trial)
-    turns: list[list[StepTiming]] = [[] for _ in todo]
+    turns: list[list[ProbedStep]] = [[] for _ in todo]
     for number in range(passes * len(todo)):
         turns[number % len(todo)] += probe.measure_step(todo[number % len(todo)])
         report(number + 1, passes * len(todo))
@@ -122,7 +122,7 @@ def step_unsteadiness(step: StepTimes, served: Sequence[StepPoint]) -> tuple[flo
     return tuple(map(float, np.diff(np.interp(ends_s, predicted_s, taken_s)) / UNSTEADINESS_PIECE_S))
 
 
-def step_point(trial: StepTrial, turns: Sequence[StepTiming]) -> StepPoint:
+def step_point(trial: StepTrial, turns: Sequence[ProbedStep]) -> StepPoint:
     """The usual times of a trial's steps."""
     compute, gaps = (lower_quartile([getattr(turn, name) for turn in turns]) for name in ("compute_s", "gap_s"))
     return StepPoint(trial.regime, trial.batch(), compute, gaps)

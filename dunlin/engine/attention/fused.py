@@ -61,7 +61,7 @@ class FusedCutter:
 
 def cut_pieces(rows: Sequence[BatchRow], chosen: Sequence[int], kind: AttentionKind) -> Iterator[Piece]:
     """The pieces of the `chosen` rows over the keys that are here. Rows of one small cell share pieces."""
-    small: dict[int, Cell] = {}
+    small: dict[int, FusedCell] = {}
     cost = 0
     for index in chosen:
         row = rows[index]
@@ -79,7 +79,7 @@ def cut_pieces(rows: Sequence[BatchRow], chosen: Sequence[int], kind: AttentionK
         yield Piece(tuple(small), None, 0, _Together(small).compute)
 
 
-def _one_by_one(row: int, span: range, cells: Iterable["Cell"]) -> Iterator[Piece]:
+def _one_by_one(row: int, span: range, cells: Iterable["FusedCell"]) -> Iterator[Piece]:
     for index, cell in enumerate(cells):
         yield Piece((row,), span, index, cell.compute)
 
@@ -88,7 +88,7 @@ def _one_by_one(row: int, span: range, cells: Iterable["Cell"]) -> Iterator[Piec
 class _Together:
     """Several rows' only cells."""
 
-    cells: Mapping[int, "Cell"]
+    cells: Mapping[int, "FusedCell"]
 
     def compute(self, results: RowResults, layer_kv: Tensor, rows: Sequence[int]) -> None:
         """See `piecewise.Compute`."""
@@ -97,7 +97,7 @@ class _Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class FusedCell:
     """The row's queries `[first, stop)` against keys `[start, end)` of a span. `masked`: not every query sees all.
     `is_last`: no other cell has these queries.
     """
@@ -156,7 +156,7 @@ class Cell:
         return torch.zeros(unseen.shape, dtype=dtype).masked_fill(unseen, float("-inf"))
 
 
-def cut_cells(row: BatchRow, span: KeySpan, is_only: bool, kind: AttentionKind = PLAIN) -> Iterator[Cell]:
+def cut_cells(row: BatchRow, span: KeySpan, is_only: bool, kind: AttentionKind = PLAIN) -> Iterator[FusedCell]:
     """A row's cells over one span; block after block of queries. `is_only`: its queries see no other keys."""
     key_block = DECODE_PAIRS if row.tokens == 1 else KEY_BLOCK
     for first in range(0, row.tokens, QUERY_BLOCK):
@@ -175,7 +175,7 @@ def cut_cells(row: BatchRow, span: KeySpan, is_only: bool, kind: AttentionKind =
         ]
         # Queries that see no key of the only span still have a result.
         for start, block_end, masked in blocks or [(end, end, False)]:
-            yield Cell(row, span, kind, first, stop, start, block_end, masked, is_only and block_end == end)
+            yield FusedCell(row, span, kind, first, stop, start, block_end, masked, is_only and block_end == end)
 
 
 def _blocks(start: int, stop: int, size: int, masked: bool) -> list[tuple[int, int, bool]]:

@@ -9,9 +9,9 @@ import pytest
 from cli.main import main
 from cli.profiling.engine_probe import (
     EngineProbe,
+    ProbedStep,
     ProbeError,
     ProbeOptions,
-    StepTiming,
     StepTrial,
     TrialRow,
     lower_quartile,
@@ -104,7 +104,7 @@ def test_moves_of_two_lengths_are_a_line() -> None:
 def test_what_is_usual_forgets_disturbances() -> None:
     assert lower_quartile([1.0, 1.1, 1.2, 9.0, 8.0, 1.1, 1.0, 7.0]) == 1.1
     trial = StepTrial("mixed", (TrialRow(10, 5, decode=False), TrialRow(99)), repeats=4)
-    point = step_point(trial, [StepTiming(2.0, 0.5), StepTiming(1.0, 0.1), StepTiming(1.0, 0.1), StepTiming(3.0, 0.2)])
+    point = step_point(trial, [ProbedStep(2.0, 0.5), ProbedStep(1.0, 0.1), ProbedStep(1.0, 0.1), ProbedStep(3.0, 0.2)])
     assert (point.seconds, point.gap_s) == (1.0, 0.1)
     assert (point.batch.prefix_products, point.batch.decode_context) == (50, 104)
 
