@@ -85,6 +85,11 @@ def _spelled(reason: Enum) -> str:
     return reason.name.lower().replace("_", " ")
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun: `1 token`, `2 tokens`."""
+    return f"{number} {one if number == 1 else many}"
+
+
 @words.register
 def _admitted(message: Admitted, record: DecisionRecord) -> str:
     return f"{record.sender.name} admitted it" + (f" into the trace {message.trace}" if message.trace else "")
@@ -266,11 +271,6 @@ def _step(message: Step, record: DecisionRecord) -> str:
     if longer:
         rows.append(counted(len(longer), "chunk", "chunks") + f" of {sum(longer)} tokens")
     return f"{record.sender.name} composed step {message.step}: {' and '.join(rows) or 'no rows'}"
-
-
-def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun: `1 token`, `2 tokens`."""
-    return f"{number} {one if number == 1 else many}"
 
 
 @words.register

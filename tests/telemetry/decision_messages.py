@@ -1,20 +1,10 @@
 """Decision messages that tests of their sentences and of whole explanations share."""
 
 from dunlin.effects import Address
-from dunlin.messages.dispatch import (
-    Place,
-)
+from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import Step
 from dunlin.messages.pool import ReserveRegion
-from dunlin.messages.types import (
-    Figure,
-    Region,
-    RejectedOption,
-    Why,
-    i8,
-    i32,
-    i64,
-)
+from dunlin.messages.types import Figure, Region, RejectedOption, Why, i8, i32, i64
 
 D = Address("dispatcher", "d0", 0xC)
 I0 = Address("instance", "i0", 10)

@@ -38,15 +38,7 @@ from dunlin.messages.plan import (
     Undrain,
 )
 from dunlin.messages.pool import FindRegions, RegionRefused
-from dunlin.messages.types import (
-    Figure,
-    FinishReason,
-    GroupKind,
-    GroupRole,
-    RemapPhase,
-    Why,
-    i32,
-)
+from dunlin.messages.types import Figure, FinishReason, GroupKind, GroupRole, RemapPhase, Why, i32
 from dunlin.telemetry.decisions import DecisionRecord, describe_reason, describe_record, words
 from tests.telemetry.decision_messages import (
     CLIENT,

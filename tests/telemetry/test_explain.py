@@ -5,34 +5,14 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.dispatch import (
-    Accepted,
-    Adopted,
-    Cancel,
-    Preempted,
-)
+from dunlin.messages.dispatch import Accepted, Adopted, Cancel, Preempted
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
-from dunlin.messages.plan import (
-    GroupOrder,
-)
+from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import FindRegions
-from dunlin.messages.types import (
-    Figure,
-    FinishReason,
-    GroupKind,
-    GroupRole,
-    Why,
-    i32,
-)
+from dunlin.messages.types import Figure, FinishReason, GroupKind, GroupRole, Why, i32
 from dunlin.telemetry.decisions import DecisionRecord
-from dunlin.telemetry.explain import (
-    FINISHES,
-    explain,
-    request_key,
-    request_outcome,
-    until_request_end,
-)
+from dunlin.telemetry.explain import FINISHES, explain, request_key, request_outcome, until_request_end
 from tests.telemetry.decision_messages import (
     CLIENT,
     ENGINE,

@@ -1,4 +1,4 @@
-"""I4 and I8 between a group's leader and its members, at every event: which may say what to which, and what counts.
+"""I4 and I8 between a group's leader and its members, at every event: what each may say to which, and what counts.
 
 `groups.py` looks at the steps of engines and at where tokens lie; this file at the conversation, by its own account of
 what members said.

@@ -309,7 +309,7 @@ class SpreadSequence:
             self.guests[member].knows_text = False
 
     def spans_before(self, position: int, master: int) -> list[Block]:
-        """The blocks before `position` that other members answer for, when `master` asks; touching ones are one."""
+        """What other members answer `master` for before `position`; blocks of one member that touch are one."""
         found = self.blocks
         if self.copies and self.ring is not None and position < self.ring.stop:
             found = [*cut_off(self.blocks, self.copies[0].start), *self.copies]
