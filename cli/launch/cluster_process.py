@@ -16,8 +16,11 @@ from types import TracebackType
 
 from dunlin.runtime.parent_death import die_with_parent_command
 
-PATIENCE = ("--ready-timeout", "540", "--set", "instance.engine_watch.load_stuck_s=540")
-"""A machine that is busy with other things may take minutes to import torch."""
+PATIENCE = (
+    *("--ready-timeout", "540", "--set", "instance.engine_watch.load_stuck_s=540"),
+    *("--set", "dispatcher.outage.give_up_after_s=540"),
+)
+"""A machine that is busy with other things may take minutes to import torch, after a kill as well."""
 _HOME = Path(__file__).resolve().parents[2]
 """Where the package lies, installed or not: from there `python -m dunlin…` finds it."""
 
