@@ -59,12 +59,12 @@ def test_a_part_of_the_modelled_speed_differs_by_nothing() -> None:
     assert all(abs(each.relative) < 0.01 for each in figures([one]))
 
 
-def part(late_s: float, preemptions: int) -> ComparedPart:
+def part(late_s: float, preemptions: int, sequence: int = 0) -> ComparedPart:
     """Requests that came so late, and so many preemptions, of which the twin knows nothing."""
     slow = [RequestRecord(0.0, 10, 2, token_s=[1.0 + late_s, 2.0 + late_s], end_s=3.0, outcome="ok")]
     fast = [RequestRecord(0.0, 10, 2, token_s=[1.0, 2.0], end_s=3.0, outcome="ok")]
     live = {"preemptions": preemptions, "hit tokens": 0, "moves": 0, "recomputed tokens": 0}
-    return ComparedPart(slow, fast, live, dict.fromkeys(live, 0.0))
+    return ComparedPart(sequence, slow, fast, live, dict.fromkeys(live, 0.0))
 
 
 def test_the_error_of_a_figure_is_how_much_parts_differ() -> None:
@@ -74,6 +74,13 @@ def test_the_error_of_a_figure_is_how_much_parts_differ() -> None:
     by_name = {getattr(each.found, "measure", "count"): each.error for each in unlike}
     assert by_name["ttft"] > 0.05
     assert figures([part(1.0, 4), part(1.0, 2)])[4].relative == -1.0
+
+
+def test_what_parts_the_sequences_is_no_error() -> None:
+    parts = [part(0.0, 4, 1), part(2.0, 4, 2), part(0.0, 4, 1), part(2.0, 4, 2)]
+    assert {each.error for each in with_errors(parts)} == {0.0}
+    alike = [part(0.0, 4, 1), part(2.0, 4, 1), part(0.0, 4, 1), part(2.0, 4, 1)]
+    assert max(each.error for each in with_errors(alike)) > 0.05
 
 
 def test_parts_are_read_with_the_references_beside_them_and_failed_ones_left_out(
