@@ -86,19 +86,20 @@ def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> R
     last: Violation | None = None
     with planted(bug):
         for seed in range(first, first + most):
-            violation = CampaignTrial(_plan(bug, seed)).run().violation
+            violation = CampaignTrial(plan_for(bug, seed)).run().violation
             last = violation or last
             if violation is not None and violation.invariant in bug.invariants:
                 break
         else:
             return Result(bug, most, seed, last)
-    innocent = CampaignTrial(_plan(bug, seed)).run().violation
+    innocent = CampaignTrial(plan_for(bug, seed)).run().violation
     if innocent is not None:
         violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
     return Result(bug, seed - first + 1, seed, violation)
 
 
-def _plan(bug: Bug, seed: int) -> TrialPlan:
+def plan_for(bug: Bug, seed: int) -> TrialPlan:
+    """The plan of a seed in the campaign in which the bug is hunted."""
     plan = plan_of(seed)
     if bug.elastic:
         return elastic_part(plan)
