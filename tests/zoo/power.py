@@ -12,6 +12,7 @@ from statistics import median
 
 from simulator.campaign.search.search import PlanSearch, run_plan, search_rounds
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
+from tests.zoo import bugs_unseen
 from tests.zoo.hunt import BUGS, plan_for
 from tests.zoo.plant import Bug, planted
 
@@ -77,12 +78,13 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.power", description=__doc__)
     parser.add_argument("bugs", nargs="*", metavar="BUG", help="these bugs alone")
     parser.add_argument("--by", choices=sorted(SAMPLERS), default="plain", help="how plans are found")
+    parser.add_argument("--unseen", action="store_true", help="the bugs of tests/zoo/bugs_unseen.py")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th bug alone")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, metavar="K")
     parser.add_argument("--most", type=int, default=BOUND, metavar="N", help="trials for each bug at most")
     arguments = parser.parse_args(words)
     found = []
-    for index, bug in enumerate(BUGS):
+    for index, bug in enumerate(bugs_unseen.BUGS if arguments.unseen else BUGS):
         if index % arguments.every or (arguments.bugs and bug.name not in arguments.bugs):
             continue
         first = arguments.first_seed + STRIDE * index

@@ -39,8 +39,8 @@ MODES = ("restless", "restless", "restless", "elastic", "elastic", "plain")
 def dense_plan(seed: int) -> TrialPlan:
     """The fresh plan of a seed in a search."""
     draw = Random(f"{seed} dense")
-    plan = plan_of(seed)
-    plan = replace(_squeezed(draw, plan), shape=_small(draw, plan.shape))
+    plan = _squeezed(draw, plan_of(seed))
+    plan = replace(plan, shape=_small(draw, plan.shape))
     mode = draw.choice(MODES)
     if mode == "restless":
         plan = restless_part(plan)
