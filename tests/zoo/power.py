@@ -1,15 +1,18 @@
 """`python -m tests.zoo.power`: how many fresh trials each planted bug takes, by plain sampling and by the search.
 
-Prints a line per bug, then the median and the share within the bound. Plain sampling is told in which campaign a bug is
-hunted (restless, elastic); the search is not.
+Caught is what breaks any invariant, in a plan that breaks none without it. Prints a line per bug, then the median and
+the share within the bound. Plain sampling is told in which campaign a bug is hunted (restless, elastic); the search is
+not.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from statistics import median
 
+from simulator.campaign.plans import TrialPlan
 from simulator.campaign.search.search import PlanSearch, run_plan, search_rounds
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 from tests.zoo import bugs_unseen
@@ -23,45 +26,51 @@ BOUND = 50
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """`trials` that a bug took until an invariant that it breaks noticed it; None: more than were allowed."""
+    """`trials` that a bug took until an invariant noticed it (`by`); None: more than were allowed."""
 
     bug: str
     trials: int | None
-    by: str
+    by: str = ""
 
     def __str__(self) -> str:
         return f"{self.bug}: {'not caught' if self.trials is None else self.trials}; {self.by}"[:200]
 
 
-Sampler = Callable[[Bug, int], Iterator[TrialOutcome]]
-"""The outcomes of trials for a bug from a first seed on, without end."""
+Trial = tuple[TrialPlan, TrialOutcome]
+Sampler = Callable[[Bug, int], Iterator[Trial]]
+"""Trials for a bug from a first seed on, without end."""
 
 
-def sampled(bug: Bug, first_seed: int) -> Iterator[TrialOutcome]:
-    """The outcomes of the campaign in which the bug is hunted, seed by seed."""
-    while True:
-        yield CampaignTrial(plan_for(bug, first_seed)).run()
-        first_seed += 1
+def sampled(bug: Bug, first_seed: int) -> Iterator[Trial]:
+    """The trials of the campaign in which the bug is hunted, seed by seed."""
+    for seed in count(first_seed):
+        plan = plan_for(bug, seed)
+        yield plan, CampaignTrial(plan).run()
 
 
-def searched(bug: Bug, first_seed: int) -> Iterator[TrialOutcome]:
-    """The outcomes of a search, which knows nothing of the bug."""
+def searched(bug: Bug, first_seed: int) -> Iterator[Trial]:
+    """The trials of a search, which knows nothing of the bug."""
     for run in search_rounds(PlanSearch(first_seed), lambda plans: map(run_plan, plans)):
-        yield run.outcome
+        yield run.plan, run.outcome
 
 
 SAMPLERS: dict[str, Sampler] = {"plain": sampled, "search": searched}
 
 
 def power_of(bug: Bug, sampler: Sampler, first_seed: int, most: int) -> Power:
-    """Run trials with the bug until it is caught, at most so many."""
-    outcomes, by = sampler(bug, first_seed), ""
-    with planted(bug):
-        for trials in range(1, most + 1):
-            violation = next(outcomes).violation
-            by = str(violation) if violation is not None else by
-            if violation is not None and violation.invariant in bug.invariants:
-                return Power(bug.name, trials, by)
+    """Run trials with the bug until it is caught, at most so many: until an invariant breaks, whichever, in a plan that
+    breaks none without the bug.
+    """
+    trials, by = sampler(bug, first_seed), ""
+    for number in range(1, most + 1):
+        with planted(bug):
+            plan, outcome = next(trials)
+        if outcome.violation is None:
+            continue
+        innocent = CampaignTrial(plan).run().violation
+        if innocent is None:
+            return Power(bug.name, number, f"{outcome.label}: {outcome.violation}")
+        by = f"{outcome.label}, without the bug too: {innocent}"
     return Power(bug.name, None, by)
 
 

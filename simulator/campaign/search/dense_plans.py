@@ -23,7 +23,7 @@ FAULTS_S = 2.5
 LASTS_S = 6.0
 """Seconds that faults last at most in most plans."""
 FEWEST_FAULTS = 5
-MOST_REQUESTS = (8, 12, 16, 24)
+MOST_REQUESTS = (8, 12, 16)
 AIMED = 0.6
 """Share of the faults that wait for a phase."""
 STARVING = 0.4
