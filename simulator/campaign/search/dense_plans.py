@@ -67,8 +67,10 @@ def admits_batch(plan: TrialPlan) -> bool:
 
 def _small(draw: Random, shape: ClusterShape) -> ClusterShape:
     instances = min(shape.instances, draw.choice([1, 2, 2, 3]))
-    bound = {"batch_wait_s": 0.4, "risen_share": draw.choice([0.0, 0.3])} if draw.random() < STARVING else {}
-    return replace(shape, instances=instances, nodes=min(shape.nodes, instances), **bound)
+    shape = replace(shape, instances=instances, nodes=min(shape.nodes, instances))
+    if draw.random() >= STARVING:
+        return shape
+    return replace(shape, batch_wait_s=0.4, risen_share=draw.choice([0.0, 0.3]))
 
 
 def _squeezed(draw: Random, plan: TrialPlan) -> TrialPlan:
