@@ -20,13 +20,8 @@ from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.requests.fences import AttemptFences
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import Request
-from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.move_orders import MoveOrders
 from services.global_manager.planner import GroupPlanner
-from services.instance.group.leading.ends import SpreadEnds
-from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
-from services.instance.group.leading.roster import GroupRoster
-from services.instance.group.member import GroupMember
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.tickets import Question
@@ -147,20 +142,9 @@ def _released_while_written(original: object, self: MigrateOut, migration: Outgo
     return [Send(migration.target, Release(migration.handle))] if migration.handle else []
 
 
-def _any_part_will_do(original: object, self: Exchange, row: object) -> bool:
-    return any(done is not None for done in self.answers.values())
-
-
-def _newest_first(original: object, self: ExchangeLedger) -> Exchange | None:
-    for index, exchange in enumerate(self.outstanding):
-        if not exchange.waiting:
-            return self.outstanding.pop(index)
-    return None
-
-
-def bug(name: str, what: str, *swaps: Swap, elastic: bool = False) -> Bug:
+def bug(name: str, what: str, *swaps: Swap) -> Bug:
     """A bug that any invariant may notice."""
-    return Bug(name, what, EVERY, swaps, elastic=elastic)
+    return Bug(name, what, EVERY, swaps)
 
 
 BUGS = (
@@ -369,52 +353,5 @@ BUGS = (
         "open-orders-not-repeated",
         "orders that are not done are not given again",
         skip(GroupPlanner.on_retry_due, list),
-    ),
-    bug(
-        "members-given-back-are-kept",
-        "a manager does not take back the members that a leader returns",
-        skip(ElasticGroups._take_back, lambda: None),
-        elastic=True,
-    ),
-    bug(
-        "wishes-unheard",
-        "a manager gives a group no more members",
-        skip(ElasticGroups._fulfil_wishes, lambda: None),
-        elastic=True,
-    ),
-    bug(
-        "partial-rows-count",
-        "a leader counts a row as computed when one of its members has answered",
-        swap(Exchange.is_computed, _any_part_will_do),
-        elastic=True,
-    ),
-    bug(
-        "exchanges-out-of-order",
-        "a leader takes in exchanges in the order in which they are answered",
-        swap(ExchangeLedger.take_answered, _newest_first),
-        elastic=True,
-    ),
-    bug(
-        "patience-without-end",
-        "a leader gives no sequence up, however long nothing moves",
-        skip(SpreadEnds.on_patience_over, list),
-        elastic=True,
-    ),
-    bug(
-        "lost-members-unasked",
-        "a leader does not ask a lost member to take part again",
-        skip(GroupRoster.on_retry, list),
-        elastic=True,
-    ),
-    bug(
-        "early-leader-forgotten",
-        "a member forgets a leader that asks before the member's own order comes",
-        swap(
-            GroupMember.on_join,
-            lambda original, self, now_s, sender, asked: (
-                original(self, now_s, sender, asked) if self._lease == (asked.group, sender) else []
-            ),
-        ),
-        elastic=True,
     ),
 )

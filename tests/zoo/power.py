@@ -15,13 +15,14 @@ from statistics import median
 from simulator.campaign.plans import TrialPlan
 from simulator.campaign.search.search import PlanSearch, run_plan, search_rounds
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
-from tests.zoo import bugs_unseen
+from tests.zoo import bugs_unseen, bugs_unseen_groups
 from tests.zoo.hunt import BUGS, plan_for
 from tests.zoo.plant import Bug, planted
 
 FIRST_SEED, STRIDE = 7_000_000, 1_000
 """Each bug begins at seeds of its own, that were never looked at before."""
 BOUND = 50
+UNSEEN = (*bugs_unseen.BUGS, *bugs_unseen_groups.BUGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--most", type=int, default=BOUND, metavar="N", help="trials for each bug at most")
     arguments = parser.parse_args(words)
     found = []
-    for index, bug in enumerate(bugs_unseen.BUGS if arguments.unseen else BUGS):
+    for index, bug in enumerate(UNSEEN if arguments.unseen else BUGS):
         if index % arguments.every or (arguments.bugs and bug.name not in arguments.bugs):
             continue
         first = arguments.first_seed + STRIDE * index

@@ -11,7 +11,15 @@ from dunlin.policies.presets import PRESETS
 from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.job_plans import with_batch_jobs
 from simulator.campaign.long_prompts import elastic_part
-from simulator.campaign.plans import RESTLESS_KINDS, ClusterShape, Fault, TrialPlan, aims_of, draw_faults
+from simulator.campaign.plans import (
+    RESTLESS_KINDS,
+    ClusterShape,
+    Fault,
+    PlannedRequest,
+    TrialPlan,
+    aims_of,
+    draw_faults,
+)
 from simulator.campaign.runner import RESTLESS, plan_of, restless_part
 
 KINDS = tuple(kind for kind in fault_kinds() if kind not in RESTLESS_KINDS)
@@ -25,7 +33,10 @@ DRAIN_S = 0.5
 FAULTS_S = LOAD_S + DRAIN_S
 LASTS_S = 6.0
 """Seconds that faults last at most in most plans."""
-FEWEST_FAULTS = 8
+FAULT_COUNTS = ((0, 2), (4, 8), (8, 24), (8, 24))
+"""Fewest and most faults of a plan; few in some, because a fault excuses what its victim does for a while."""
+LEAVING = 0.12
+"""Share of the clients that disconnect soon, beside those of the seed's plan."""
 MOST_REQUESTS = (8, 16, 24)
 AIMED = 0.6
 """Share of the faults that wait for a phase."""
@@ -76,14 +87,21 @@ def _small(draw: Random, shape: ClusterShape) -> ClusterShape:
 def _squeezed(draw: Random, plan: TrialPlan) -> TrialPlan:
     plan = with_slots(plan, min(plan.shape.slots, draw.choice(SLOTS)))
     most, share = draw.choice(MOST_REQUESTS), draw.choice(BURSTS)
-    asks = tuple(replace(ask, at_s=share * (ask.at_s % LOAD_S)) for ask in plan.requests[:most])
+    asks = tuple(_leaving(draw, replace(ask, at_s=share * (ask.at_s % LOAD_S))) for ask in plan.requests[:most])
     return replace(plan, requests=asks, faults=_many_faults(draw, plan.faults, share * LOAD_S + DRAIN_S))
 
 
+def _leaving(draw: Random, ask: PlannedRequest) -> PlannedRequest:
+    """The request, perhaps of a client that disconnects while it is served."""
+    return replace(ask, disconnect_s=draw.uniform(0.01, 0.5)) if draw.random() < LEAVING else ask
+
+
 def _many_faults(draw: Random, faults: tuple[Fault, ...], until_s: float) -> tuple[Fault, ...]:
-    """At least `FEWEST_FAULTS`, within so many seconds."""
-    while len(faults) < FEWEST_FAULTS:
+    """As many as one of `FAULT_COUNTS` says, within so many seconds."""
+    fewest, most = draw.choice(FAULT_COUNTS)
+    while len(faults) < fewest:
         faults = (*faults, *draw_faults(draw, KINDS, LOAD_S))
+    faults = faults[:most]
     longest_s = draw.choice([LASTS_S, LASTS_S, LASTS_S, 20.0])
     return tuple(_early(draw, replace(fault, number=index), until_s, longest_s) for index, fault in enumerate(faults))
 

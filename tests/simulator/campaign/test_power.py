@@ -9,10 +9,9 @@ import pytest
 from simulator.campaign.runner import plan_of
 from simulator.campaign.trial import TrialOutcome
 from simulator.campaign.violation import Violation
-from tests.zoo import bugs_unseen
 from tests.zoo.hunt import names
 from tests.zoo.plant import Bug, planted
-from tests.zoo.power import Power, Trial, main, power_of, sampled, searched, summary
+from tests.zoo.power import UNSEEN, Power, Trial, main, power_of, sampled, searched, summary
 
 NOTHING = Bug("nothing", "", ("I1",), ())
 EMPTY = replace(plan_of(3).only(frozenset(), frozenset()), jobs=())
@@ -57,7 +56,7 @@ def test_the_command_measures_the_bugs_that_it_is_given(capsys: pytest.CaptureFi
     assert last.startswith("1 bugs: median ")
 
 
-@pytest.mark.parametrize("bug", bugs_unseen.BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", UNSEEN, ids=lambda bug: bug.name)
 def test_an_unseen_bug_can_be_planted(bug: Bug) -> None:
     with planted(bug):
         pass
