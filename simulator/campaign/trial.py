@@ -46,8 +46,8 @@ MOST_ALONE = 2
 
 @dataclass
 class TrialOutcome:
-    """The outcome of a trial. `digest` covers all deliveries: two runs of a plan have the same. `name`: of its plan in
-    a search, or empty.
+    """The outcome of a trial. `digest` covers time, receiver, sender and kind of each delivery: two runs of a plan have
+    the same. `name`: of its plan in a search, or empty.
 
     `done` counts faults by kind, `ends` the ends of clients, `excused` the looks of each invariant that found it
     broken for a reason that excuses it.
