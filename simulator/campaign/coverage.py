@@ -6,7 +6,7 @@ Reads public state of cores; counts, and judges nothing.
 from collections import Counter
 from typing import Any
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Message
 from services.dispatcher.requests.request import RequestState
 from services.instance.sequence.states import TRANSITIONS
 from simulator.cluster.process import Delivery
@@ -36,6 +36,9 @@ class Coverage:
     def begin(self) -> None:
         """Forget the states of the last trial's sequences."""
         self._states.clear()
+
+    def sent(self, at_s: float, sender: Address, to: Address, message: Message) -> None:
+        """Called when a core sends a message, if a kind of coverage overrides it."""
 
     def delivered(self, cluster: SimulatedCluster, event: Delivery) -> None:
         """Count a delivered message and the state transitions that it caused."""
@@ -89,6 +92,10 @@ class Coverage:
         if before != state:
             self._states[instance, order] = state
             self.transitions[before or "new", state] += 1
+            self._changed(before or "new", state)
+
+    def _changed(self, before: str, state: str) -> None:
+        """Called after each transition, if a kind of coverage overrides it."""
 
 
 def phase_of(address: Address, cluster: SimulatedCluster) -> str:

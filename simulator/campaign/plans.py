@@ -154,13 +154,14 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """The plan of one trial."""
+    """The plan of one trial. `name`: its name in a search (simulator/campaign/search); empty: it is its seed's plan."""
 
     seed: int
     shape: ClusterShape
     requests: tuple[PlannedRequest, ...]
     faults: tuple[Fault, ...]
     jobs: tuple[PlannedJob, ...] = ()
+    name: str = ""
 
     def subset(self, asks: frozenset[int], faults: frozenset[int]) -> "TrialPlan":
         """The plan with these requests and faults alone, by number."""
@@ -169,6 +170,12 @@ class TrialPlan:
             requests=tuple(ask for ask in self.requests if ask.number in asks),
             faults=tuple(fault for fault in self.faults if fault.number in faults),
         )
+
+    def only(self, asks: frozenset[int] | None, faults: frozenset[int] | None) -> "TrialPlan":
+        """The plan with these requests and faults alone, by number; None: all of them."""
+        some_asks = frozenset(ask.number for ask in self.requests) if asks is None else asks
+        some_faults = frozenset(fault.number for fault in self.faults) if faults is None else faults
+        return self.subset(some_asks, some_faults)
 
 
 def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> TrialPlan:
@@ -179,7 +186,7 @@ def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Tr
     asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
     if PRESETS[shape.preset].admit == "all":
         asks = _classed(Random(f"{seed} classes"), asks)
-    return TrialPlan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
+    return TrialPlan(seed, shape, asks, draw_faults(Random(f"{seed} faults"), kinds, length_s))
 
 
 def draw_restless(plan: TrialPlan) -> tuple[Fault, ...]:
@@ -288,7 +295,8 @@ def _classed(draw: Random, asks: tuple[PlannedRequest, ...]) -> tuple[PlannedReq
     return tuple(replace(ask, is_batch=draw.random() < share) for ask in asks)
 
 
-def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
+def draw_faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
+    """Faults of `kinds` within so many seconds, 5 at least: none, or up to a dozen."""
     until_s = max(5.0, length_s)
     few = draw.sample(kinds, min(4, len(kinds)))
     duos = [duo for duo in PAIRED_FAULTS if set(duo) <= set(kinds)]
@@ -309,11 +317,12 @@ def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Faul
 
 def _fault(draw: Random, number: int, at_s: float, kind: str, pick: float) -> Fault:
     lasts_s = draw.choice([draw.uniform(0.05, 0.5), draw.uniform(0.5, 6.0), draw.uniform(0.5, 20.0)])
-    aim = draw.choice(_aims(kind)) if draw.random() < AIMED else ""
+    aim = draw.choice(aims_of(kind)) if draw.random() < AIMED else ""
     return Fault(number, at_s, kind, pick, draw.random(), lasts_s, draw.random(), aim)
 
 
-def _aims(kind: str) -> tuple[str, ...]:
+def aims_of(kind: str) -> tuple[str, ...]:
+    """The phases that faults of this kind wait for."""
     if "kvstore" in kind or kind in ("corrupt", "tier_full"):
         return AIMS_OF_KVSTORES
     return AIMS_OF_DISPATCHERS if "dispatcher" in kind else AIMS_OF_INSTANCES

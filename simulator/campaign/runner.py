@@ -37,7 +37,9 @@ class FailingSeed:
     runs: int = 0
 
     def replay(self) -> str:
-        """The command that replays the seed."""
+        """The command that replays the seed, or the plan of a search."""
+        if self.plan.name:
+            return f"dunlin sim --campaign --plan {self.plan.name}"
         shape = self.plan.shape
         part = RESTLESS if shape.interrupts == RESTLESS else ELASTIC if shape.has_long_prompts else ""
         preset = f" --preset {part}" if part else ""
@@ -132,7 +134,7 @@ def run_campaign(
         summary.coverage.add(coverage)
         on_outcome(outcome)
         if outcome.violation is not None:
-            summary.found.append(_shrunk(outcome, with_batch_jobs(part(plan_of(outcome.seed))), shrink_runs))
+            summary.found.append(shrunk(outcome, with_batch_jobs(part(plan_of(outcome.seed))), shrink_runs))
     return summary
 
 
@@ -153,7 +155,8 @@ def run_seed(seed: int, part: Callable[[TrialPlan], TrialPlan] = whole_plan) -> 
     return CampaignTrial(with_batch_jobs(part(plan_of(seed))), coverage).run(), coverage
 
 
-def _shrunk(outcome: TrialOutcome, plan: TrialPlan, most: int) -> FailingSeed:
+def shrunk(outcome: TrialOutcome, plan: TrialPlan, most: int) -> FailingSeed:
+    """The failing plan with the smallest part that breaks the same invariant, after at most so many trials."""
     invariant = outcome.violation.invariant if outcome.violation is not None else ""
 
     def fails(smaller: TrialPlan) -> bool:

@@ -46,7 +46,8 @@ MOST_ALONE = 2
 
 @dataclass
 class TrialOutcome:
-    """The outcome of a trial. `digest` covers all deliveries: two runs of a plan have the same.
+    """The outcome of a trial. `digest` covers time, receiver, sender and kind of each delivery: two runs of a plan have
+    the same. `name`: of its plan in a search, or empty.
 
     `done` counts faults by kind, `ends` the ends of clients, `excused` the looks of each invariant that found it
     broken for a reason that excuses it.
@@ -60,13 +61,19 @@ class TrialOutcome:
     done: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     excused: Counter[str] = field(default_factory=Counter)
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What was run, in words."""
+        return f"plan {self.name}" if self.name else f"seed {self.seed}"
 
 
 class CampaignTrial:
     """Runs one plan, once."""
 
     def __init__(self, plan: TrialPlan, coverage: Coverage | None = None) -> None:
-        self.outcome = TrialOutcome(plan.seed)
+        self.outcome = TrialOutcome(plan.seed, name=plan.name)
         self._plan = plan
         self._poison = {ask.number for ask in plan.requests if ask.poison}
         self.cluster = SimulatedCluster(cluster_of(plan.shape))
@@ -80,6 +87,8 @@ class CampaignTrial:
         self._befores = _hooks(self._watchers, "before")
         self._afters = _hooks(self._watchers, "after")
         self._sents = [one.sent for one in self._watchers if type(one).sent is not InvariantWatcher.sent]
+        if coverage is not None and type(coverage).sent is not Coverage.sent:
+            self._sents.append(coverage.sent)
         self._coverage = coverage
         self._audited_s = self._looked_s = 0.0
         self._alone: Counter[tuple[object, ...]] = Counter()

@@ -41,12 +41,15 @@ MOST_SEEDS = 400
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a hunt ended: after `seeds` runs, by `violation`, which is None if nothing was noticed."""
+    """How a hunt ended: after `seeds` runs, the last of them of `seed`, by `violation`, which is None if nothing was
+    noticed. `violation_seed`: of the run that it broke.
+    """
 
     bug: Bug
     seeds: int
     seed: int
     violation: Violation | None
+    violation_seed: int = 0
 
     @property
     def is_caught(self) -> bool:
@@ -54,7 +57,7 @@ class Result:
         return self.violation is not None and self.violation.invariant in self.bug.invariants
 
     def __str__(self) -> str:
-        by = f"seed {self.seed}: {self.violation}" if self.violation is not None else "nothing noticed"
+        by = f"seed {self.violation_seed}: {self.violation}" if self.violation is not None else "nothing noticed"
         state = "caught" if self.is_caught else "NOT CAUGHT"
         return f"{self.bug.name}: {state} after {self.seeds} seeds; {by}"[:300]
 
@@ -83,22 +86,24 @@ def hunt(
 def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> Result:
     """Run seeds until the bug is caught, from the bug's own one on by default."""
     first = bug.seed if first_seed is None else first_seed
-    last: Violation | None = None
+    last, last_seed = None, first
     with planted(bug):
         for seed in range(first, first + most):
-            violation = CampaignTrial(_plan(bug, seed)).run().violation
-            last = violation or last
+            violation = CampaignTrial(plan_for(bug, seed)).run().violation
+            if violation is not None:
+                last, last_seed = violation, seed
             if violation is not None and violation.invariant in bug.invariants:
                 break
         else:
-            return Result(bug, most, seed, last)
-    innocent = CampaignTrial(_plan(bug, seed)).run().violation
+            return Result(bug, most, seed, last, last_seed)
+    innocent = CampaignTrial(plan_for(bug, seed)).run().violation
     if innocent is not None:
         violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
-    return Result(bug, seed - first + 1, seed, violation)
+    return Result(bug, seed - first + 1, seed, violation, seed)
 
 
-def _plan(bug: Bug, seed: int) -> TrialPlan:
+def plan_for(bug: Bug, seed: int) -> TrialPlan:
+    """The plan of a seed in the campaign in which the bug is hunted."""
     plan = plan_of(seed)
     if bug.elastic:
         return elastic_part(plan)

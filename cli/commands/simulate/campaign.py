@@ -15,8 +15,12 @@ from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
     from simulator.campaign.plans import TrialPlan
-    from simulator.campaign.runner import FailingSeed
+    from simulator.campaign.runner import CampaignSummary, FailingSeed
     from simulator.campaign.trial import TrialOutcome
+
+
+BAR = 20
+"""Characters of the progress bar."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--campaign", action="store_true", help="run seeds of random faults; exit code 1 on a violation")
     group.add_argument("--seeds", type=_positive, default=100, metavar="N", help="how many seeds (default: 100)")
     group.add_argument("--first-seed", type=int, default=0, metavar="K", help="the first of them (default: 0)")
+    group.add_argument(
+        "--search", action="store_true",
+        help="let what runs cover decide which plans are changed and run again; --seeds is how many plans run",
+    )  # fmt: skip
+    group.add_argument("--plan", metavar="NAME", help="one plan of a search again, by the name that it was reported by")
     group.add_argument("--jobs", type=_positive, default=1, metavar="J", help="processes to share them, or the presets")
     group.add_argument("--only-requests", type=_numbers, metavar="A,B", help="of the plan, these requests alone")
     group.add_argument("--only-faults", type=_numbers, metavar="A,B", help="of the plan, these faults alone")
@@ -35,6 +44,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run_campaign(arguments: argparse.Namespace) -> int:
     """Run it; the exit code."""
     _load("simulator.campaign.runner")
+    if arguments.search or arguments.plan is not None:
+        return _report_all(arguments, _searched(arguments))
+    return _report_all(arguments, _sampled(arguments))
+
+
+def _sampled(arguments: argparse.Namespace) -> "CampaignSummary":
+    """Run the plans of consecutive seeds."""
     from simulator.campaign.runner import run_campaign as run
 
     part = _part(arguments)
@@ -42,13 +58,35 @@ def run_campaign(arguments: argparse.Namespace) -> int:
         raise CliError("--only-requests and --only-faults are about one seed: leave --jobs out", USAGE)
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     settings: dict[str, Any] = {"part": part} if part is not None else {}
-    summary = run(
+    return run(
         seeds,
         on_outcome=CampaignProgress(len(seeds), sys.stderr),
         jobs=arguments.jobs,
         shrink_runs=arguments.shrink_runs,
         **settings,
     )
+
+
+def _searched(arguments: argparse.Namespace) -> "CampaignSummary":
+    """Search, or run one plan of a search."""
+    from simulator.campaign.search.search import replay_plan, search_plans
+
+    if arguments.preset is not None:
+        raise CliError("--preset: a search draws its presets, restless and elastic plans too; leave it out", USAGE)
+    requests, faults = arguments.only_requests, arguments.only_faults
+    if arguments.plan is not None:
+        try:
+            return replay_plan(arguments.plan, requests, faults, arguments.shrink_runs)
+        except ValueError:
+            raise CliError(f"--plan {arguments.plan}: a name as 7 or 7.1.3 is needed", USAGE) from None
+    if requests is not None or faults is not None:
+        raise CliError("--only-requests and --only-faults are about one plan: name it by --plan", USAGE)
+    progress = CampaignProgress(arguments.seeds, sys.stderr)
+    return search_plans(arguments.first_seed, arguments.seeds, progress, arguments.jobs, arguments.shrink_runs)
+
+
+def _report_all(arguments: argparse.Namespace, summary: "CampaignSummary") -> int:
+    """Print what a campaign found; the exit code."""
     for found in summary.found:
         print(_report(found))
     if arguments.coverage:
@@ -75,7 +113,7 @@ class CampaignProgress:
         self._done += 1
         if outcome.violation is not None:
             self._violations += 1
-            print(f"{self._begin}seed {outcome.seed}: {outcome.violation}", file=self._out, flush=True)
+            print(f"{self._begin}{outcome.label}: {outcome.violation}", file=self._out, flush=True)
         if self._clock() - self._shown_s >= self._every_s:
             self._shown_s = self._clock()
             print(f"{self._begin}{self._text()}", end=self._end, file=self._out, flush=True)
@@ -83,8 +121,10 @@ class CampaignProgress:
     def _text(self) -> str:
         per_min = 60.0 * self._done / (self._shown_s - self._began_s)
         left_min = (self._seeds - self._done) / per_min
+        bar = "#" * (BAR * self._done // self._seeds)
         return (
-            f"{self._done:,} of {self._seeds:,} seeds, {self._violations} violations; {per_min:.0f} seeds a minute, "
+            f"[{bar:.<{BAR}}] {self._done:,} of {self._seeds:,} seeds, {self._violations} violations; "
+            f"{per_min:.0f} seeds a minute, "
             f"{left_min:.0f} minutes left"
         )
 
@@ -92,7 +132,7 @@ class CampaignProgress:
 def _report(found: "FailingSeed") -> str:
     part = found.smallest or found.plan
     lines = [
-        f"seed {found.outcome.seed}: {found.outcome.violation}",
+        f"{found.outcome.label}: {found.outcome.violation}",
         f"  replay:   {found.replay()}",
         f"  smallest: {found.replay_smallest()}",
         f"            ({len(part.requests)} requests and {len(part.faults)} faults of {len(found.plan.requests)} and "
@@ -114,10 +154,7 @@ def _part(arguments: argparse.Namespace) -> "Callable[[TrialPlan], TrialPlan] | 
         return of_preset if preset else None
 
     def part(plan: "TrialPlan") -> "TrialPlan":
-        plan = of_preset(plan)
-        some_requests = frozenset(one.number for one in plan.requests) if requests is None else requests
-        some_faults = frozenset(fault.number for fault in plan.faults) if faults is None else faults
-        return plan.subset(some_requests, some_faults)
+        return of_preset(plan).only(requests, faults)
 
     return part
 

@@ -3,10 +3,12 @@
 from typing import Any
 
 from dunlin.effects import Address, Gone
+from dunlin.messages.dispatch import Cancel
 from dunlin.messages.door import Abort, Submit
 from dunlin.messages.types import FinishReason, RequestClass
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import RequestState
+from services.instance.sequence.states import SequenceState
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
@@ -113,11 +115,14 @@ class ProgressWatcher(InvariantWatcher):
             self._left = self.cluster.core(event.to).journal.by_reader(event.sender)
 
     def after(self, event: Delivery) -> None:
+        if isinstance(event.message, Cancel) and event.to.role == "instance":
+            return self._check_cancelled(event, event.message)
         request, self._left = self._left, None
         if request is None or request.readers or request.submit.idempotency:
-            return
+            return None
         if self.cluster.core(event.to).journal.get(request.number) is request:
             raise self.fail(f"{event.to} keeps {request} after {event}, which was of its last client")
+        return None
 
     def audit(self) -> None:
         for client in self.clients.all:
@@ -128,6 +133,16 @@ class ProgressWatcher(InvariantWatcher):
         for address, since_s in self.faults.processes.asleep_s.items():
             if address.role == "instance":
                 self._is_given_up(address, since_s)
+
+    def _check_cancelled(self, event: Delivery, cancel: Cancel) -> None:
+        """Check that an attempt ends with the event that cancels it, and older ones of its request: no fault excuses
+        one that goes on, and one that ends by itself a moment later is found, too.
+        """
+        core = self.cluster.core(event.to)
+        for sequence in core.sequences if core is not None else ():
+            is_meant = (sequence.dispatcher, sequence.place.request) == (event.sender, cancel.request)
+            if is_meant and sequence.place.attempt <= cancel.attempt and sequence.state is not SequenceState.ENDING:
+                raise self.fail(f"{event.to} goes on with {sequence.name}, which {event.sender} cancelled by {cancel}")
 
     def _is_in_time(self, client: CampaignClient, door: Address, timeout_s: float) -> None:
         late_s = self.cluster.world.now_s - client.connected_s - timeout_s

@@ -7,7 +7,7 @@ from simulator.campaign.runner import plan_of, restless_part
 from simulator.engine.token_model import continuation
 
 
-def test_every_fault_is_struck_by_some_seed() -> None:
+def test_every_fault_is_planned_by_some_seed() -> None:
     plans = [restless_part(plan_of(seed)) for seed in range(60)]
     planned = {fault.kind for plan in plans for fault in plan.faults}
     assert planned == set(fault_kinds()), sorted(set(fault_kinds()) - planned)

@@ -8,7 +8,8 @@ import pytest
 from dunlin.kv.prefix_hash import chain_of, chain_root, has_prefix
 from services.dispatcher.requests.token_rows import is_consistent
 from services.instance.kv.residency import Residency, SlotUse
-from tests.zoo.hunt import BUGS, hunt, names, search
+from simulator.campaign.violation import Violation
+from tests.zoo.hunt import BUGS, Result, hunt, names, search
 from tests.zoo.plant import Bug, Swap, planted, skip, swap
 from tests.zoo.restore import restore, write
 
@@ -94,6 +95,11 @@ def test_what_breaks_nothing_is_not_caught() -> None:
     result = search(bug(skip(is_consistent, lambda: True)), most=1)
     assert not result.is_caught
     assert str(result).startswith("b: NOT CAUGHT after 1 seeds")
+
+
+def test_what_was_not_caught_names_the_seed_of_the_violation_beside_it() -> None:
+    result = Result(bug(), 3, 9, Violation("I1", 1.0, "twice"), violation_seed=8)
+    assert str(result) == "b: NOT CAUGHT after 3 seeds; seed 8: I1 at 1.000000 s: twice"
 
 
 def test_a_seed_is_noted_beside_its_bug_and_nowhere_else(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def said(out: StringIO, every_s: float) -> str:
 def test_in_a_log_progress_is_a_line_a_minute_and_one_for_each_violation() -> None:
     found, progress = said(StringIO(), 30.0).splitlines()
     assert found == "seed 1: I1 at 3.000000 s: twice"
-    assert progress == "2 of 400 seeds, 1 violations; 2 seeds a minute, 199 minutes left"
+    assert progress == "[....................] 2 of 400 seeds, 1 violations; 2 seeds a minute, 199 minutes left"
 
 
 def test_on_a_terminal_it_is_one_line_that_changes() -> None:
     found, progress = said(Terminal(), 3.0).split("\n")
     assert found == "\rseed 1: I1 at 3.000000 s: twice"
-    assert progress == "\r2 of 400 seeds, 1 violations; 20 seeds a minute, 20 minutes left"
+    assert progress == "\r[....................] 2 of 400 seeds, 1 violations; 20 seeds a minute, 20 minutes left"

@@ -1,5 +1,6 @@
 """Planted states that break I11 and I12 are found: quotas exceeded, and work for clients or processes that are gone."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Gone, Message
+from dunlin.messages.dispatch import Cancel
 from dunlin.messages.door import Abort, Quota, Submit
 from dunlin.messages.types import FinishReason, RequestClass, i32
 from services.dispatcher.requests.deferred import DeferredRequests
@@ -175,6 +177,21 @@ def test_an_abort_for_another_reason_is_no_withdrawal() -> None:
     watcher.before(event)
     request.readers.clear()
     watcher.after(event)
+
+
+def test_an_attempt_that_goes_on_after_its_cancellation_breaks_i12() -> None:
+    campaign, watcher, _ = served()
+    dispatcher, instance = campaign.address("dispatcher"), campaign.address("instance")
+    (sequence,) = campaign.cluster.core(instance).sequences
+    request, attempt = sequence.place.request, sequence.place.attempt
+    cancelled = campaign.event(dispatcher, instance, Cancel(request, attempt))
+    with broken("I12", f"instance-0.* goes on with {re.escape(sequence.name)}, which .* cancelled"):
+        watcher.after(cancelled)
+    watcher.after(campaign.event(dispatcher, instance, Cancel(request, attempt - 1)))
+    watcher.after(campaign.event(dispatcher, instance, Cancel(request + 1, attempt)))
+    watcher.after(campaign.event(campaign.address("monitor"), instance, Cancel(request, attempt)))
+    campaign.cluster.core(instance).receive(campaign.world.now_s, dispatcher, cancelled.message)
+    watcher.after(cancelled)
 
 
 def test_a_client_that_waits_beyond_its_deadline_breaks_i12() -> None:

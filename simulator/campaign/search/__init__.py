@@ -1,0 +1,1 @@
+"""A campaign that searches: what runs covered decides which plans are changed, and run again."""
