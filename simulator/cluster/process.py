@@ -31,6 +31,19 @@ class Burst:
     events: "list[PendingDelivery]"
 
 
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """A `SendEach` that arrives at once: `messages[i]` on `streams[i]`, one event of the heap and as many numbers."""
+
+    streams: "list[SimulatedStream]"
+    messages: list[Message]
+
+    def events(self, at_s: float, number: int) -> "list[PendingDelivery]":
+        """Its deliveries one by one; `number` is the first one's."""
+        pairs = enumerate(zip(self.streams, self.messages, strict=True), number)
+        return [(at_s, each, stream.to, stream.speaker, message, stream) for each, (stream, message) in pairs]
+
+
 class CallRunner:
     """The receiver of `ScheduledCall`."""
 
