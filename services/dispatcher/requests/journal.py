@@ -52,7 +52,8 @@ class Journal:
     @property
     def queued(self) -> int:
         """How many wait for an instance or a group."""
-        return sum(map(len, self._queues.values())) + len(self.deferred.by_number)
+        interactive, batch = self._queues.values()
+        return interactive.count + batch.count + len(self.deferred.by_number)
 
     def queued_of(self, request_class: RequestClass) -> int:
         """How many of that class wait for an instance, deferred ones not included."""

@@ -39,10 +39,8 @@ class SimulatedDecodeBatch:
 
     def counts(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the next step of these rows."""
-        context = 0
-        for stop in queued.step.stop:
-            context += stop
-        return BatchCounts(decode_rows=len(self.sequences), decode_context=context, sampled_rows=self._sampled_rows)
+        rows, context = len(self.sequences), sum(queued.step.stop)
+        return BatchCounts(decode_rows=rows, decode_context=context, sampled_rows=self._sampled_rows)
 
     def decode(self, queued: QueuedSimStep, voice: TokenModel, vocabulary: int) -> IterationResult:
         """Compute the next step of these rows.

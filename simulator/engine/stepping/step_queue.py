@@ -161,7 +161,7 @@ def is_unsupported(step: Step) -> bool:
         return True
     if not has_peers:
         asks = bool(step.span_row) or step.serve is not None or step.keep is not None
-        return asks or any(one != 1 for one in step.stride)
+        return asks or (len(step.stride) > 0 and any(one != 1 for one in step.stride))
     asked = step.span_asked or [int(step.group is GroupKind.MASTERS)] * len(step.span_row)
     striped = {row for row, is_asked in zip(step.span_row, asked, strict=True) if not is_asked}
     named = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())
