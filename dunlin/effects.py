@@ -50,9 +50,9 @@ class Send:
 
 @record
 class SendEach:
-    """Give `messages[i]` to `to[i]`, in order: what one step has for many readers, as one effect.
+    """Give `messages[i]`, all of one kind and without a reason, to `to[i]`: what one step has for many readers.
 
-    No message of it has a reason (`why`). The lists belong to the effect's host; a core may use the same `to` again.
+    In order, as so many `Send`s, but one effect. A core may use the list `to` again.
     """
 
     to: list[Address]

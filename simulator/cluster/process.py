@@ -38,11 +38,6 @@ class Fan:
     streams: "list[SimulatedStream]"
     messages: list[Message]
 
-    def events(self, at_s: float, number: int) -> "list[PendingDelivery]":
-        """Its deliveries one by one; `number` is the first one's."""
-        pairs = enumerate(zip(self.streams, self.messages, strict=True), number)
-        return [(at_s, each, stream.to, stream.speaker, message, stream) for each, (stream, message) in pairs]
-
 
 class CallRunner:
     """The receiver of `ScheduledCall`."""

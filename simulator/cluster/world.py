@@ -288,15 +288,14 @@ class World:
     def _deliver_fan(self, now_s: float, number: int, fan: Fan) -> None:
         """As `_deliver_burst`, of messages of one kind."""
         is_seen = self.before is not None or self.on_delivered is not None or type(fan.messages[0]) in self.on_kind
-        for place, stream in enumerate(fan.streams):
+        for place, (stream, message) in enumerate(zip(fan.streams, fan.messages, strict=True), number):
             process = stream.to
             is_plain = stream.is_open and stream.is_known and process.waiting is None and process.processor is None
             if is_seen or not is_plain or not process.is_up:
-                self._deliver((now_s, number + place, process, stream.speaker, fan.messages[place], stream))
+                self._deliver((now_s, place, process, stream.speaker, message, stream))
                 continue
             self.now_s = now_s
             self.delivered += 1
-            message = fan.messages[place]
             effects = process.core.receive(now_s * process.rate + process.offset_s, stream.speaker, message)
             if effects:
                 self._carry_out(now_s, process, effects)
@@ -377,6 +376,8 @@ class World:
             if stream.last_s > at_s:
                 return False
             fan.append(stream)
+        if not fan:
+            return True
         for stream in fan:
             stream.last_s = at_s
         actor = self._actor
