@@ -49,6 +49,21 @@ class Send:
 
 
 @record
+class SendEach:
+    """Give `messages[i]`, all of one kind and without a reason, to `to[i]`: what one step has for many readers.
+
+    In order, as so many `Send`s, but one effect. A core may use the list `to` again.
+    """
+
+    to: list[Address]
+    messages: list[Any]
+
+    def singly(self) -> "list[Send]":
+        """The same as an effect for each."""
+        return [Send(to, message) for to, message in zip(self.to, self.messages, strict=True)]
+
+
+@record
 class After:
     """Give `message` back to this core after `delay_s` seconds, with the core's own address as the sender.
 
@@ -59,7 +74,7 @@ class After:
     message: Message
 
 
-Effect = Send | After
+Effect = Send | SendEach | After
 
 Handler = Callable[[float, Address, Any], list[Effect]]
 """What a part of a core does with one kind of message: (now in seconds, sender, message) to effects. A core's table of
@@ -94,5 +109,11 @@ class Core(Protocol):
 
 
 def sends(effects: Iterable[Effect]) -> list[Send]:
-    """The `Send`s among `effects`, in order."""
-    return [effect for effect in effects if isinstance(effect, Send)]
+    """The `Send`s among `effects`, in order; a `SendEach` counts as those that it stands for."""
+    found: list[Send] = []
+    for effect in effects:
+        if isinstance(effect, Send):
+            found.append(effect)
+        elif isinstance(effect, SendEach):
+            found += effect.singly()
+    return found

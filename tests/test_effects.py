@@ -2,9 +2,9 @@
 
 import pytest
 
-from dunlin.effects import Address, After, Send, record, sends
+from dunlin.effects import Address, After, Send, SendEach, record, sends
 
-A = Address("instance", "i0", 7)
+A, B = Address("instance", "i0", 7), Address("client", "c")
 
 
 def test_a_restarted_process_is_another_address() -> None:
@@ -21,6 +21,11 @@ def test_the_sends_among_effects_keep_their_order() -> None:
     first, second, timer = Send(A, "one"), Send(A, "two"), After(1.5, "later")
     assert sends([first, timer, second]) == [first, second]
     assert sends(iter([timer])) == []
+
+
+def test_what_is_sent_to_each_counts_as_so_many_sends() -> None:
+    each = SendEach([A, B], ["x", "y"])
+    assert sends([Send(B, "w"), each]) == [Send(B, "w"), Send(A, "x"), Send(B, "y")]
 
 
 @record

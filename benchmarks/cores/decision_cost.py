@@ -10,10 +10,9 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from dunlin.effects import Address, Effect, Joined, Send
+from dunlin.effects import Address, After, Joined, sends
 from dunlin.messages.dispatch import Accepted, Place
 from dunlin.messages.door import Submit
 from dunlin.messages.fleet import FleetView, InstanceReport, MemberView
@@ -90,11 +89,6 @@ def decision_us(core: DispatcherCore, requests: int, draw: random.Random) -> flo
     return took_s / requests * 1e6
 
 
-def sends(effects: Iterable[Effect]) -> list[Send]:
-    """The messages among them."""
-    return [effect for effect in effects if isinstance(effect, Send)]
-
-
 def member_us(core: DispatcherCore, count: int, draw: random.Random) -> float:
     """Of a view in which every instance changed."""
     view = FleetView(2, tuple(view_of(number, draw) for number in range(count)), base_version=1)
@@ -117,7 +111,7 @@ def report_us(count: int, rounds: int, draw: random.Random) -> float:
             began_s = time.process_time()
             effects = core.receive(turn * 0.5 + number * 0.4 / count, instance(number), report)
             took_s += time.process_time() - began_s
-            due += [effect for effect in effects if not isinstance(effect, Send)]
+            due += [effect for effect in effects if isinstance(effect, After)]
         began_s = time.process_time()
         waiting, due = due, []
         for after in waiting:

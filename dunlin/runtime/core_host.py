@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from dunlin.effects import Address, Core, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, SendEach
 
 _log = logging.getLogger(__name__)
 
@@ -166,8 +166,12 @@ class CoreHost:
                 self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
-        if not isinstance(effect, Send):
+        if isinstance(effect, After):
             self._later(effect.delay_s, partial(self.deliver, self.address, effect.message))
+            return
+        if isinstance(effect, SendEach):
+            for reader, delta in zip(effect.to, effect.messages, strict=True):
+                self.send(reader, delta)
             return
         to, message = effect.to, effect.message
         outlet = self._outlets.get(to)

@@ -31,6 +31,14 @@ class Burst:
     events: "list[PendingDelivery]"
 
 
+@dataclass(frozen=True, slots=True)
+class Fan:
+    """A `SendEach` that arrives at once: `messages[i]` on `streams[i]`, one event of the heap and as many numbers."""
+
+    streams: "list[SimulatedStream]"
+    messages: list[Message]
+
+
 class CallRunner:
     """The receiver of `ScheduledCall`."""
 

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send, SendEach
 from simulator.cluster.process import (
     Burst,
     CallRunner,
     Delivery,
+    Fan,
     PendingDelivery,
     Processor,
     ScheduledCall,
@@ -254,7 +255,10 @@ class World:
     def _deliver(self, event: PendingDelivery) -> None:
         at_s, _, process, sender, message, stream = event
         if type(message) is Burst:
-            self._deliver_burst(at_s, message)
+            self._deliver_burst(at_s, message.events)
+            return
+        if type(message) is Fan:
+            self._deliver_fan(at_s, event[1], message)
             return
         if stream is not None and not stream.is_open:
             return
@@ -281,14 +285,29 @@ class World:
         if self.on_kind and (watch := self.on_kind.get(type(message))) is not None:
             watch(Delivery(at_s, event[1], process.address, sender, message))
 
-    def _deliver_burst(self, now_s: float, burst: Burst) -> None:
+    def _deliver_fan(self, now_s: float, number: int, fan: Fan) -> None:
+        """As `_deliver_burst`, of messages of one kind."""
+        is_seen = self.before is not None or self.on_delivered is not None or type(fan.messages[0]) in self.on_kind
+        for place, (stream, message) in enumerate(zip(fan.streams, fan.messages, strict=True), number):
+            process = stream.to
+            is_plain = stream.is_open and stream.is_known and process.waiting is None and process.processor is None
+            if is_seen or not is_plain or not process.is_up:
+                self._deliver((now_s, place, process, stream.speaker, message, stream))
+                continue
+            self.now_s = now_s
+            self.delivered += 1
+            effects = process.core.receive(now_s * process.rate + process.offset_s, stream.speaker, message)
+            if effects:
+                self._carry_out(now_s, process, effects)
+
+    def _deliver_burst(self, now_s: float, events: list[PendingDelivery]) -> None:
         """Deliver messages of one time: as `_deliver`, but without what cannot matter on a stream that is known."""
         if self.before is not None or self.on_delivered is not None:
-            for event in burst.events:
+            for event in events:
                 self._deliver(event)
             return
         watched = self.on_kind
-        for event in burst.events:
+        for event in events:
             _, _, process, sender, message, stream = event
             is_plain = stream is not None and stream.is_open and stream.is_known and process.is_up
             if not is_plain or process.waiting is not None or process.processor is not None or type(message) in watched:
@@ -311,6 +330,12 @@ class World:
                 number += 1
                 at_s = now_s + effect.delay_s / process.rate
                 heappush(heap, (at_s, number, process, process.address, effect.message, None))
+                continue
+            if isinstance(effect, SendEach):
+                self._numbers = number
+                if is_watched or not self._fan_out(now_s, streams, effect):
+                    self._carry_out(now_s, process, effect.singly())
+                number = self._numbers
                 continue
             stream = streams.get(effect.to)
             if stream is None or not stream.may_speak:
@@ -335,6 +360,30 @@ class World:
         self._numbers = number
         if burst:
             self._push_burst(burst)
+
+    def _fan_out(self, now_s: float, streams: dict[Address, SimulatedStream], effect: SendEach) -> bool:
+        """Send to each as one event of the heap; False, and nothing is sent, unless all can have theirs at one time."""
+        fan: list[SimulatedStream] = []
+        at_s = -1.0
+        for to in effect.to:
+            stream = streams.get(to)
+            if stream is None or not stream.may_speak or stream.held is not None:
+                return False
+            if now_s + stream.delay_s != at_s:
+                if fan:
+                    return False
+                at_s = now_s + stream.delay_s
+            if stream.last_s > at_s:
+                return False
+            fan.append(stream)
+        if not fan:
+            return True
+        for stream in fan:
+            stream.last_s = at_s
+        actor = self._actor
+        heappush(self._heap, (at_s, self._numbers + 1, actor, actor.address, Fan(fan, effect.messages), None))
+        self._numbers += len(fan)
+        return True
 
     def _push_burst(self, burst: list[PendingDelivery]) -> None:
         first = burst[0]

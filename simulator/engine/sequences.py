@@ -39,7 +39,8 @@ class SimulatedSequence:
 class SimulatedSequences:
     """Sequences opened and not closed, by number; a text with `failing_token` fails.
 
-    `closing`: those closed while the running step computes a row of them, which it does to its end.
+    `changes` counts those opened and closed. `closing`: those closed while the running step computes a row of them,
+    which it does to its end.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class SimulatedSequences:
         self.failing_token = failing_token
         self.by_number: dict[int, SimulatedSequence] = {}
         self.closing: dict[int, SimulatedSequence] = {}
+        self.changes = 0
         self._slots = slots
         self._max_positions = max_positions
         self._voice = voice
@@ -71,6 +73,7 @@ class SimulatedSequences:
             held += extent
         if held > length:
             raise ContractBroken(f"sequence {number}: KV of {held} tokens, and it has {length}")
+        self.changes += 1
         sampling = message.sampling
         tops = sampling.logprobs or 0
         state = self._voice.begin(message.tokens)
@@ -87,6 +90,7 @@ class SimulatedSequences:
 
     def close(self, number: int, is_computed: bool = False) -> None:
         """Remove a sequence; nothing if it is not open. `is_computed`: the running step has a row of it."""
+        self.changes += 1
         sequence = self.by_number.pop(number, None)
         if sequence is not None and is_computed:
             self.closing[number] = sequence

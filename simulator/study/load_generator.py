@@ -50,8 +50,20 @@ class LoadClient:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """Handle an answer of a dispatcher, or the retry timer."""
-        if type(message) is Delta:
-            return self._on_delta(now_s, message)
+        if type(message) is not Delta:
+            return self._on_other(now_s, sender, message)
+        tokens, at_s = message.tokens, now_s - self._load.start_s
+        self._received.extend(tokens)
+        if len(tokens) == 1:
+            self._record.token_s.append(at_s)
+        else:
+            self._record.token_s += [at_s] * len(tokens)
+        if message.finish is not FinishReason.RUNNING:
+            outcome = _OUTCOMES.get(message.finish, "error")
+            self._end(now_s, outcome, message.detail or ("" if outcome == "ok" else message.finish.name))
+        return []
+
+    def _on_other(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         if isinstance(message, Admitted):
             self._record.request = self._record.request or message.request
             self._patience_s = 0.0
@@ -80,19 +92,6 @@ class LoadClient:
             key=self._record.request,
             received=self._received,
         )
-
-    def _on_delta(self, now_s: float, delta: Delta) -> list[Effect]:
-        tokens = delta.tokens
-        self._received.extend(tokens)
-        at_s = now_s - self._load.start_s
-        if len(tokens) == 1:
-            self._record.token_s.append(at_s)
-        else:
-            self._record.token_s += [at_s] * len(tokens)
-        if delta.finish is not FinishReason.RUNNING:
-            outcome = _OUTCOMES.get(delta.finish, "error")
-            self._end(now_s, outcome, delta.detail or ("" if outcome == "ok" else delta.finish.name))
-        return []
 
     def _on_rejected(self, now_s: float, rejected: SubmitRejected) -> list[Effect]:
         if rejected.code is RejectionCode.UNAVAILABLE:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send, SendEach
 from dunlin.messages.types import Why
 from dunlin.runtime.core_host import CoreHost, SentDecision, wall_clock
 
@@ -107,6 +107,16 @@ def test_a_send_reaches_the_outlet_of_its_address_and_no_other() -> None:
     assert peer.sent == [Note("to d")]
     assert other.sent == []
     assert core.messages() == [(PEER, Joined()), (OTHER, Joined()), (OTHER, Note("go"))]
+
+
+def test_each_of_many_readers_gets_its_own_and_one_that_left_is_counted() -> None:
+    each = SendEach([PEER, OWN, OTHER], [Note("d"), Note("lost"), Note("m")])
+    host = make_host(ScriptCore(lambda sender, message: [each] if message == Note("go") else ()), FakeLoop())
+    peer, other = FakeOutlet(), FakeOutlet()
+    host.attach(PEER, peer)
+    host.attach(OTHER, other)
+    host.deliver(OTHER, Note("go"))
+    assert (peer.sent, other.sent, host.undeliverable) == ([Note("d")], [Note("m")], 1)
 
 
 def test_a_timer_comes_back_at_its_time_from_the_own_address() -> None:

@@ -4,7 +4,7 @@ A token that is not the very next one of its sequence is not delivered. Knows no
 """
 
 from dunlin.cores.handlers import handles
-from dunlin.effects import Address, After, Effect, Send
+from dunlin.effects import Address, After, Effect, Send, SendEach
 from dunlin.messages.dispatch import (
     Accepted,
     Continued,
@@ -29,6 +29,7 @@ from services.dispatcher.placement.prefix_affinity import PrefixAffinity
 from services.dispatcher.requests.fences import AttemptFences
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import Request, RequestState
+from services.dispatcher.requests.steady_rows import steady_rows
 from services.dispatcher.requests.timers import RefusalPauseOver
 from services.dispatcher.requests.token_rows import TokenRow, is_consistent, token_row
 
@@ -65,25 +66,40 @@ class AttemptEvents:
             self._totals.stale += 1
             return []
         self._fleet.resume(sender)
+        rows = self._journal.steady_rows(sender)
+        if rows is None or not rows.are_of(message):
+            return self._on_rows(now_s, sender, message)
+        self._totals.tokens += len(message.token)
+        return [SendEach(rows.readers, rows.extend(now_s, message))]
+
+    def _on_rows(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
+        """The tokens of a step with other rows than the one before."""
         effects: list[Effect] = []
-        plain_decodes = 0
+        plain: list[Request] = []
+        each = SendEach([], [])
         held = self._journal.requests_at(sender)
         columns = zip(message.request, message.attempt, message.position, message.token, message.finish, strict=True)
         for index, (number, attempt, position, token, finish) in enumerate(columns):
             request = held.get(number)
             if finish or request is None or attempt != request.attempt or not request.is_plain_decode:
+                each = _begin_anew(effects, each)
                 effects += self._on_row(now_s, sender, token_row(message, index))
             elif position != len(request.tokens):
+                each = _begin_anew(effects, each)
                 effects += self._on_misplaced(now_s, request, position)
-            else:  # inlined: nearly every token comes this way, so this is what a token costs the dispatcher
+            else:  # inlined: most other tokens come this way
                 request.tokens.append(token)
-                plain_decodes += 1
+                plain.append(request)
                 request.lost_in_a_row = 0
                 request.token_s = now_s
                 delta = single_token_delta(token, request.cached_tokens)
                 for reader in request.readers:
-                    effects.append(Send(reader, delta))
-        self._totals.tokens += plain_decodes
+                    each.to.append(reader)
+                    each.messages.append(delta)
+        _begin_anew(effects, each)
+        self._totals.tokens += len(plain)
+        if plain and len(plain) == len(message.request) and (rows := steady_rows(plain, message)) is not None:
+            self._journal.keep_steady_rows(sender, rows)
         return effects
 
     @handles
@@ -269,6 +285,14 @@ class AttemptEvents:
     def _stale(self, sender: Address, number: int, attempt: int) -> list[Effect]:
         self._totals.stale += 1
         return self._fences.cancel(sender, number, attempt, "this attempt is over")
+
+
+def _begin_anew(effects: list[Effect], each: SendEach) -> SendEach:
+    """Add what `each` has to the effects; a new one for what follows."""
+    if not each.to:
+        return each
+    effects.append(each)
+    return SendEach([], [])
 
 
 def _is_consistent(message: PromptScored) -> bool:

@@ -13,6 +13,7 @@ from dunlin.messages.types import RequestClass
 from services.dispatcher.requests.deferred import DeferredRequests
 from services.dispatcher.requests.queue import ArrivalOrder, QueueOrder, RequestQueue, TenantOrder
 from services.dispatcher.requests.request import TRANSITIONS, GeneratedLogprobs, Request, RequestState
+from services.dispatcher.requests.steady_rows import SteadyRows
 from services.dispatcher.requests.tenant_shares import TenantShares
 
 
@@ -31,6 +32,7 @@ class Journal:
         self._by_idempotency: dict[tuple[str, str], Request] = {}
         self._by_reader: dict[Address, Request] = {}
         self._by_instance: dict[Address, dict[int, Request]] = {}
+        self._steady: dict[Address, SteadyRows] = {}
         self.shares = TenantShares()
         self.deferred = DeferredRequests()
         self.needs_group: Callable[[Request], bool] | None = None
@@ -50,7 +52,8 @@ class Journal:
     @property
     def queued(self) -> int:
         """How many wait for an instance or a group."""
-        return sum(map(len, self._queues.values())) + len(self.deferred.by_number)
+        interactive, batch = self._queues.values()
+        return interactive.count + batch.count + len(self.deferred.by_number)
 
     def queued_of(self, request_class: RequestClass) -> int:
         """How many of that class wait for an instance, deferred ones not included."""
@@ -92,6 +95,7 @@ class Journal:
     def add_reader(self, request: Request, client: Address) -> None:
         """`client` gets the request's tokens from now on."""
         request.readers.append(client)
+        request.leave_steady_rows()
         self._by_reader[client] = request
 
     def remove_reader(self, client: Address) -> None:
@@ -99,6 +103,7 @@ class Journal:
         request = self._by_reader.pop(client, None)
         if request is not None:
             request.readers.remove(client)
+            request.leave_steady_rows()
             request.reader_absence += not request.readers
 
     def adopt(self, request: Request, instance: Address, key: str) -> None:
@@ -154,6 +159,17 @@ class Journal:
     def requests_at(self, instance: Address) -> Mapping[int, Request]:
         """The requests whose current attempt is at `instance`, by number."""
         return self._by_instance.get(instance, {})
+
+    def steady_rows(self, instance: Address) -> SteadyRows | None:
+        """The rows of the last tokens of `instance`, if the next ones may be of the same; None: look at each row."""
+        rows = self._steady.get(instance)
+        return rows if rows is not None and rows.is_current else None
+
+    def keep_steady_rows(self, instance: Address, rows: SteadyRows) -> None:
+        """The next tokens of `instance` may be of these rows, until a request of them changes."""
+        self._steady[instance] = rows
+        for request in rows.requests:
+            request.steady_rows = rows
 
     def ordered_requests_at(self, instance: Address) -> list[Request]:
         """The requests whose current attempt is at `instance`, oldest first."""
@@ -214,6 +230,7 @@ class Journal:
         if state not in TRANSITIONS[request.state]:
             return False
         request.state = state
+        request.leave_steady_rows()
         return True
 
     def requeue(self, request: Request, lost: str) -> None:
@@ -263,6 +280,7 @@ class Journal:
         assert all(self._by_instance.values()), "an instance that holds nothing is kept"
         held = {number for requests in self._by_instance.values() for number in requests}
         assert held == self._requests.keys() - queued - adopting
+        assert self._steady.keys() <= self._by_instance.keys(), "rows of an instance that holds nothing are kept"
         for request in self._requests.values():
             assert (request.instance is None) == (request.state in (RequestState.QUEUED, RequestState.ADOPTING))
 
@@ -284,6 +302,7 @@ class Journal:
     def _transition(self, request: Request, state: RequestState) -> None:
         assert state in TRANSITIONS[request.state], f"request {request.number}: {request.state.name} to {state.name}"
         request.state = state
+        request.leave_steady_rows()
 
     def _requeue(self, request: Request) -> None:
         if self._is_to_be_deferred(request):
@@ -304,4 +323,5 @@ class Journal:
             del held[request.number]
             if not held:
                 del self._by_instance[instance]
+                self._steady.pop(instance, None)
         return instance

@@ -150,15 +150,16 @@ class TenantOrder:
 
 class RequestQueue:
     """Owns the order: requests that were dispatched before, and batch ones that rose, precede new ones, the oldest
-    first; new ones are in the order `fresh`.
+    first; new ones are in the order `fresh`. `count`: of all, for the look after every message.
     """
 
     def __init__(self, fresh: QueueOrder) -> None:
+        self.count = 0
         self._requeued: list[Request] = []
         self._fresh = fresh
 
     def __len__(self) -> int:
-        return len(self._requeued) + len(self._fresh)
+        return self.count
 
     def __iter__(self) -> Iterator[Request]:
         return chain(self._requeued, self._fresh)
@@ -170,13 +171,16 @@ class RequestQueue:
 
     def add(self, request: Request) -> None:
         """Queue a new request: the youngest."""
+        self.count += 1
         self._fresh.add(request)
 
     def requeue(self, request: Request) -> None:
         """Queue a request that was dispatched before, or rose."""
+        self.count += 1
         insort(self._requeued, request, key=_NUMBER)
 
     def remove(self, request: Request) -> None:
         """Take a queued request out. Raises ValueError: it is not queued."""
         if not self._fresh.discard(request):
             self._requeued.remove(request)
+        self.count -= 1

@@ -5,12 +5,16 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
 from dunlin.messages.door import PromptLogprobs, Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
 from dunlin.policies.starvation import Progress
+
+if TYPE_CHECKING:  # the rows know their requests
+    from services.dispatcher.requests.steady_rows import SteadyRows
 
 
 class RequestState(IntEnum):
@@ -115,10 +119,17 @@ class Request:
     group_refused: bool = False
     asked: Address | None = None
     asked_attempt: int = 0
+    steady_rows: "SteadyRows | None" = None
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = Progress(len(self.tokens), self.submitted_s)
+
+    def leave_steady_rows(self) -> None:
+        """Its state, its attempt or its readers changed: each of its next tokens is looked at by itself."""
+        if self.steady_rows is not None:
+            self.steady_rows.is_current = False
+            self.steady_rows = None
 
     @property
     def dispatched_as(self) -> RequestClass:

@@ -76,6 +76,8 @@ class LayerChanges:
         self._sources = LayerSources(config.load_from, peers)
         self._on_change = on_change
         self._ready: EngineReady | None = None
+        self._held: Layers = ()
+        self.is_whole = False
         self._wanted: Layers | None = None
         self._order: tuple[Address, RemapLayers] | None = None
         self._newest = (0, 0)
@@ -87,11 +89,6 @@ class LayerChanges:
 
     def __repr__(self) -> str:
         return f"[held: {self._held} | wanted: {self._wanted} | change: {self._change}]"
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether an engine holds all layers."""
-        return self._ready is not None and self._held == all_layers(self._ready)
 
     @property
     def may_compute(self) -> bool:
@@ -147,7 +144,8 @@ class LayerChanges:
 
     def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
         """The next engine maps what the last one had: a drop may wait for RELEASE_KV, a load was undone."""
-        self._ready, self._unanswered, self._change = ready, None, None
+        self._note_ready(ready)
+        self._unanswered = self._change = None
         self._layout = max(self._layout, ready.layout)
         self._note_capacity(ready)
         if self.is_whole:
@@ -157,7 +155,8 @@ class LayerChanges:
 
     def on_engine_lost(self) -> None:
         """No phase will be answered."""
-        self._ready = self._change = self._unanswered = None
+        self._note_ready(None)
+        self._change = self._unanswered = None
 
     @handles
     def on_remap_done(self, now_s: float, sender: Address, done: RemapDone) -> list[Effect]:
@@ -202,7 +201,7 @@ class LayerChanges:
 
     def advance(self) -> list[Effect]:
         """After every event: answer an order that is done, and order the next phase if it is time for it."""
-        if self._ready is None or self._unanswered is not None:
+        if self._ready is None or self._unanswered is not None or (self._wanted is None and self._change is None):
             return []
         change, held = self._change, self._held
         is_done = self._wanted == held and (change is None or change.layers == held)
@@ -273,15 +272,17 @@ class LayerChanges:
 
     # --- what is in force ---
 
-    @property
-    def _held(self) -> Layers:
-        return () if self._ready is None else tuple(self._ready.layers)
-
     def _apply(self, ready: EngineReady | None) -> None:
         assert ready is not None, "an engine answered"
-        self._ready = ready
+        self._note_ready(ready)
         self._note_capacity(ready)
         self._on_change(ready)
+
+    def _note_ready(self, ready: EngineReady | None) -> None:
+        """What the engine holds from now on; asked for after every message, so it is not read out of its word again."""
+        self._ready = ready
+        self._held = () if ready is None else tuple(ready.layers)
+        self.is_whole = ready is not None and self._held == all_layers(ready)
 
     def _note_capacity(self, ready: EngineReady) -> None:
         if self.is_whole:

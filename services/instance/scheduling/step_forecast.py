@@ -156,6 +156,9 @@ def needs_step_times(config: InstanceConfig) -> list[str]:
 
 def step_counts(step: Step) -> BatchCounts:
     """The counts of a composed step's rows. A row of one position that samples is taken for a decode row."""
+    rows, context = len(step.start), sum(step.stop)
+    if context - sum(step.start) == rows and all(step.sample):  # one token each: nearly always
+        return BatchCounts(decode_rows=rows, decode_context=context)
     counts = BatchCounts()
     for start, stop, samples in zip(step.start, step.stop, step.sample, strict=True):
         if samples and stop - start == 1:

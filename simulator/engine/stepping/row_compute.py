@@ -10,6 +10,7 @@ from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.prompt_scores import score
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
+from simulator.engine.stepping.decode_batch import SimulatedDecodeBatch, finish_of
 from simulator.engine.stepping.group_counts import count_group_work
 from simulator.engine.stepping.group_steps import GroupSteps, SplitSpans
 from simulator.engine.stepping.step_queue import QueuedSimStep, RowColumns, row_positions, row_slots
@@ -42,9 +43,12 @@ class RowComputer:
         self._rooms = rooms
         self._layers = layers
         self._group = group
+        self._decode_batch: SimulatedDecodeBatch | None = None
 
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""
+        if (batch := self._repeated(queued)) is not None:
+            return batch.counts(queued)
         prefill_rows = new = prefix = squares = decode_rows = context = sampled_rows = 0
         step, sequences, closing = queued.step, self._sequences.by_number, self._sequences.closing
         numbers, starts, stops = step.sequence, step.start, step.stop
@@ -80,6 +84,8 @@ class RowComputer:
         Raises:
             ContractBroken: a row names tokens that are not known, or leaves a gap in the KV.
         """
+        if (batch := self._repeated(queued)) is not None:
+            return batch.decode(queued, self._voice, self._vocabulary)
         step = queued.step
         self._learn(queued)
         slots = row_slots(step) if self._audit is not None else None
@@ -112,7 +118,31 @@ class RowComputer:
                 self._sample(sequence, stop, tally)
         if queued.layers is not None:
             self._pass_hidden(queued, tally)
+        self._decode_batch = self._batch_of(queued, tally)
         return tally
+
+    def _repeated(self, queued: QueuedSimStep) -> SimulatedDecodeBatch | None:
+        """The batch of the last step that was computed, if this one is of the same; None: look at each row."""
+        batch = self._decode_batch
+        if batch is None or batch.has_ended or not queued.is_repeat or self._sequences.changes != batch.changes:
+            return None
+        step = queued.step
+        is_same = step.sequence is batch.numbers and step.sample is batch.samples
+        is_same = is_same and len(queued.rows) == len(batch.sequences)
+        return batch if is_same and not step.after and not queued.is_resumed and queued.layers is None else None
+
+    def _batch_of(self, queued: QueuedSimStep, tally: IterationResult) -> SimulatedDecodeBatch | None:
+        """The rows of a step, if it was a decode batch that says no more than its tokens and has not ended in part."""
+        numbers = queued.step.sequence
+        if self._audit is not None or queued.layers is not None or self._sequences.failing_token is not None:
+            return None
+        if not len(numbers) == tally.decode_rows == len(tally.numbers) or any(tally.tops) or any(tally.finishes):
+            return None
+        by_number = self._sequences.by_number
+        sequences = [by_number[number] for number in numbers if number in by_number]
+        if len(sequences) != len(numbers) or any(sequence.scores is not None for sequence in sequences):
+            return None
+        return SimulatedDecodeBatch(numbers, queued.step.sample, sequences, self._sequences.changes)
 
     def go_on(self, queued: QueuedSimStep) -> None:
         """A step that was suspended goes on: the slots of its rows must be as they were left."""
@@ -127,6 +157,8 @@ class RowComputer:
 
         A sequence that is closed later is computed to the end of the step, as a live engine does.
         """
+        if self._repeated(queued) is not None:
+            return
         numbers, sequences = queued.step.sequence, self._sequences.by_number
         spoiled = self._spoiled_by(queued.step)
         gone = [
@@ -221,11 +253,7 @@ class RowComputer:
         if self._audit is not None:
             sequence.state = self._voice.advance(sequence.state, token)
             self._audit.sampled(sequence.number, token)
-        finish = RUNNING
-        if sequence.stop_ids and token in sequence.stop_ids and sequence.length > sequence.least_length:
-            finish = FinishReason.STOP
-        elif sequence.length >= sequence.tokens_max:
-            finish = FinishReason.LENGTH
+        finish = finish_of(sequence, token)
         if finish is not RUNNING:
             sequence.ended = True
         return finish

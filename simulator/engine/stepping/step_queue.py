@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import sub
+from itertools import repeat
+from operator import add, eq, sub
 
 from dunlin.messages.engine import Step
 from dunlin.messages.types import GroupKind, Ints
@@ -35,8 +36,9 @@ class QueuedSimStep:
     had ended by then.
 
     A step of a `Resume` begins `units` of its work later (see `running_step.py`): where its rows stood.
-    `layers`: those that it computes; None: all of the model. `has_peers`: steps of other engines compute together with
-    it; `is_serving`: it answers for rows of peers; `has_begun`: it ran, and was suspended.
+    `is_repeat`: it `repeats` the step received before. `layers`: those that it computes; None: all of the model.
+    `has_peers`: steps of other engines compute together with it; `is_serving`: it answers for rows of peers;
+    `has_begun`: it ran, and was suspended.
     """
 
     step: RowColumns
@@ -49,6 +51,7 @@ class QueuedSimStep:
     dropped: list[int] = field(default_factory=list)
     has_peers: bool = False
     has_begun: bool = False
+    is_repeat: bool = False
 
     @property
     def row_tokens(self) -> int:
@@ -127,6 +130,21 @@ def check_step(step: Step) -> None:
             raise ContractBroken(f"step {step.step}: row {row} writes {count} tokens into {given[row]} slots")
 
 
+def repeats(step: Step, before: Step) -> bool:
+    """Whether a step without peers has the very columns of the one before and each row is one token further: then what
+    `check_step` found of that one holds for it.
+    """
+    return (
+        step.sequence is before.sequence
+        and step.start is before.stop
+        and step.sample is before.sample
+        and step.extent_row is before.extent_row
+        and step.extent_length is before.extent_length
+        and len(step.stop) == len(step.start)
+        and all(map(eq, step.stop, map(add, step.start, repeat(1))))
+    )
+
+
 def row_positions(step: Step, row: int) -> range:
     """The tokens that a row computes."""
     return range(step.start[row], step.stop[row], step.stride[row] if step.stride else 1)
@@ -143,7 +161,7 @@ def is_unsupported(step: Step) -> bool:
         return True
     if not has_peers:
         asks = bool(step.span_row) or step.serve is not None or step.keep is not None
-        return asks or any(one != 1 for one in step.stride)
+        return asks or (len(step.stride) > 0 and any(one != 1 for one in step.stride))
     asked = step.span_asked or [int(step.group is GroupKind.MASTERS)] * len(step.span_row)
     striped = {row for row, is_asked in zip(step.span_row, asked, strict=True) if not is_asked}
     named = {row for row, one in enumerate(step.stride) if one != 1} | set(step.keep.row if step.keep else ())

@@ -23,7 +23,7 @@ from simulator.engine.stepping.parked_rows import SimulatedParkedRows
 from simulator.engine.stepping.parked_steps import SimulatedParkedSteps
 from simulator.engine.stepping.row_compute import RowComputer
 from simulator.engine.stepping.running_step import LAYER_UNITS, SimulatedRunningStep
-from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
+from simulator.engine.stepping.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, repeats, slots_of_rows
 from simulator.engine.stepping.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
@@ -90,6 +90,7 @@ class SimulatedStepRunner:
         self._lost_s = lost_s
         self._interrupt_times = interrupts
         self._interrupts: list[Interrupt] = []
+        self._received: Step | None = None
         self._turn = 0
         self._idle_since_s = 0.0
         self._carried_s = 0.0
@@ -119,9 +120,12 @@ class SimulatedStepRunner:
         Raises:
             ContractBroken: its columns contradict each other.
         """
-        check_step(step)
-        rows, has_peers = list(range(len(step.sequence))), len(step.peers) > 0
-        queued = QueuedSimStep(step, rows, is_serving=step.serve is not None, has_peers=has_peers)
+        rows, has_peers, before = list(range(len(step.sequence))), len(step.peers) > 0, self._received
+        is_repeat = before is not None and not has_peers and repeats(step, before)
+        if not is_repeat:
+            check_step(step)
+        self._received = step
+        queued = QueuedSimStep(step, rows, is_serving=step.serve is not None, has_peers=has_peers, is_repeat=is_repeat)
         if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None

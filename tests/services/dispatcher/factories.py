@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from dunlin.effects import Address, After, Effect, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Joined, Message, Send, sends
 from dunlin.messages.dispatch import Accepted, Place, Tokens
 from dunlin.messages.door import Submit
 from dunlin.messages.fleet import FleetView, MemberView
@@ -65,7 +65,7 @@ class Bench:
         self.last = list(self.core.receive(self.now_s, sender, message))
         self.core.journal.check_integrity()
         self.timers += [(self.now_s + e.delay_s, e.message) for e in self.last if isinstance(e, After)]
-        sent = [effect for effect in self.last if isinstance(effect, Send)]
+        sent = sends(self.last)
         self.events = [effect for effect in sent if isinstance(effect.message, FirstToken | Closed)]
         return [effect for effect in sent if effect not in self.events]
 

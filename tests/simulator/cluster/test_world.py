@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send, SendEach
 from simulator.cluster.process import Processor
 from simulator.cluster.world import World
 from tests.simulator.cluster.hearing import Ear, Word
@@ -341,3 +341,38 @@ def test_what_comes_at_once_waits_for_a_process_that_stops_between() -> None:
     world.resume(B)
     world.run_to(3.0)
     assert other.heard[-1][-1] == Word("2")
+
+
+def fans_out(to: list[Address]) -> Callable[[Message], list[Effect]]:
+    """On "go", "first" to the first of them, then a word for each at once, then a word more to the last."""
+    each = SendEach(to, [Word(address.name) for address in to])
+    effects: list[Effect] = [Send(to[0], Word("first")), each, Send(to[-1], Word("last"))]
+    return lambda message: effects if message == Word("go") else []
+
+
+def test_words_for_each_arrive_in_order_as_if_they_were_sent_singly() -> None:
+    world, one, others = World(0.25), Ear(fans_out([B, C])), {B: Ear(), C: Ear()}
+    world.add(A, one)
+    for address, ear in others.items():
+        world.add(address, ear)
+        world.connect(A, address)
+    world.run_to(1.0)
+    world.keep_sent = False
+    before = world.delivered
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    assert [others[at].words() for at in (B, C)] == [[(1.25, "first"), (1.25, "b")], [(1.25, "c"), (1.25, "last")]]
+    assert world.delivered - before == 5
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.1)
+    world.disconnect(A, C)
+    world.run_to(3.0)
+    assert others[B].words()[2:] == [(2.25, "first"), (2.25, "b")]
+    assert others[C].words()[2:] == []
+    world.post(A, A, Word("go"), 0.0)
+    world.stall(A, B)
+    world.run_to(4.0)
+    assert (others[B].words()[4:], world.dropped["Word"]) == ([], 2)
+    world.unstall(A, B)
+    world.run_to(5.0)
+    assert others[B].words()[4:] == [(4.25, "first"), (4.25, "b")]

@@ -52,6 +52,16 @@ def test_alone_a_request_takes_what_its_steps_take_and_the_way_there() -> None:
     assert record.token_s[1] - record.token_s[0] == pytest.approx(0.5)
 
 
+def test_a_run_that_is_watched_message_by_message_has_the_same_records() -> None:
+    """Tokens for many readers travel as one event where nothing watches, and one by one where decisions are kept."""
+    sims = ({"keep_decisions": keep, "keep_tokens": True} for keep in (False, True))
+    plain, watched = (run(40, 0.01, instances=2, sim=sim) for sim in sims)
+    assert watched.decisions
+    assert not plain.decisions
+    assert plain.records == watched.records
+    assert plain.events == watched.events
+
+
 def test_samples_show_what_instances_did() -> None:
     result = run(40, instances=2, sim={"sample_s": 0.1})
     assert sorted(result.tracks) == ["instance-0", "instance-1"]
