@@ -1,0 +1,287 @@
+"""The campaign's plans against real processes: three nodes in network namespaces, every kind of fault, the same checks.
+
+    python -m benchmarks.faults.live_chaos --minutes 3 --seed 1
+    python -m benchmarks.faults.live_chaos --minutes 60 --seed 1
+
+Needs root and the package iproute2. Each node has a disk of its own in memory, an etcd member, a kvstore and an
+instance; there are two dispatchers, two managers and a monitor. Each minute is a round: the faults of the campaign's
+plan of a seed, and the requests of a plan, translated (benchmarks/faults/chaos/rounds.py). Every text is compared with
+that of an undisturbed run, every epoch with etcd, every job's lines with its input; at the end all must be at rest.
+"""
+
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.faults.chaos.at_rest import leaked, open_files, tracebacks, unsettled
+from benchmarks.faults.chaos.clients import ChaosClients
+from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, LiveCluster, is_running, live_cluster
+from benchmarks.faults.chaos.injector import LiveFaultInjector
+from benchmarks.faults.chaos.jobs import ChaosJobs
+from benchmarks.faults.chaos.kinds import LIVE_KINDS, REFUSED_KINDS
+from benchmarks.faults.chaos.rounds import ROUND_S, LiveRequest, LiveRound, RoundPlanner
+from benchmarks.faults.chaos.streams import RecordedStream, StreamEnd, excuses, stream_complaints
+from benchmarks.faults.chaos.terms import RecordedTerms
+from benchmarks.harness import report
+from benchmarks.harness.fleet_status import unbalanced
+from benchmarks.harness.namespaces import NoNamespaces
+from benchmarks.harness.node_network import node_network
+from benchmarks.harness.report import BenchmarkResult, say
+from cli.commands.requests.explain import decode_records
+from dunlin.client import DunlinError
+from dunlin.membership.client import EtcdClient
+from dunlin.membership.watch import PrefixWatch
+from dunlin.messages.fleet import FleetStatus
+from dunlin.telemetry.explain import explain
+from dunlin.workload.loadgen.stats import percentiles
+from services.global_manager.server import ELECTION_PREFIX
+from simulator.campaign.plans import draw_plan
+
+READY_S, REST_S, JOBS_S = 240.0, 150.0, 240.0
+TICK_S, LOOK_S = 0.1, 1.0
+REFERENCE_WIDTH = 12
+ROLES: Counter[str] = Counter(role for roles in ROLES_OF_NODES for role in roles)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChaosPlan:
+    """A run: `minutes` of rounds from `seed` on, `sets` sets of requests, each sent `waves` times a round."""
+
+    minutes: float = 3.0
+    seed: int = 1
+    preset: str = "unified"
+    sets: int = 4
+    waves: int = 2
+
+    def words(self, store: Path) -> list[str]:
+        """Settings of the services: what the first plan's shape says of them, and `store` for batch files."""
+        shape = draw_plan(self.seed, LIVE_KINDS, (self.preset,)).shape
+        return [
+            f"cluster.preset={self.preset}",
+            "instance.engine.deterministic=true",
+            "instance.engine.threads=1",
+            f"instance.kv_cache.max_slots={shape.slots * 8}",
+            f"instance.kv_cache.prefix_caching={str(shape.prefix_reuse).lower()}",
+            f"kvstore.exchange.replicate={str(shape.replicate).lower()}",
+            f"dispatcher.batches.store_url={store}",
+            "dispatcher.batches.lease_ttl_s=3",
+        ]
+
+
+class LiveChaosRun:
+    """One run on a started cluster. `violations` grows as things are seen."""
+
+    def __init__(self, plan: LiveChaosPlan, cluster: LiveCluster, etcd: EtcdClient, folder: Path) -> None:
+        self.violations: list[str] = []
+        self.terms = RecordedTerms()
+        self.clients = ChaosClients(cluster.doors, cluster.monitor, self._on_end)
+        self.looks = 0
+        self._plan = plan
+        self._cluster = cluster
+        self._etcd = etcd
+        self._folder = folder
+        self._expected: list[list[int]] = []
+        self._told: set[asyncio.Task[None]] = set()
+        self.injector = LiveFaultInjector(cluster, self.clients.clients[0], etcd, self.clients.now_s)
+        self.rounds: RoundPlanner
+        self.jobs: ChaosJobs
+
+    async def run(self) -> None:
+        """All of it: undisturbed texts, rounds, rest."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.clients)
+            stack.push_async_callback(self.injector.close)
+            for beside in (self._keep_running(), self._watch_terms(), self._look_for_ever()):
+                stack.push_async_callback(_cancelled, asyncio.create_task(beside))
+            await self._rest(READY_S, "the cluster is not ready")
+            await self._prepare()
+            before = open_files(self._pids())
+            creating = asyncio.create_task(self.jobs.create_for_ever())
+            stack.push_async_callback(_cancelled, creating)
+            await self._play()
+            await _cancelled(creating)
+            await self._end(before)
+
+    async def _prepare(self) -> None:
+        """Have every text generated once, undisturbed."""
+        info = await self.clients.clients[0].info()
+        plan = self._plan
+        self.rounds = RoundPlanner(plan.seed, plan.preset, info.vocabulary, plan.sets, plan.waves)
+        self.jobs = ChaosJobs(self.clients.clients[-1], self._folder, info.vocabulary, plan.seed)
+        streams = await self.clients.alone(self.rounds.texts, REFERENCE_WIDTH)
+        self._expected = [stream.tokens for stream in streams]
+        for stream in streams:
+            if stream.end is not StreamEnd.FINISHED or len(stream.tokens) != stream.request.max_tokens:
+                raise RuntimeError(f"the undisturbed run failed: {stream.name}: {stream.end.value} {stream.detail}")
+        say(f"{len(streams)} texts of {sum(map(len, self._expected))} tokens were generated undisturbed")
+
+    async def _play(self) -> None:
+        until_s = time.monotonic() + 60.0 * self._plan.minutes
+        number = 0
+        while time.monotonic() < until_s:
+            planned = self.rounds.round(number)
+            ended = sum(stream.end is not StreamEnd.OPEN for stream in self.clients.streams)
+            say(
+                f"round {number}: seed {planned.seed}, {len(planned.requests)} requests, {len(planned.faults)} faults; "
+                f"{ended} of {len(self.clients.streams)} streams ended, {len(self.violations)} violations"
+            )
+            await self._round(planned)
+            number += 1
+
+    async def _round(self, planned: LiveRound) -> None:
+        begin_s = time.monotonic()
+        acts: list[tuple[float, object]] = [(one.at_s, one) for one in planned.requests]
+        acts += [(fault.at_s, fault) for fault in planned.faults]
+        for at_s, act in sorted(acts, key=lambda one: one[0]):
+            await asyncio.sleep(max(0.0, begin_s + at_s - time.monotonic()))
+            self.clients.send(act) if isinstance(act, LiveRequest) else self.injector.strike(act)  # type: ignore[arg-type]
+        await asyncio.sleep(max(0.0, begin_s + ROUND_S - time.monotonic()))
+
+    async def _end(self, before: dict[str, int]) -> None:
+        say("waiting for faults, streams and jobs to end")
+        await self.injector.all_recovered()
+        for process in self._cluster.of_role("instance"):
+            await self.injector.operators.undo(process.spec.name)
+        await self.clients.all_ended()
+        self.violations += await self.jobs.check(JOBS_S)
+        await self._rest(REST_S, "not at rest")
+        self.violations += leaked(before, open_files(self._pids()))
+        self.violations += self.terms.complaints()
+        self.violations += self.injector.broken
+        self.violations += [f"died by itself: {text}" for text in self._cluster.deaths]
+        self.violations += [f"traceback: {text}" for text in tracebacks(self._cluster.logs())]
+        await asyncio.gather(*self._told)
+
+    async def _rest(self, limit_s: float, otherwise: str) -> None:
+        deadline_s = time.monotonic() + limit_s
+        missing = ["no status"]
+        while missing and time.monotonic() < deadline_s:
+            await asyncio.sleep(LOOK_S)
+            with suppress(DunlinError):
+                missing = unsettled(await self._status(), ROLES)
+        self.violations += [f"{text} ({otherwise} after {limit_s:g} s)" for text in missing]
+
+    def _on_end(self, stream: RecordedStream) -> None:
+        is_struck = bool(self.injector.struck)
+        wrong = stream_complaints(stream, self._expected[stream.request.text], is_struck)
+        self.violations += wrong
+        for text in wrong:
+            say(f"{self.clients.now_s():7.1f} s: VIOLATION {text}")
+        if wrong and stream.public_id:
+            self._told.add(asyncio.create_task(self._explain(stream.public_id)))
+
+    async def _explain(self, request: str) -> None:
+        with suppress(DunlinError):
+            told = explain(decode_records(await self.clients.clients[0].explain(request)), request)
+            say("\n".join(f"     | {line}" for line in told))
+
+    async def _keep_running(self) -> None:
+        while True:
+            self._cluster.tick()
+            await asyncio.sleep(TICK_S)
+
+    async def _watch_terms(self) -> None:
+        async for event in PrefixWatch(self._etcd, f"{ELECTION_PREFIX}/"):
+            self.terms.on_event(event)
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            with suppress(DunlinError):
+                status = await self._status()
+                self.looks += 1
+                self.terms.on_status(status)
+                self.violations += [f"I8: {text}" for text in unbalanced(status)]
+            await asyncio.sleep(LOOK_S)
+
+    async def _status(self) -> FleetStatus:
+        return await self.clients.clients[0].status()
+
+    def _pids(self) -> dict[str, int]:
+        there = [one for one in self._cluster.processes if is_running(one)]
+        return {one.spec.name: self._cluster.pid_of(one) for one in there}
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait for it; an error of its own is raised."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def figures(run: LiveChaosRun) -> dict[str, object]:
+    """What a run did."""
+    streams, injector = run.clients.streams, run.injector
+    gaps = percentiles(stream.longest_gap_s for stream in streams if stream.pieces)
+    return {
+        "faults struck, void": (sum(injector.struck.values()), sum(injector.void.values())),
+        "faults by kind": ", ".join(f"{kind} {count}" for kind, count in sorted(injector.struck.items())),
+        "kinds never struck": [kind for kind in LIVE_KINDS if not injector.struck[kind]],
+        "kinds refused": sorted(REFUSED_KINDS),
+        "streams, of these whole": (len(streams), sum(stream.end is StreamEnd.FINISHED for stream in streams)),
+        "other ends": ", ".join(f"{end} {count}" for end, count in excuses(streams).items()),
+        "tokens": sum(len(stream.tokens) for stream in streams),
+        "calls repeated before admission": sum(max(0, stream.tries - 1) for stream in streams),
+        "longest silence of a stream, p50 / p99 / max (s)": (gaps.p50, gaps.p99, gaps.max),
+        "jobs, lines answered": (len(run.jobs.created), run.jobs.answered),
+        "epochs, restarts of etcd's watch": (len(run.terms.led), max(0, run.terms.gaps)),
+        "looks at the status": run.looks,
+    }
+
+
+async def play(plan: LiveChaosPlan, cluster: LiveCluster, folder: Path) -> BenchmarkResult:
+    """Start the cluster and run the plan on it."""
+    outcome = BenchmarkResult(f"live chaos: {plan.minutes:g} minutes from seed {plan.seed}, preset {plan.preset}")
+    await cluster.start()
+    etcd = EtcdClient(cluster.etcd.endpoints)
+    run = LiveChaosRun(plan, cluster, etcd, folder)
+    try:
+        async with asyncio.timeout(60.0 * plan.minutes + 2 * READY_S + REST_S + JOBS_S + 300.0):
+            await run.run()
+    finally:
+        await etcd.close()
+    outcome.failures += run.violations
+    outcome.figures |= figures(run)
+    return outcome
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    usual = LiveChaosPlan()
+    arguments = report.parser(__doc__ or "")
+    arguments.add_argument("--minutes", type=float, default=usual.minutes, help="of rounds, one a minute")
+    arguments.add_argument("--seed", type=int, default=usual.seed, help="of the first round's plan")
+    arguments.add_argument("--preset", default=usual.preset, help="of the cluster")
+    arguments.add_argument("--waves", type=int, default=usual.waves, help="times that a round sends each request")
+    given = arguments.parse_args(argv)
+    plan = LiveChaosPlan(given.minutes, given.seed, given.preset, waves=given.waves)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="dunlin-chaos-"))
+    (folder / "batches").mkdir()
+    skews = draw_plan(plan.seed, LIVE_KINDS, (plan.preset,)).shape.skews
+    try:
+        with (
+            node_network(len(ROLES_OF_NODES)) as network,
+            live_cluster(network, folder, plan.words(folder / "batches"), skews) as cluster,
+        ):
+            outcome = asyncio.run(play(plan, cluster, folder))
+    except NoNamespaces as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        print(f"live_chaos: {error}", file=sys.stderr)
+        return 2
+    if outcome.failures:
+        say(f"logs are kept in {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return report.finish(outcome, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
