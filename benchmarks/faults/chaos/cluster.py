@@ -174,7 +174,7 @@ def service_specs(
             listen = f"{host}:{PORTS.get(role, 0)}"
             flags = ["--name", name, "--node", network.names[node], "--listen", listen, "--etcd", ",".join(etcd)]
             flags += ["--data-dir", str(folder / network.names[node]), "--parent-pid", str(os.getpid())]
-            command = [sys.executable, "-P", "-m", f"services.{role}", *flags, *_flags_of(role, host), *settings]
+            command = [sys.executable, "-P", "-m", f"services.{role}", *flags, *_flags_of(role, host, node), *settings]
             tied = die_with_parent_command(command, os.getpid())
             offset = str(int(skews[len(specs) % len(skews)]))
             clocked = ["unshare", "--time", "--monotonic", offset, "--boottime", offset, *tied]
@@ -182,7 +182,12 @@ def service_specs(
     return tuple(specs)
 
 
-def _flags_of(role: str, host: str) -> list[str]:
+def _flags_of(role: str, host: str, node: int) -> list[str]:
+    """What a role has beside the common flags. One instance has an engine that stands by, the others load the next one
+    when they need it: both ways back are taken.
+    """
+    if role == "instance":
+        return ["--no-standby"] if node else []
     if role == "dispatcher":
         return ["--http", f"{host}:{HTTP_PORT}"]
     return ["--metrics-port", str(METRICS_PORT)] if role == "monitor" else []

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from benchmarks.faults.chaos.kinds import LIVE_KINDS
 from simulator.campaign.plans import Fault, PlannedRequest, TrialPlan, draw_plan
 
-ROUND_S = 60.0
+ROUND_S = 90.0
 QUIET_S = 10.0
 """Seconds at the end of a round in which no fault begins."""
-PROMPT_SCALE, ANSWER_SCALE, DEADLINE_SCALE = 4, 6, 10
-"""Tokens and deadlines of a live request for one of the plan's: a live step is some ten times as fast as a plan's
-clients are patient, and a process takes some ten times as long to come back.
+PROMPT_SCALE, ANSWER_SCALE, DEADLINE_SCALE = 4, 2, 10
+"""Tokens and deadlines of a live request for one of the plan's: a process here takes some ten times as long to come back
+as a plan's.
 """
 LONGEST_FAULT_S = 15.0
 
@@ -55,7 +55,7 @@ class LiveRound:
 class RoundPlanner:
     """The rounds of a run of `seed`. `sets`: of how many plans the requests are. `waves`: times a round sends each."""
 
-    def __init__(self, seed: int, preset: str, vocabulary: int, sets: int = 4, waves: int = 2) -> None:
+    def __init__(self, seed: int, preset: str, vocabulary: int, sets: int = 3, waves: int = 1) -> None:
         self._seed = seed
         self._preset = preset
         self._vocabulary = vocabulary
