@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.faults.chaos.at_rest import leaked, open_files, tracebacks, unsettled
+from benchmarks.faults.chaos.attempts import attempt_complaints
 from benchmarks.faults.chaos.clients import ChaosClients
 from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, LiveCluster, is_running, live_cluster
 from benchmarks.faults.chaos.injector import LiveFaultInjector
@@ -41,6 +42,7 @@ from dunlin.membership.client import EtcdClient
 from dunlin.membership.watch import PrefixWatch
 from dunlin.messages.fleet import FleetStatus
 from dunlin.telemetry.explain import explain
+from dunlin.wire.codec import decode
 from dunlin.workload.loadgen.stats import percentiles
 from services.global_manager.server import ELECTION_PREFIX
 from simulator.campaign.plans import draw_plan
@@ -83,7 +85,7 @@ class LiveChaosRun:
         self.violations: list[str] = []
         self.terms = RecordedTerms()
         self.clients = ChaosClients(cluster.doors, cluster.monitor, self._on_end)
-        self.looks = 0
+        self.looks = self.looked_back = 0
         self._plan = plan
         self._cluster = cluster
         self._etcd = etcd
@@ -175,13 +177,21 @@ class LiveChaosRun:
         self.violations += wrong
         for text in wrong:
             say(f"{self.clients.now_s():7.1f} s: VIOLATION {text}")
-        if wrong and stream.public_id:
-            self._told.add(asyncio.create_task(self._explain(stream.public_id)))
+        if stream.public_id:
+            task = asyncio.create_task(self._look_back(stream.public_id, bool(wrong)))
+            self._told.add(task)
+            task.add_done_callback(self._told.discard)
 
-    async def _explain(self, request: str) -> None:
+    async def _look_back(self, request: str, is_wrong: bool) -> None:
+        """Read the recorded reasons of a request; print them where something is wrong."""
         with suppress(DunlinError):
-            told = explain(decode_records(await self.clients.clients[0].explain(request)), request)
-            say("\n".join(f"     | {line}" for line in told))
+            explanation = await self.clients.clients[0].explain(request)
+            wrong = attempt_complaints([(one, decode(one.kind, one.payload)) for one in explanation.reasons])
+            self.violations += [f"{request}: {text}" for text in wrong]
+            self.looked_back += 1
+            if wrong or is_wrong:
+                told = explain(decode_records(explanation), request)
+                say("\n".join([*wrong, *(f"     | {line}" for line in told)]))
 
     async def _keep_running(self) -> None:
         while True:
@@ -232,7 +242,7 @@ def figures(run: LiveChaosRun) -> dict[str, object]:
         "longest silence of a stream, p50 / p99 / max (s)": (gaps.p50, gaps.p99, gaps.max),
         "jobs, lines answered": (len(run.jobs.created), run.jobs.answered) if run.jobs is not None else (0, 0),
         "epochs, restarts of etcd's watch": (len(run.terms.led), max(0, run.terms.gaps)),
-        "looks at the status": run.looks,
+        "looks at the status, requests whose reasons were read": (run.looks, run.looked_back),
     }
 
 

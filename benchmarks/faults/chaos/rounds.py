@@ -14,8 +14,8 @@ ROUND_S = 90.0
 QUIET_S = 10.0
 """Seconds at the end of a round in which no fault begins."""
 PROMPT_SCALE, ANSWER_SCALE, DEADLINE_SCALE = 4, 2, 10
-"""Tokens and deadlines of a live request for one of the plan's: a process here takes some ten times as long to come back
-as a plan's.
+"""Tokens and deadlines of a live request for one of the plan's: a process here takes some ten times as long to come
+back as there.
 """
 LONGEST_FAULT_S = 15.0
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ KVSTORE = MemberStatus(Address("kvstore", "k"), connected=True, kvstore=KvstoreR
 DISPATCHER = MemberStatus(Address("dispatcher", "d"), connected=True, dispatcher=DispatcherReport())
 
 
-def slots(**more: int) -> MemberStatus:
+def slots(**more: Any) -> MemberStatus:
     assert INSTANCE.instance is not None
     return replace(INSTANCE, instance=replace(INSTANCE.instance, **more))
 
