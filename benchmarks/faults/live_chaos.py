@@ -49,7 +49,7 @@ from simulator.campaign.plans import draw_plan
 
 READY_S, REST_S, JOBS_S = 240.0, 150.0, 240.0
 TICK_S, LOOK_S = 0.1, 1.0
-REFERENCE_WIDTH = 12
+REFERENCE_WIDTH = 6
 ROLES: Counter[str] = Counter(role for roles in ROLES_OF_NODES for role in roles)
 
 
