@@ -10,6 +10,7 @@ that of an undisturbed run, every epoch with etcd, every job's lines with its in
 """
 
 import asyncio
+import math
 import shutil
 import signal
 import sys
@@ -55,7 +56,7 @@ ROLES: Counter[str] = Counter(role for roles in ROLES_OF_NODES for role in roles
 
 @dataclass(frozen=True, slots=True)
 class LiveChaosPlan:
-    """A run: `minutes` of rounds from `seed` on, `sets` sets of requests, each sent `waves` times a round."""
+    """A run: `minutes` of rounds from `seed` on, at most `sets` sets of requests, each sent `waves` times a round."""
 
     minutes: float = 3.0
     seed: int = 1
@@ -116,7 +117,8 @@ class LiveChaosRun:
         """Have every text generated once, undisturbed; the jobs of the run."""
         info = await self.clients.clients[0].info()
         plan = self._plan
-        self.rounds = RoundPlanner(plan.seed, plan.preset, info.vocabulary, plan.sets, plan.waves)
+        sets = min(plan.sets, math.ceil(60.0 * plan.minutes / ROUND_S))
+        self.rounds = RoundPlanner(plan.seed, plan.preset, info.vocabulary, sets, plan.waves)
         streams = await self.clients.alone(self.rounds.texts, REFERENCE_WIDTH)
         self._expected = [stream.tokens for stream in streams]
         for stream in streams:

@@ -21,11 +21,12 @@ class NodeNetwork:
     """Owns the namespaces, cables and the switch. `hosts`: each node's address."""
 
     def __init__(self, nodes: int) -> None:
-        number = os.getpid() % 250
+        high, low = divmod(os.getpid(), 250)
+        subnet = f"10.{80 + high % 100}.{low}"  # another one for each run of this machine
         self.switch = f"dnsw{os.getpid()}"
-        self.here = f"10.79.{number}.254"
+        self.here = f"{subnet}.254"
         self.names = [f"dunlin-{os.getpid()}-{node}" for node in range(nodes)]
-        self.hosts = [f"10.79.{number}.{node + 1}" for node in range(nodes)]
+        self.hosts = [f"{subnet}.{node + 1}" for node in range(nodes)]
         self._ports = [f"dp{os.getpid()}n{node}" for node in range(nodes)]
 
     def open(self) -> None:
