@@ -129,10 +129,11 @@ class ChaosClients:
         return True
 
     def _record(self, stream: RecordedStream, event: GenerateEvent) -> None:
-        if stream.finish is not FinishReason.RUNNING:
+        if stream.finish is FinishReason.RUNNING:
+            stream.finish = event.finish
+        else:
             stream.after_end += 1
         stream.public_id = event.request or stream.public_id
-        stream.finish = event.finish
         if event.tokens:
             stream.pieces.append((self.now_s(), tuple(event.tokens)))
 
