@@ -33,6 +33,7 @@ from benchmarks.faults.chaos.rounds import ROUND_S, LiveRequest, LiveRound, Roun
 from benchmarks.faults.chaos.streams import RecordedStream, StreamEnd, excuses, stream_complaints
 from benchmarks.faults.chaos.terms import RecordedTerms
 from benchmarks.harness import report
+from benchmarks.harness.decisions import dispatched_attempts
 from benchmarks.harness.fleet_status import unbalanced
 from benchmarks.harness.namespaces import NoNamespaces
 from benchmarks.harness.node_network import node_network
@@ -86,7 +87,7 @@ class LiveChaosRun:
         self.violations: list[str] = []
         self.terms = RecordedTerms()
         self.clients = ChaosClients(cluster.doors, cluster.monitor, self._on_end)
-        self.looks = self.looked_back = 0
+        self.looks = self.looked_back = self.dispatched_again = 0
         self._plan = plan
         self._cluster = cluster
         self._etcd = etcd
@@ -188,9 +189,11 @@ class LiveChaosRun:
         """Read the recorded reasons of a request; print them where something is wrong."""
         with suppress(DunlinError):
             explanation = await self.clients.clients[0].explain(request)
-            wrong = attempt_complaints([(one, decode(one.kind, one.payload)) for one in explanation.reasons])
+            records = [(one, decode(one.kind, one.payload)) for one in explanation.reasons]
+            wrong = attempt_complaints(records)
             self.violations += [f"{request}: {text}" for text in wrong]
             self.looked_back += 1
+            self.dispatched_again += len(dispatched_attempts(records)) > 1
             if wrong or is_wrong:
                 told = explain(decode_records(explanation), request)
                 say("\n".join([*wrong, *(f"     | {line}" for line in told)]))
@@ -244,7 +247,8 @@ def figures(run: LiveChaosRun) -> dict[str, object]:
         "longest silence of a stream, p50 / p99 / max (s)": (gaps.p50, gaps.p99, gaps.max),
         "jobs, lines answered": (len(run.jobs.created), run.jobs.answered) if run.jobs is not None else (0, 0),
         "epochs, restarts of etcd's watch": (len(run.terms.led), max(0, run.terms.gaps)),
-        "looks at the status, requests whose reasons were read": (run.looks, run.looked_back),
+        "looks at the status": run.looks,
+        "requests whose reasons were read, dispatched more than once": (run.looked_back, run.dispatched_again),
     }
 
 
