@@ -21,7 +21,9 @@ from dunlin.messages.public import GenerateEvent
 from dunlin.messages.types import FinishReason, RequestClass
 
 PATIENCE_S = 240.0
-"""Seconds after which a stream that has not ended waits for ever."""
+"""Seconds after which an interactive stream that has not ended waits for ever. Batch work waits for as long as there is
+other work, a job's lines before it too: it has these seconds once nothing new comes.
+"""
 RECONNECT_S = 120.0
 RETRY_S = 0.5
 ENDS: tuple[tuple[type[DunlinError], StreamEnd], ...] = (
@@ -43,6 +45,7 @@ class ChaosClients:
         orders = [[*doors[first:], *doors[:first]] for first in range(len(doors))]
         self.clients = [AsyncClient(order, monitor=monitor, reconnect_s=RECONNECT_S) for order in orders]
         self.streams: list[RecordedStream] = []
+        self._waiting: list[RecordedStream] = []
         self._on_end = on_end
         self._start_s = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,9 +89,11 @@ class ChaosClients:
         return streams
 
     async def all_ended(self) -> None:
-        """Wait until no stream is open."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait until no stream is open, now that no more come; those that are still are told as they are."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=PATIENCE_S)
+        for stream in list(self._waiting):
+            self._on_end(stream)
 
     def _begin(self, ask: LiveRequest, door: int, after_s: float) -> None:
         stream = RecordedStream(ask)
@@ -98,15 +103,18 @@ class ChaosClients:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, stream: RecordedStream, door: int, after_s: float) -> None:
+        self._waiting.append(stream)
         await asyncio.sleep(after_s)
         await self._follow(stream, door)
+        self._waiting.remove(stream)
         self._on_end(stream)
 
     async def _follow(self, stream: RecordedStream, door: int) -> None:
         stream.began_s = self.now_s()
         leaves_s = stream.request.disconnect_s
+        patience_s = None if stream.request.is_batch else PATIENCE_S
         try:
-            async with asyncio.timeout(leaves_s if leaves_s is not None else PATIENCE_S):
+            async with asyncio.timeout(leaves_s if leaves_s is not None else patience_s):
                 while not await self._try(stream, self.clients[(door + stream.tries) % len(self.clients)]):  # noqa: ASYNC110
                     await asyncio.sleep(RETRY_S)
         except TimeoutError:

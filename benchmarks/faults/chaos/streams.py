@@ -27,7 +27,7 @@ class StreamEnd(Enum):
     STRANGE = "strange"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RecordedStream:
     """One client of a request. `pieces`: the tokens of each event, with the time in seconds since the run began.
 

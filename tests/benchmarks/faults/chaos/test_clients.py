@@ -130,3 +130,11 @@ def test_alone_a_request_has_neither_key_nor_deadline_and_waits_for_its_turn() -
     (stream,) = asyncio.run(play())
     assert (stream.end, stream.tokens) == (StreamEnd.FINISHED, [5, 6])
     assert all(not call["idempotency_key"] and call["timeout_s"] is None for call in client.calls)
+
+
+def test_batch_work_may_wait_until_nothing_new_comes_and_is_told_if_it_still_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chaos_clients, "PATIENCE_S", 0.0)
+    (waits,) = played(request(is_batch=True), ScriptedClient([ADMITTED, None]))
+    assert waits.end is StreamEnd.OPEN
