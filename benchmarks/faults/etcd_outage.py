@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.harness import report
-from benchmarks.harness.etcd_cluster import EtcdCluster, EtcdNode
+from benchmarks.harness.etcd_cluster import EtcdCluster, EtcdNode, members_here
 from benchmarks.harness.fleet_status import instances, placeable_count, wait_until
 from benchmarks.harness.processes import stopped
 from benchmarks.harness.report import BenchmarkResult, say
@@ -118,7 +118,7 @@ class ThreeMemberEtcd:
     """An etcd of three that no supervisor looks after."""
 
     def __init__(self, folder: Path) -> None:
-        self._cluster = EtcdCluster(folder)
+        self._cluster = EtcdCluster(members_here(folder))
         self.endpoint = ",".join(self._cluster.endpoints)
 
     async def victim(self) -> EtcdNode:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,14 +24,25 @@ _QUICK = Timeouts(connect_s=0.5, call_s=1.0)
 
 
 class EtcdNode:
-    """Owns one member: its ports and data stay, its process comes and goes."""
+    """Owns one member: its ports and data stay, its process comes and goes. `inside`: words before its command, such
+    as those that enter a network namespace.
+    """
 
-    def __init__(self, name: str, folder: Path, client_port: int, peer_port: int, host: str = _HOST) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        client_port: int,
+        peer_port: int,
+        host: str = _HOST,
+        inside: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.endpoint = f"{host}:{client_port}"
         self.peer_url = f"http://{host}:{peer_port}"
         self.initial_cluster = ""
         self._folder = folder
+        self._inside = inside
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -42,7 +53,7 @@ class EtcdNode:
 
     def start(self) -> None:
         """Start it with what it has; from the main thread. It serves once most members do."""
-        command = die_with_parent_command([find_binary(), *self._flags()], os.getpid())
+        command = [*self._inside, *die_with_parent_command([find_binary(), *self._flags()], os.getpid())]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -53,6 +64,11 @@ class EtcdNode:
     def log(self) -> Path:
         """What it said."""
         return self._folder / f"{self.name}.log"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process is not None and self._process.poll() is not None
 
     def kill(self) -> None:
         """As if its machine had lost power. Again: nothing happens."""
@@ -88,15 +104,8 @@ class EtcdNode:
 class EtcdCluster:
     """Owns the members."""
 
-    def __init__(self, folder: Path, count: int = 3, host: str = _HOST) -> None:
-        taken: set[int] = set()
-        for _ in range(2 * count):
-            taken.add(claim_port(host, 0, "etcd", taken))
-        ports = sorted(taken)
-        self.nodes = [
-            EtcdNode(f"etcd{number}", folder, ports[2 * number], ports[2 * number + 1], host) for number in range(count)
-        ]
-
+    def __init__(self, nodes: list[EtcdNode]) -> None:
+        self.nodes = nodes
         for node in self.nodes:
             node.initial_cluster = ",".join(f"{one.name}={one.peer_url}" for one in self.nodes)
 
@@ -149,10 +158,21 @@ class EtcdCluster:
         return len(leaders) == 1 and 0 not in leaders
 
 
+def members_here(folder: Path, count: int = 3, host: str = _HOST) -> list[EtcdNode]:
+    """Members on this machine, with ports that are free now."""
+    taken: set[int] = set()
+    for _ in range(2 * count):
+        taken.add(claim_port(host, 0, "etcd", taken))
+    ports = sorted(taken)
+    return [
+        EtcdNode(f"etcd{number}", folder, ports[2 * number], ports[2 * number + 1], host) for number in range(count)
+    ]
+
+
 @asynccontextmanager
 async def etcd_cluster(folder: Path, count: int = 3) -> AsyncIterator[EtcdCluster]:
     """A running cluster. Its data stay in `folder`."""
-    cluster = EtcdCluster(folder, count)
+    cluster = EtcdCluster(members_here(folder, count))
     try:
         await cluster.start()
         yield cluster

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.etcd_cluster import EtcdCluster
+from benchmarks.harness.etcd_cluster import EtcdCluster, members_here
 from benchmarks.harness.fleet_status import placeable_count
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Client
@@ -82,7 +82,7 @@ def two_nodes(transport: str = "auto", between_nodes: str = "sockets") -> Iterat
     """
     with namespace_link() as between:
         folder = Path(tempfile.mkdtemp(prefix="dunlin-bench-"))
-        etcd = EtcdCluster(folder, 1, host=between.near)
+        etcd = EtcdCluster(members_here(folder, 1, between.near))
         far: list[subprocess.Popen[bytes]] = []
         try:
             asyncio.run(etcd.start())

@@ -14,6 +14,7 @@ from dunlin.messages.door import Admitted, Delta, PromptLogprobs, RejectionCode,
 from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, i32
 from simulator.campaign.batch_results import CampaignJob
 from simulator.campaign.plans import PlannedRequest
+from simulator.campaign.stream_rules import wrong_tokens
 from simulator.campaign.violation import Violation
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.engine.prompt_scores import prompt_logprob
@@ -141,10 +142,8 @@ class CampaignClient:
             and self.scored < len(self.submit.tokens) - 1
         ):
             raise Violation("I1", now_s, f"{self!r} gets a token, and {self.scored} log-probabilities of its prompt")
-        at = len(self.tokens)
-        if list(delta.tokens) != self.expected[at : at + len(delta.tokens)]:
-            due = self.expected[at : at + len(delta.tokens)]
-            raise Violation("I1", now_s, f"{self!r} gets {list(delta.tokens)} where {due} was due")
+        if wrong := wrong_tokens(self.expected, len(self.tokens), delta.tokens):
+            raise Violation("I1", now_s, f"{self!r} {wrong}")
         self.tokens += delta.tokens
         self.finish, self.detail = delta.finish, delta.detail
         if self.is_done:

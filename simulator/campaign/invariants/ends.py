@@ -8,12 +8,10 @@ from dunlin.messages.types import FinishReason
 from simulator.campaign.clients import MOST_TRIES, CampaignClient, CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.campaign.stream_rules import LEGAL_ERRORS, WAIT_TOO_LONG, is_late, is_whole
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
-LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
-WAIT_TOO_LONG = "s allowed"
-"""Of a refusal by the longest wait that a dispatcher allows."""
 TOO_LONG = "than all instances together can hold"
 """Of an error about a prompt that no group could have held for so long (manager.long_requests.remembered_s)."""
 VIEWED_S = 5.0
@@ -105,13 +103,11 @@ class EndWatcher(InvariantWatcher):
             return client.finish in (FinishReason.ERROR, FinishReason.DEADLINE) and not client.tokens
         if client.finish is FinishReason.ERROR:
             return self._may_fail(client)
-        is_whole = client.finish is FinishReason.LENGTH and client.tokens == client.expected
-        return is_whole or client.finish is FinishReason.DEADLINE
+        return is_whole(client.finish, client.expected, client.tokens) or client.finish is FinishReason.DEADLINE
 
     def _is_late(self, client: CampaignClient) -> bool:
-        timeout_s = client.submit.timeout_s
         waited_s = client.ended_s - self._begun_s.get(client.planned.number, client.ended_s)
-        return timeout_s is not None and waited_s >= timeout_s / FASTEST_CLOCK
+        return is_late(client.submit.timeout_s, waited_s, FASTEST_CLOCK)
 
     def _is_too_long(self, client: CampaignClient) -> bool:
         """Whether instances that serve could not have held it for as long as it is remembered, as far as views tell."""

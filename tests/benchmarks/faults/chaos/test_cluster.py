@@ -1,0 +1,41 @@
+"""The processes of three nodes, as command lines."""
+
+import os
+from pathlib import Path
+
+from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, service_specs
+from benchmarks.harness.node_network import NodeNetwork
+from cli.launch.process_specs import ProcessSpec
+
+ETCD = ("a:1", "b:1", "c:1")
+
+
+def specs() -> dict[str, ProcessSpec]:
+    network = NodeNetwork(len(ROLES_OF_NODES))
+    return {one.name: one for one in service_specs(network, Path("/data"), ETCD, ["a.b=1"], [0.0, 7.5])}
+
+
+def test_each_node_has_its_services_inside_its_namespace_with_its_own_disk() -> None:
+    network, found = NodeNetwork(3), specs()
+    assert len(found) == sum(map(len, ROLES_OF_NODES))
+    for name, spec in found.items():
+        node = int(name[-1])
+        words = list(spec.command)
+        assert words[:4] == ["ip", "netns", "exec", network.names[node]]
+        assert words[words.index("--listen") + 1].startswith(f"{network.hosts[node]}:")
+        assert words[words.index("--data-dir") + 1] == f"/data/{network.names[node]}"
+        assert words[words.index("--etcd") + 1] == "a:1,b:1,c:1"
+        assert words[words.index("--node") + 1] == network.names[node]
+        assert "--set=a.b=1" in words
+
+
+def test_clock_offsets_go_round_and_each_process_is_tied_to_this_one() -> None:
+    for number, spec in enumerate(specs().values()):
+        words = list(spec.command)
+        assert words[words.index("--monotonic") + 1] == words[words.index("--boottime") + 1] == ("0", "7")[number % 2]
+        assert words[words.index("--parent-pid") + 1] == str(os.getpid())
+
+
+def test_one_instance_alone_has_an_engine_that_stands_by() -> None:
+    with_standby = [name for name, spec in specs().items() if "--no-standby" not in spec.command]
+    assert [name for name in with_standby if name.startswith("instance")] == ["instance-0"]
