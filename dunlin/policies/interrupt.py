@@ -180,18 +180,28 @@ def recall_rows(candidates: Sequence[InterruptCandidate], situation: StepSituati
 def _with_recall(
     policy: InterruptPolicy, candidates: Sequence[InterruptCandidate], situation: StepSituation
 ) -> InterruptChoice | None:
-    """Take back the queued step, if it has batch rows and takes a while; what `policy` chooses of the others."""
+    """Take back the queued step if that is worth it, and what `policy` chooses of the others."""
     step = situation.queued_step
-    if not step or not situation.waiting_tokens or situation.queued_s < LEAST_GAIN_S:
-        return policy(candidates, situation)
     running = replace(situation, remaining_s=situation.remaining_s - situation.queued_s)
     kept = [index for index, row in enumerate(candidates) if row.step != step]
+    if not _is_recalled([candidates[index] for index in kept], running):
+        return policy(candidates, situation)
     choice = policy([candidates[index] for index in kept], running)
     if choice is not None:
         return replace(choice, discard=tuple(kept[index] for index in choice.discard), recall=step)
     figures = (Figure("interactive_tokens", situation.waiting_tokens), Figure("queued_s", situation.queued_s))
     rejected = (RejectedOption("wait", "nothing of it is computed yet"),)
     return InterruptChoice(Why("recall", f"step {step} is composed again", figures, rejected), recall=step)
+
+
+def _is_recalled(rows: Sequence[InterruptCandidate], running: StepSituation) -> bool:
+    """Whether the queued step is taken back, with these rows in the running one: only where that answers an interrupt
+    well before its end, or the engine would stand still until the next step is there.
+    """
+    runs = [row for row in rows if not row.is_parked]
+    answers = any(row.is_prefill for row in runs) or all(row.request_class is RequestClass.BATCH for row in runs)
+    is_long = min(running.remaining_s, running.queued_s) >= LEAST_GAIN_S
+    return running.queued_step > 0 and running.waiting_tokens > 0 and is_long and bool(runs) and answers
 
 
 INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {

@@ -11,6 +11,8 @@ from dunlin.policies.interrupt import (
     never,
     on_arrival,
     on_arrival_rows,
+    recall,
+    recall_rows,
     restless,
 )
 
@@ -89,3 +91,56 @@ def test_rows_leave_when_they_cost_more_than_a_small_share_of_the_objective() ->
     assert on_arrival([batch_row(1)], early) is None
     assert on_arrival_rows([batch_row(1)], early) is not None
     assert on_arrival_rows([batch_row(1)], replace(early, remaining_s=0.03)) is None
+
+
+INTERACTIVE = RequestClass.INTERACTIVE
+QUEUED = StepSituation(
+    8, waiting_tokens=100, remaining_s=0.1, prefill_s=0.1, ttft_s=1.0, elapsed_s=0.01, queued_step=8, queued_s=0.04
+)
+"""Step 7 runs for 0.06 s more, and step 8 is behind it."""
+
+
+def test_a_queued_step_with_batch_rows_is_taken_back_for_a_request_that_waits() -> None:
+    rows = [batch_row(1), batch_row(2, INTERACTIVE), replace(batch_row(3), step=8)]
+    choice = recall(rows, QUEUED)
+    assert choice is not None
+    assert (choice.recall, choice.discard, choice.suspend, choice.resume) == (8, (), (), ())
+    assert recall(rows, replace(QUEUED, waiting_tokens=0)) is None, "nothing waits"
+    assert recall(rows, replace(QUEUED, queued_step=0, queued_s=0.0)) is None, "it has no batch row"
+    assert recall(rows, replace(QUEUED, queued_s=0.004)) is None, "it takes no time"
+
+
+def test_no_step_is_taken_back_behind_one_that_answers_no_interrupt_before_its_end() -> None:
+    ends_soon = replace(QUEUED, remaining_s=0.044)
+    assert recall([batch_row(1), batch_row(2, INTERACTIVE)], ends_soon) is None
+    decodes = [replace(batch_row(1), is_prefill=False), replace(batch_row(2, INTERACTIVE), is_prefill=False)]
+    assert recall(decodes, QUEUED) is None, "decode rows alone have no safepoint"
+    choice = recall(decodes[:1], QUEUED)
+    assert choice is not None and choice.recall == 8, "but those of batch work are preemptible"
+    assert recall([replace(batch_row(1), step=8)], QUEUED) is None, "all rows of the running step are held"
+
+
+def test_the_running_step_is_interrupted_where_the_request_is_late_without_the_queued_one() -> None:
+    rows = [replace(batch_row(3), step=8), batch_row(1), batch_row(2)]
+    late = replace(QUEUED, waiting_s=0.95)
+    choice = recall(rows, late)
+    assert choice is not None
+    assert (choice.recall, choice.discard) == (8, (1, 2))
+    in_time = recall(rows, replace(late, waiting_s=0.83))
+    assert in_time is not None and in_time.discard == (), "0.83 + 0.06 + 0.1 s, without the 0.04 of step 8"
+    spared = recall([*rows, replace(batch_row(4, INTERACTIVE))], late)
+    assert spared is not None and spared.discard == ()
+
+
+def test_batch_rows_stay_in_a_running_step_of_which_more_would_be_lost_than_is_left() -> None:
+    rows = [batch_row(1), batch_row(2, INTERACTIVE)]
+    early = recall_rows(rows, QUEUED)
+    assert early is not None and (early.recall, early.discard) == (8, (0,))
+    late = recall_rows(rows, replace(QUEUED, elapsed_s=0.07))
+    assert late is not None and (late.recall, late.discard) == (8, ())
+    long = recall_rows(rows, replace(QUEUED, elapsed_s=0.2, remaining_s=0.15))
+    assert long is not None and long.discard == (0,), "0.11 s are more than a tenth of the objective"
+    alone = replace(QUEUED, queued_step=0, queued_s=0.0, remaining_s=0.06)
+    assert recall_rows(rows, replace(alone, elapsed_s=0.07)) is None
+    choice = recall_rows(rows, alone)
+    assert choice is not None and (choice.recall, choice.discard) == (0, (0,))
