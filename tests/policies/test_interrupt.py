@@ -5,8 +5,10 @@ from typing import Any
 
 from dunlin.messages.types import RequestClass
 from dunlin.policies.interrupt import (
+    ARRIVAL_POLICIES,
     INTERRUPT_POLICIES,
     InterruptCandidate,
+    InterruptPolicy,
     StepSituation,
     never,
     on_arrival,
@@ -100,11 +102,15 @@ QUEUED = StepSituation(
 """Step 7 runs for 0.06 s more, and step 8 is behind it."""
 
 
+def chosen(policy: InterruptPolicy, rows: list[Any], situation: StepSituation) -> tuple[int, tuple[int, ...]]:
+    """The step that is taken back, and the rows that leave others."""
+    choice = policy(rows, situation)
+    return (0, ()) if choice is None else (choice.recall, choice.discard)
+
+
 def test_a_queued_step_with_batch_rows_is_taken_back_for_a_request_that_waits() -> None:
     rows = [batch_row(1), batch_row(2, INTERACTIVE), replace(batch_row(3), step=8)]
-    choice = recall(rows, QUEUED)
-    assert choice is not None
-    assert (choice.recall, choice.discard, choice.suspend, choice.resume) == (8, (), (), ())
+    assert chosen(recall, rows, QUEUED) == (8, ())
     assert recall(rows, replace(QUEUED, waiting_tokens=0)) is None, "nothing waits"
     assert recall(rows, replace(QUEUED, queued_step=0, queued_s=0.0)) is None, "it has no batch row"
     assert recall(rows, replace(QUEUED, queued_s=0.004)) is None, "it takes no time"
@@ -115,32 +121,29 @@ def test_no_step_is_taken_back_behind_one_that_answers_no_interrupt_before_its_e
     assert recall([batch_row(1), batch_row(2, INTERACTIVE)], ends_soon) is None
     decodes = [replace(batch_row(1), is_prefill=False), replace(batch_row(2, INTERACTIVE), is_prefill=False)]
     assert recall(decodes, QUEUED) is None, "decode rows alone have no safepoint"
-    choice = recall(decodes[:1], QUEUED)
-    assert choice is not None and choice.recall == 8, "but those of batch work are preemptible"
+    assert chosen(recall, decodes[:1], QUEUED) == (8, ()), "but those of batch work are preemptible"
     assert recall([replace(batch_row(1), step=8)], QUEUED) is None, "all rows of the running step are held"
 
 
 def test_the_running_step_is_interrupted_where_the_request_is_late_without_the_queued_one() -> None:
     rows = [replace(batch_row(3), step=8), batch_row(1), batch_row(2)]
     late = replace(QUEUED, waiting_s=0.95)
-    choice = recall(rows, late)
-    assert choice is not None
-    assert (choice.recall, choice.discard) == (8, (1, 2))
-    in_time = recall(rows, replace(late, waiting_s=0.83))
-    assert in_time is not None and in_time.discard == (), "0.83 + 0.06 + 0.1 s, without the 0.04 of step 8"
-    spared = recall([*rows, replace(batch_row(4, INTERACTIVE))], late)
-    assert spared is not None and spared.discard == ()
+    assert chosen(recall, rows, late) == (8, (1, 2))
+    assert chosen(recall, rows, replace(late, waiting_s=0.83)) == (8, ()), "0.06 and 0.1 s more, without 0.04 of step 8"
+    assert chosen(recall, [*rows, batch_row(4, INTERACTIVE)], late) == (8, ())
 
 
 def test_batch_rows_stay_in_a_running_step_of_which_more_would_be_lost_than_is_left() -> None:
     rows = [batch_row(1), batch_row(2, INTERACTIVE)]
-    early = recall_rows(rows, QUEUED)
-    assert early is not None and (early.recall, early.discard) == (8, (0,))
-    late = recall_rows(rows, replace(QUEUED, elapsed_s=0.07))
-    assert late is not None and (late.recall, late.discard) == (8, ())
-    long = recall_rows(rows, replace(QUEUED, elapsed_s=0.2, remaining_s=0.15))
-    assert long is not None and long.discard == (0,), "0.11 s are more than a tenth of the objective"
+    assert chosen(recall_rows, rows, QUEUED) == (8, (0,))
+    assert chosen(recall_rows, rows, replace(QUEUED, elapsed_s=0.07)) == (8, ())
+    long = replace(QUEUED, elapsed_s=0.2, remaining_s=0.15)
+    assert chosen(recall_rows, rows, long) == (8, (0,)), "0.11 s are more than a tenth of the objective"
     alone = replace(QUEUED, queued_step=0, queued_s=0.0, remaining_s=0.06)
     assert recall_rows(rows, replace(alone, elapsed_s=0.07)) is None
-    choice = recall_rows(rows, alone)
-    assert choice is not None and (choice.recall, choice.discard) == (0, (0,))
+    assert chosen(recall_rows, rows, alone) == (0, (0,))
+
+
+def test_they_are_in_the_tables() -> None:
+    assert (INTERRUPT_POLICIES["recall"], INTERRUPT_POLICIES["recall_rows"]) == (recall, recall_rows)
+    assert {recall, recall_rows} <= set(ARRIVAL_POLICIES)
