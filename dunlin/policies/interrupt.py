@@ -5,7 +5,7 @@ later, at the price of the memory that it keeps; discarded, what its step comput
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
 from dunlin.policies.chance import chance
@@ -18,6 +18,9 @@ _RESUMED, _FORGOTTEN = 0.2, 0.1
 
 SLACK_SHARE = 0.04
 """Share of the TTFT objective that an arriving request may wait for batch rows of steps that were sent before it."""
+LOSS_SHARE = 0.1
+"""The same share where less is left of the running step than would be lost of it, of a policy that takes queued steps
+back."""
 LEAST_GAIN_S = 0.005
 """Steps that end so soon are not interrupted: the answer to an interrupt takes about as long."""
 
@@ -45,12 +48,14 @@ class InterruptCandidate:
 @dataclass(frozen=True, slots=True)
 class InterruptChoice:
     """Indices of candidates, and why. `suspend`: rows of steps that are to be parked. `discard`: rows of steps and
-    parked ones that are to be forgotten. `resume`: parked ones that go on, as far as the engine's queue has room."""
+    parked ones that are to be forgotten. `resume`: parked ones that go on, as far as the engine's queue has room.
+    `recall`: the number of a queued step that is taken back whole, and composed again with what waits; 0: none."""
 
     why: Why
     suspend: tuple[int, ...] = ()
     discard: tuple[int, ...] = ()
     resume: tuple[int, ...] = ()
+    recall: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,8 @@ class StepSituation:
 
     `waiting_tokens` is what interactive requests have to compute of which no outstanding step has a row, `waiting_s`
     the longest that one of them has waited, `prefill_s` what their prefill will take, and `ttft_s` their objective.
-    Without a profile all but `last_step` is unknown: nothing waits.
+    `elapsed_s`: since the running step began. `queued_step`: the one behind it, if it has rows of batch work (0: there
+    is none), which takes `queued_s` of `remaining_s`. Without a profile all but `last_step` is unknown: nothing waits.
     """
 
     last_step: int
@@ -68,6 +74,9 @@ class StepSituation:
     remaining_s: float = 0.0
     prefill_s: float = 0.0
     ttft_s: float = float("inf")
+    elapsed_s: float = 0.0
+    queued_step: int = 0
+    queued_s: float = 0.0
 
 
 InterruptPolicy = Callable[[Sequence[InterruptCandidate], StepSituation], InterruptChoice | None]
@@ -149,12 +158,60 @@ def _make_way(
     return InterruptChoice(why, discard=tuple(leaving))
 
 
+def recall(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
+    """As `on_arrival`, and a queued step with batch rows is taken back for a request that waits, whenever it would be
+    served: ConServe composes no step before the last one has ended, so that none stands between it and an arrival.
+    """
+    return _with_recall(on_arrival, candidates, situation)
+
+
+def recall_rows(candidates: Sequence[InterruptCandidate], situation: StepSituation) -> InterruptChoice | None:
+    """As `on_arrival_rows`, with `recall`; and the running step goes on where more of it would be lost than is left,
+    and that is no more than `LOSS_SHARE` of the objective.
+    """
+
+    def interrupt(rows: Sequence[InterruptCandidate], running: StepSituation) -> InterruptChoice | None:
+        is_spared = running.remaining_s <= min(running.elapsed_s, LOSS_SHARE * running.ttft_s)
+        return None if is_spared else on_arrival_rows(rows, running)
+
+    return _with_recall(interrupt, candidates, situation)
+
+
+def _with_recall(
+    policy: InterruptPolicy, candidates: Sequence[InterruptCandidate], situation: StepSituation
+) -> InterruptChoice | None:
+    """Take back the queued step if that is worth it, and what `policy` chooses of the others."""
+    step = situation.queued_step
+    running = replace(situation, remaining_s=situation.remaining_s - situation.queued_s)
+    kept = [index for index, row in enumerate(candidates) if row.step != step]
+    if not _is_recalled([candidates[index] for index in kept], running):
+        return policy(candidates, situation)
+    choice = policy([candidates[index] for index in kept], running)
+    if choice is not None:
+        return replace(choice, discard=tuple(kept[index] for index in choice.discard), recall=step)
+    figures = (Figure("interactive_tokens", situation.waiting_tokens), Figure("queued_s", situation.queued_s))
+    rejected = (RejectedOption("wait", "nothing of it is computed yet"),)
+    return InterruptChoice(Why("recall", f"step {step} is composed again", figures, rejected), recall=step)
+
+
+def _is_recalled(rows: Sequence[InterruptCandidate], running: StepSituation) -> bool:
+    """Whether the queued step is taken back, with these rows in the running one: only where that answers an interrupt
+    well before its end, or the engine would stand still until the next step is there.
+    """
+    runs = [row for row in rows if not row.is_parked]
+    answers = any(row.is_prefill for row in runs) or all(row.request_class is RequestClass.BATCH for row in runs)
+    is_long = min(running.remaining_s, running.queued_s) >= LEAST_GAIN_S
+    return running.queued_step > 0 and running.waiting_tokens > 0 and is_long and bool(runs) and answers
+
+
 INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {
     "never": never,
     "restless": restless,
     "on_arrival": on_arrival,
     "on_arrival_rows": on_arrival_rows,
+    "recall": recall,
+    "recall_rows": recall_rows,
 }
 
-ARRIVAL_POLICIES: tuple[InterruptPolicy, ...] = (on_arrival, on_arrival_rows)
+ARRIVAL_POLICIES: tuple[InterruptPolicy, ...] = (on_arrival, on_arrival_rows, recall, recall_rows)
 """Those that leave everything as it is while no interactive request waits: they need not be asked then."""

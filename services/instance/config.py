@@ -72,7 +72,7 @@ class SchedulerConfig:
 @dataclass(frozen=True, slots=True)
 class ObjectivesConfig:
     """What interactive requests are to get that say nothing of their own (`dispatcher.objectives`); the policies
-    `slo_aware`, `harvest`, `on_arrival` and `on_arrival_rows` aim at it, and what comes later is counted."""
+    `slo_aware`, `harvest`, `on_arrival`, `recall` and those with `_rows` aim at it, and what comes later is counted."""
 
     ttft_s: float = setting(
         1.5,
@@ -125,6 +125,7 @@ class InterruptsConfig:
         "never",
         "Which rows leave a running step at a safepoint: `never` any; `on_arrival`: all of a step of batch work, where "
         "an interactive request would miss its objective; `on_arrival_rows`: batch rows of any step, earlier; "
+        "`recall`, `recall_rows`: the same, and queued steps with batch rows are composed again for such a request; "
         "`restless`: some at random, to find what breaks.",
         choices=tuple(INTERRUPT_POLICIES),
         why="steps are short beside what a reader notices, unless prompts are very long",

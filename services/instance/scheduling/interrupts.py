@@ -57,6 +57,7 @@ class RowInterrupts:
         suspended = [sequence for sequence in named if sequence.state is not SequenceState.PARKED]
         discarded = [rows[index].sequence for index in choice.discard]
         return [
+            *self._ledger.recall(choice.recall, discarded, choice.why),
             *self._ledger.interrupt(suspended, Verdict.SUSPEND, choice.why),
             *self._ledger.interrupt(discarded, Verdict.DISCARD, choice.why),
             *self._ledger.discard(discarded),
@@ -86,6 +87,7 @@ class RowInterrupts:
         if not forecast.is_on or not waiting:
             return StepSituation(last_step)
         first, objective_s = self._most_urgent(waiting)
+        queued = self._ledger.queued_batch_step()
         prompts = BatchCounts()
         for sequence in waiting:
             prompts.add_prefill(len(sequence.tokens) - sequence.valid, sequence.valid)
@@ -96,6 +98,9 @@ class RowInterrupts:
             forecast.remaining_s(now_s),
             forecast.step_s(prompts),
             objective_s,
+            forecast.elapsed_s(now_s),
+            queued,
+            forecast.sent_s(queued),
         )
 
     def _most_urgent(self, waiting: list[Sequence]) -> tuple[Sequence, float]:

@@ -92,7 +92,8 @@ class Scheduler:
         return effects + self._interrupts.resume_if_idle()
 
     def _is_stalled(self) -> bool:
-        return self._lifecycle.swaps and any(each.state in _SWAPPING for each in self._sequences)
+        swaps = self._lifecycle.swaps and any(each.state in _SWAPPING for each in self._sequences)
+        return swaps or self._steps.is_recalling
 
     def _repeat_last_step(self) -> Step | None:
         """The next step, if no sequence can start and all running ones only decode, as in the last step."""

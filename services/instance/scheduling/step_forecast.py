@@ -71,6 +71,14 @@ class StepForecast:
         first_s = self.correction * next(iter(self._steps.values())).profiled_s
         return total_s - min(first_s, max(0.0, now_s - self._running_since_s))
 
+    def elapsed_s(self, now_s: float) -> float:
+        """Seconds since the running step began; 0 where none runs."""
+        return max(0.0, now_s - self._running_since_s) if self._steps else 0.0
+
+    def sent_s(self, step: int) -> float:
+        """Seconds that an outstanding step will take in all; 0 where it predicts nothing."""
+        return self.correction * self._steps[step].profiled_s if step in self._steps else 0.0
+
     def on_sent(self, now_s: float, step: Step) -> None:
         """A step was sent to the engine."""
         if not self._steps:
@@ -88,8 +96,12 @@ class StepForecast:
         self._steps[step] = SentStep(now_s)
 
     def on_done(self, now_s: float, done: StepDone) -> StepTiming:
-        """A step was answered: the next one runs since now. One that rows left says nothing of the profile."""
-        began_s, self._running_since_s = self._running_since_s, now_s
+        """A step was answered: the next one runs since now, unless a queued one was taken back before its turn. One
+        that rows left says nothing of the profile.
+        """
+        began_s = self._running_since_s
+        if done.step == next(iter(self._steps), done.step):
+            self._running_since_s = now_s
         sent = self._steps.pop(done.step, None) or SentStep(began_s)
         predicted_s = sent.profiled_s * self.correction
         if sent.counts is not None and done.compute_s > 0 and not done.left and not done.dropped:

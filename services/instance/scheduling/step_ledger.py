@@ -8,7 +8,7 @@ step rolls `issued` back to its start, once, in whichever order the answers tell
 Knows no policy, no slot and no dispatcher.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, StepDone
@@ -42,6 +42,7 @@ class StepLedger:
         self._interrupts: dict[int, list[Sequence]] = {}
         # Rows that left by the word of `StepDone`, by (step, number), until `Interrupted` says whether they are parked.
         self._undecided: dict[tuple[int, int], LedgerRow] = {}
+        self._recalls: set[int] = set()
         self._last_step = 0
         self._last_ticket = 0
 
@@ -64,6 +65,11 @@ class StepLedger:
     def last_step(self) -> int:
         """The number of the newest step."""
         return self._last_step
+
+    @property
+    def is_recalling(self) -> bool:
+        """Whether a step is being taken back: its rows, which nothing speaks against, are held for this moment only."""
+        return bool(self._recalls)
 
     def is_outstanding(self, step: int) -> bool:
         """Whether that step is outstanding."""
@@ -115,6 +121,7 @@ class StepLedger:
         for mine in (self._outstanding, self._parked, self._interrupts, self._undecided, self.forecast):
             mine.clear()
         self._group_steps.clear()
+        self._recalls.clear()
 
     # --- steps ---
 
@@ -215,6 +222,25 @@ class StepLedger:
         numbers = i64([sequence.number for sequence in named])
         return [Send(self._engine, Interrupt(verdict, numbers, why, self._last_ticket, self._last_step))]
 
+    def queued_batch_step(self) -> int:
+        """The number of the oldest step behind the running one, if it has rows of batch work; else 0."""
+        for number in list(self._outstanding)[1:2]:
+            if any(sequence.is_batch for sequence in self._outstanding[number].sequences):
+                return number
+        return 0
+
+    def recall(self, step: int, leaving: Collection[Sequence], why: Why | None = None) -> list[Effect]:
+        """Have all rows of an outstanding step leave it: it is answered without any. The sequences are held until the
+        engine has answered. Nothing to do where all its rows are of sequences that are `leaving` every step.
+        """
+        named = self._outstanding[step].sequences if step in self._outstanding else []
+        if all(sequence in leaving for sequence in named):
+            return []
+        self._last_ticket += 1
+        self._interrupts[self._last_ticket] = list(named)
+        self._recalls.add(self._last_ticket)
+        return [Send(self._engine, Interrupt(Verdict.DISCARD, why=why, ticket=self._last_ticket, step=step))]
+
     def is_interrupt(self, ticket: int) -> bool:
         """Whether an interrupt with that ticket has no answer yet."""
         return ticket in self._interrupts
@@ -226,6 +252,7 @@ class StepLedger:
             KeyError: no interrupt with that ticket is unanswered.
         """
         touched = dict.fromkeys(self._interrupts.pop(message.ticket))
+        self._recalls.discard(message.ticket)
         left: dict[int, dict[int, tuple[int, int, int]]] = {}
         columns = zip(message.step, message.sequence, message.parked, message.layer, message.block, strict=True)
         for step, number, parked, layer, block in columns:

@@ -9,7 +9,7 @@ from dunlin.effects import Address
 PROFILES = Address("profiles", "")
 """Takes `SaveLearntSteps`; answers nothing."""
 
-NEEDS_STEP_TIMES = ("slo_aware", "harvest", "on_arrival", "on_arrival_rows")
+NEEDS_STEP_TIMES = ("slo_aware", "harvest", "on_arrival", "on_arrival_rows", "recall", "recall_rows")
 """Policies that do less where nothing predicts the times of steps."""
 
 KnownStepTimes = StepTimes | LearntSteps | None

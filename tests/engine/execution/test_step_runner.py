@@ -10,7 +10,7 @@ from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import Close, Discard, Interrupted, Step, StepDone, Unsupported
+from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, Step, StepDone, Unsupported
 from dunlin.messages.types import SamplingParams, Verdict, i64
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import load, make_checkpoint
@@ -273,6 +273,19 @@ def test_the_rows_that_stay_go_on_and_the_step_says_who_left(loaded: LoadedModel
     (done,) = drain(runner)
     assert (list(done.left), list(done.sequence)) == ([1], [2])
     assert (done.prefill_rows, done.decode_rows, done.tokens_computed) == (0, 1, 1)
+
+
+def test_a_queued_step_is_taken_back_whole_and_the_running_one_goes_on(loaded: LoadedModel) -> None:
+    runner, found = at_safepoint(loaded, 2)
+    runner.receive(after(3))
+    assert runner.receive(Interrupt(Verdict.DISCARD, ticket=7, step=3)) == []
+    answer, empty = runner.work(lambda: False)
+    assert (answer.ticket, list(answer.sequence), list(answer.step), list(answer.parked)) == (7, [1, 2], [3, 3], [0, 0])
+    assert (empty.step, list(empty.left), empty.tokens_computed) == (3, [1, 2], 0)
+    for step in (foreign(4), after(5)):
+        runner.receive(step)
+    found.add(drain(runner))
+    assert found == undisturbed(loaded)
 
 
 def test_a_step_of_decode_rows_has_no_safepoint(loaded: LoadedModel) -> None:

@@ -82,6 +82,11 @@ class LedgerBench:
     def interrupt(self, sequences: list[Sequence], verdict: Verdict) -> None:
         self._act(self.steps.interrupt(sequences, verdict))
 
+    def recall(self) -> None:
+        """The step behind the running one, if there is one."""
+        for step in list(self.steps._outstanding)[1:]:
+            self._act(self.steps.recall(step, []))
+
     def resume(self, sequences: list[Sequence]) -> None:
         self._act(self.steps.resume(sequences))
 

@@ -134,7 +134,8 @@ class ParkingEngine:
 
     def _leave(self, interrupt: Interrupt, running: QueuedStep | None) -> Interrupted:
         left: list[tuple[int, int, int, int, int]] = []
-        for step in [step for step in self.queue if step.number <= interrupt.up_to_step]:
+        only, up_to = interrupt.step, interrupt.up_to_step
+        for step in [step for step in self.queue if (step.number == only if only else step.number <= up_to)]:
             named = [row for row in step.rows if row.number in interrupt.sequence or not interrupt.sequence]
             for row in [row for row in named if step is not running or row.number in self.sequences]:
                 parks = step is running and interrupt.verdict is Verdict.SUSPEND and len(self.parked) < self.room

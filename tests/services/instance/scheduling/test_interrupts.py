@@ -192,6 +192,26 @@ def test_a_step_of_batch_work_behind_one_that_is_spared_is_interrupted_once_it_r
     assert of(Interrupt, direct.give(ENGINE, done(5), 4.0)) == [], "what was composed since then is no reason"
 
 
+def test_a_queued_step_with_batch_rows_is_composed_again_with_the_request_that_came() -> None:
+    objectives = {"objectives__ttft_s": 1.0, "objectives__tpot_s": 0.3}
+    direct = ready_core(
+        {"slots": 1024}, PerToken(), scheduler__policy="slo_aware", interrupts__policy="recall", **objectives
+    )
+    direct.give(D, make_place(1, tokens=3, max_tokens=9, may_preempt=True))
+    direct.give(D, make_place(2, tokens=200, request_class=RequestClass.BATCH))
+    direct.give(ENGINE, done(1, (1, 5)), 0.1)
+    direct.give(ENGINE, done(2, (1, 6)), 0.2)  # steps 3 and 4 have a row of request 1 and a chunk of request 2
+    sends = direct.give(D, make_place(3, tokens=10, may_preempt=True), 0.25)
+    message = only(Interrupt, sends)
+    assert (message.verdict, message.step, of(Step, sends)) == (Verdict.DISCARD, 4, [])
+    left = Interrupted(i64([1, 2]), message.ticket, i64([4, 4]), i32([0, 0]), i32([0, 0]), i8([0, 0]))
+    assert of(Step, direct.give(ENGINE, left, 0.26)) == []
+    ended = StepDone(4, i64(), i32(), f32(), i8(), left=i64([1, 2]))
+    (step,) = of(Step, direct.give(ENGINE, ended, 0.26))
+    assert {1, 3} <= set(step.sequence), "the answer goes on beside the prompt"
+    assert of(Interrupt, direct.give(ENGINE, done(3, (1, 7)), 0.5)) == []
+
+
 def test_steps_of_batch_work_alone_are_preemptible_where_the_policy_interrupts_them() -> None:
     direct = with_batch_steps(scheduler__max_step_tokens=500)
     direct.give(ENGINE, done(1, (1, 5)), 2.0)

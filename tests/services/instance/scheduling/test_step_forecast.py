@@ -59,6 +59,17 @@ def test_what_remains_shrinks_with_time_and_with_answers() -> None:
     assert forecast.remaining_s(6.05) == 0.0
 
 
+def test_a_queued_step_that_is_taken_back_changes_nothing_of_the_running_one() -> None:
+    forecast = StepForecast(PerToken())
+    assert (forecast.elapsed_s(4.0), forecast.sent_s(1)) == (0.0, 0.0)
+    forecast.on_sent(5.0, step(1, (0, 10)))
+    forecast.on_sent(5.0, step(2, (10, 30)))
+    assert (forecast.elapsed_s(5.03), forecast.sent_s(2)) == (pytest.approx(0.03), pytest.approx(0.2))
+    forecast.on_done(5.04, done(2, 0.0, left=i64([0])))
+    assert (forecast.elapsed_s(5.05), forecast.sent_s(2)) == (pytest.approx(0.05), 0.0)
+    assert forecast.remaining_s(5.05) == pytest.approx(0.05)
+
+
 def test_a_step_that_waited_for_nothing_runs_since_it_was_sent() -> None:
     forecast = StepForecast(PerToken())
     forecast.on_sent(1.0, step(1, (0, 10)))

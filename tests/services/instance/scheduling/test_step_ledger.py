@@ -322,3 +322,40 @@ def test_the_interrupts_of_a_lost_engine_hold_no_sequence() -> None:
     direct.give(ENGINE, Gone("killed"))
     direct.give(ENGINE, Joined())
     assert len(of(Step, direct.give(ENGINE, make_engine_ready()))) == 2
+
+
+def test_a_recalled_step_is_composed_again_once_the_engine_has_answered() -> None:
+    direct, (one, *_) = prefilling(40)
+    steps = direct.core.steps
+    message = only(Interrupt, sends(steps.recall(2, [])))
+    assert (message.verdict, message.step, len(message.sequence)) == (DISCARD, 2, 0)
+    assert (steps.is_recalling, steps.is_held(one), one.issued) == (True, True, 16)
+    assert of(Step, direct.give(ENGINE, done(1))) == [], "nothing is composed while rows are held for a moment only"
+    composed = of(Step, direct.give(ENGINE, interrupted(message.ticket, (one.number, 2, 0, 0))))
+    assert (steps.is_recalling, steps.is_held(one)) == (False, False)
+    assert [(step.step, list(step.start), list(step.stop)) for step in composed] == [(3, [8], [16])]
+    (behind,) = of(Step, direct.give(ENGINE, left(2, one.number)))
+    assert (list(behind.start), one.issued) == ([16], 24), "the row that left is not rolled back again"
+
+
+def test_a_step_is_not_recalled_whose_rows_all_leave_with_another_interrupt() -> None:
+    direct, (one, *_) = prefilling(40)
+    assert direct.core.steps.recall(2, [one]) == []
+    assert direct.core.steps.recall(7, []) == [], "no such step is outstanding"
+    assert not direct.core.steps.is_recalling
+
+
+def test_a_lost_engine_recalls_nothing_any_more() -> None:
+    direct, _ = prefilling(40)
+    direct.core.steps.recall(2, [])
+    direct.core.steps.clear()
+    assert not direct.core.steps.is_recalling
+
+
+def test_the_queued_step_is_named_where_it_has_batch_rows() -> None:
+    direct, (one, *_) = prefilling(40)
+    assert direct.core.steps.queued_batch_step() == 0
+    one.is_batch = True
+    assert direct.core.steps.queued_batch_step() == 2
+    direct.core.steps.clear()
+    assert direct.core.steps.queued_batch_step() == 0

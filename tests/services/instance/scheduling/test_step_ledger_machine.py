@@ -77,6 +77,10 @@ class LedgerMachine(RuleBasedStateMachine):
         """Any that have rows: held ones and ones on their way out, too."""
         self.bench.interrupt(self._some(some, self.bench.sequences), verdict)
 
+    @rule()
+    def recall(self) -> None:
+        self.bench.recall()
+
     @rule(
         some=st.integers(1, 255),
         verdict=st.sampled_from([Verdict.SUSPEND, Verdict.SUSPEND, Verdict.DISCARD]),
