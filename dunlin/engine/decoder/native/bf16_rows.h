@@ -51,7 +51,10 @@ constexpr int BLOCK = 32;  // numbers that are multiplied at once
 
 INLINE __mmask32 mask_of(int64_t left) { return left >= BLOCK ? 0xffffffffu : __mmask32((1u << left) - 1); }
 
-INLINE int64_t padded(int64_t numbers) { return (numbers + BLOCK - 1) / BLOCK * BLOCK; }
+constexpr int64_t padded(int64_t numbers) { return (numbers + BLOCK - 1) / BLOCK * BLOCK; }
+
+// From one row that is multiplied to the next: a line more, or rows of 4 KB would all be in the same places of a cache.
+constexpr int64_t stride_of(int64_t numbers) { return padded(numbers) + BLOCK; }
 
 INLINE __m512i load_some(const uint16_t *from, __mmask32 mask) { return _mm512_maskz_loadu_epi16(mask, from); }
 
@@ -131,7 +134,7 @@ struct Fused {
 // ---------------------------------------------------------------------------------------------- products
 
 // out[count, columns] = given @ weight[columns, inputs]^T + bias + residual. `given` has `padded(inputs)` items a row,
-// zeros at its end. A result is rounded before the residual is added, and again. Bias and residual may be null.
+// zeros at its end, and rows are `stride_of(inputs)` items apart. A result is rounded before the residual is added, and again. Bias and residual may be null.
 template <class I> struct Product {
     const typename I::Item *given;
     const uint16_t *weight, *bias, *residual;
@@ -174,7 +177,7 @@ template <class I> INLINE void put4(const Product<I> &p, int64_t row, int64_t co
 // `AHEAD` lines with every block.
 template <class I, int ROWS, int AHEAD>
 INLINE void tile(const Product<I> &p, int64_t first, int64_t column, const char *ahead) {
-    const int64_t stride = padded(p.inputs);
+    const int64_t stride = stride_of(p.inputs);
     const uint16_t *weight = p.weight + column * p.inputs;
     const typename I::Item *given = p.given + first * stride;
     __m512 total[ROWS][COLUMNS];
@@ -227,11 +230,11 @@ template <class I> TARGET void rows_of_columns(const Product<I> &p, int64_t from
     }
 }
 
-constexpr int64_t NEAR_ROWS = 16; // more than these are taken in blocks that stay in the L1 cache
+constexpr int64_t STREAMED_ROWS = 16; // more are taken in blocks of two tiles, which stay near while columns pass
 
 // Columns [from, to) of all rows; both multiples of `COLUMNS`.
 template <class I> TARGET void columns_of(const Product<I> &p, int64_t from, int64_t to) {
-    const int64_t blocks = p.count <= NEAR_ROWS ? 1 : (p.count + 2 * I::ROWS - 1) / (2 * I::ROWS);
+    const int64_t blocks = p.count <= STREAMED_ROWS ? 1 : (p.count + 2 * I::ROWS - 1) / (2 * I::ROWS);
     for (int64_t block = 0; block < blocks; block++)
         for (int64_t column = from; column < to; column += COLUMNS)
             rows_of_columns(p, block * p.count / blocks, (block + 1) * p.count / blocks, column);

@@ -139,7 +139,7 @@ template <class I, int NV> INLINE void merge(Call<I> &call, const Part &part, in
             }
         }
         const __m512 scale = _mm512_set1_ps(1.0f / sum);
-        typename I::Item *to = call.mixed + (part.row * s.heads + head) * NV * BLOCK;
+        typename I::Item *to = call.mixed + part.row * stride_of(s.heads * s.dim) + head * NV * BLOCK;
         for (int v = 0; v < NV; v++)
             I::put(to + v * BLOCK, narrow({_mm512_mul_ps(out[v].even, scale), _mm512_mul_ps(out[v].odd, scale)}));
     }
@@ -211,7 +211,7 @@ template <class F> INLINE void work(Phase &phase, int64_t tasks, F run) {
 template <class I> INLINE void normalise(Call<I> &call, Phase &phase, const uint16_t *weight) {
     const Step &s = call.step;
     work(phase, s.rows, [&](int64_t row) TARGET {
-        norm_row<I>(s.hidden + row * s.width, weight, call.normed + row * padded(s.width), s.width, s.epsilon);
+        norm_row<I>(s.hidden + row * s.width, weight, call.normed + row * stride_of(s.width), s.width, s.epsilon);
     });
 }
 
@@ -234,7 +234,7 @@ template <class I> INLINE void feed(Call<I> &call, const Layer &layer, Phase &ph
         columns_of(product, s.inner + from, s.inner + to);
         for (int64_t row = 0; row < s.rows; row++) {
             const uint16_t *gate = call.gate_up + row * 2 * s.inner;
-            typename I::Item *out = call.active + row * padded(s.inner);
+            typename I::Item *out = call.active + row * stride_of(s.inner);
             for (int64_t at = from; at < to; at += BLOCK) {
                 const __mmask32 mask = mask_of(to - at);
                 I::put(out + at, gate_block(load_some(gate + at, mask), load_some(gate + s.inner + at, mask)));
@@ -296,10 +296,9 @@ template <class T> T *take(char *&at, int64_t items) {
 template <class I> char *lay_out(Call<I> &call, char *at) {
     using Item = typename I::Item;
     const Step &s = call.step;
-    const auto whole = [](int64_t numbers) { return (numbers + BLOCK - 1) / BLOCK * BLOCK; };
-    call.normed = take<Item>(at, s.rows * whole(s.width));
-    call.mixed = take<Item>(at, s.rows * s.heads * s.dim);
-    call.active = take<Item>(at, s.rows * whole(s.inner));
+    call.normed = take<Item>(at, s.rows * stride_of(s.width));
+    call.mixed = take<Item>(at, s.rows * stride_of(s.heads * s.dim));
+    call.active = take<Item>(at, s.rows * stride_of(s.inner));
     call.projected = take<uint16_t>(at, s.rows * (s.heads + 2 * s.kv_heads) * s.dim);
     call.gate_up = take<uint16_t>(at, s.rows * 2 * s.inner);
     call.partial = take<float>(at, call.first_split.back() * s.heads * (2 + s.dim));

@@ -38,12 +38,12 @@ template <class I> void take_columns(void *data) {
 
 template <class I>
 TARGET void take_rows(const uint16_t *rows, int64_t row_stride, typename I::Item *to, int64_t count, int64_t inputs) {
-    for (int64_t row = 0; row < count; row++) take_row<I>(rows + row * row_stride, to + row * padded(inputs), inputs);
+    for (int64_t row = 0; row < count; row++) take_row<I>(rows + row * row_stride, to + row * stride_of(inputs), inputs);
 }
 
 template <class I> void multiply(Product<I> product, const uint16_t *rows, int64_t row_stride, int threads) {
     static thread_local std::vector<typename I::Item> given;
-    const size_t items = size_t(product.count) * ((product.inputs + BLOCK - 1) / BLOCK * BLOCK);
+    const size_t items = size_t(product.count * stride_of(product.inputs));
     if (given.size() < items) given.resize(items);
     take_rows<I>(rows, row_stride, given.data(), product.count, product.inputs);
     product.given = given.data();
