@@ -14,15 +14,12 @@ from dunlin.engine.attention.base import LocalRows, local_row
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import BeginSegments, Iteration
-from dunlin.engine.decoder.native import decode_steps
-from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.native.decode_steps import (
     SOURCE,
     STEP_ROWS,
     DecodeKernel,
     load_decode_kernel,
 )
-from dunlin.engine.device.base import cpu_device
 from tests.engine.build import load, make_checkpoint
 
 LENGTHS = (1, 17, 64, 255, 256, 257, 600)
@@ -220,23 +217,11 @@ def test_models_with_parts_that_it_lacks_are_refused(tmp_path: Path, family: str
     decoder = load_decoder(tmp_path, family, **sizes)
     with pytest.raises(KernelUnavailable, match="lacks"):
         load_decode_kernel(decoder)
-    batch = make_batch()
-    assert choose_decode_steps(decoder)(batch, decoder.embed(batch.tokens), decoder.angles(batch.positions)) is None
 
 
 def test_fp32_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KernelUnavailable, match="lacks"):
         load_decode_kernel(load(make_checkpoint(tmp_path, head_dim=64)).decoder)
-
-
-def test_a_processors_engine_takes_the_kernel_if_it_agrees(plain: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = make_batch()
-    given = batch, plain.embed(batch.tokens), plain.angles(batch.positions)
-    begin = cpu_device().begin_segments
-    assert begin is not None
-    assert begin(plain)(*given) is not None
-    monkeypatch.setattr(decode_steps.DecodeStep, "run", lambda self, layer, stop: (stop, 1.1 * self.hidden))
-    assert begin(plain)(*given) is None
 
 
 def test_a_library_of_another_source_is_refused(plain: Decoder, tmp_path: Path) -> None:
