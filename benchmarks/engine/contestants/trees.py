@@ -52,7 +52,7 @@ def engine_parts(tree: Path) -> EngineParts:
         module, _, _ = names["runner"].rpartition(".")
         if (tree / "dunlin" / f"{module.replace('.', '/')}.py").exists():
             parts = EngineParts(**{part: _look_up(name) for part, name in names.items()})
-            return replace(parts, numerics=_chosen_numerics) if names is _THIS else parts
+            return replace(parts, numerics=_chosen_numerics, runner=_runner) if names is _THIS else parts
     raise SystemExit(f"{tree} is no checkout of dunlin, or of a commit whose engine has other names: name another")
 
 
@@ -61,6 +61,12 @@ def _chosen_numerics() -> Any:
     chosen, description = _look_up("engine.decoder.numerics.choose_fast_numerics")()
     print(description, flush=True)
     return chosen
+
+
+def _runner(decoder: Any, slots: int, clock: Callable[[], float]) -> Any:
+    """With what an engine's process computes decode steps by."""
+    begin = _look_up("engine.device.choice.open_device")("cpu").begin_segments
+    return _look_up(_THIS["runner"])(decoder, slots, clock, begin_segments=begin and begin(decoder))
 
 
 def _look_up(name: str) -> Any:

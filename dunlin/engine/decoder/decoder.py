@@ -103,6 +103,14 @@ class Decoder:
         """What attention does in a layer."""
         return self._kinds[layer]
 
+    def blocks(self, layer: int) -> dict[str, Tensor]:
+        """The weights of a layer that is held; another object once the layer was dropped and came back."""
+        return self._weights.layers[layer]
+
+    def rotation(self, layer: int) -> int:
+        """Which of a position's turns a layer has, where layers have several (`angles`)."""
+        return self._rope_of[layer]
+
     def embed(self, tokens: Tensor) -> Tensor:
         """The hidden states `[tokens, hidden]` before the first layer."""
         embedded = F.embedding(tokens, self._weights.outer["embed"])

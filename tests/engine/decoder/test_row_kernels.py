@@ -1,6 +1,5 @@
 """The kernels for batches of few tokens: results, strides, and what they leave to torch."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.native.library import KernelUnavailable
+from dunlin.engine.attention.native.library import KernelUnavailable, source_digest
 from dunlin.engine.decoder.native.row_kernels import (
     OTHER_ROWS,
     PRODUCT_ROWS,
@@ -25,6 +24,8 @@ try:
 except KernelUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 MOST = PRODUCT_ROWS[KERNELS.level]
+BY_AVX512 = 3
+"""The level whose instructions every processor with the kernels has."""
 ROUNDING = 2.0**-7
 
 
@@ -36,13 +37,15 @@ def close(found: Tensor | None, wanted: Tensor) -> bool:
     return found is not None and torch.allclose(found.float(), wanted.float(), rtol=ROUNDING, atol=0.02)
 
 
-@pytest.mark.parametrize("count", range(1, MOST + 1))
+@pytest.mark.parametrize("count", [count for count in (*range(1, 9), 13, 16, 17, 31, 64) if count <= MOST])
 @pytest.mark.parametrize(("columns", "inputs"), [(4, 1), (36, 31), (64, 32), (128, 100), (2816, 512)])
 def test_a_product_is_torchs(count: int, columns: int, inputs: int) -> None:
     rows, weight, bias = random(count, inputs), random(columns, inputs, seed=2), random(columns, seed=3)
     wanted = rows.float() @ weight.float().T
     assert close(KERNELS.product(rows, weight, None), wanted)
     assert close(KERNELS.product(rows, weight, bias), wanted + bias.float())
+    by_avx512 = RowKernels(KERNELS.library, BY_AVX512)
+    assert close(by_avx512.product(rows, weight, bias), wanted + bias.float())
 
 
 def test_a_products_bits_depend_neither_on_other_rows_nor_on_threads() -> None:
@@ -151,4 +154,15 @@ def test_a_library_of_another_source_is_refused(tmp_path: Path) -> None:
     edited.write_bytes(SOURCE.read_bytes() + b"\n")
     with pytest.raises(KernelUnavailable, match="another source"):
         load_row_kernels(source=edited)
-    assert hashlib.sha256(SOURCE.read_bytes()).hexdigest().encode() in SOURCE.with_suffix(".so").read_bytes()
+    assert source_digest(SOURCE).encode() in SOURCE.with_suffix(".so").read_bytes()
+
+
+def test_a_library_is_of_its_headers_too(tmp_path: Path) -> None:
+    copied = tmp_path / SOURCE.name
+    copied.write_bytes(SOURCE.read_bytes())
+    for header in SOURCE.parent.glob("*.h"):
+        (tmp_path / header.name).write_bytes(header.read_bytes())
+    assert load_row_kernels(source=copied).level == KERNELS.level
+    (tmp_path / header.name).write_bytes(header.read_bytes() + b"\n")
+    with pytest.raises(KernelUnavailable, match="another source"):
+        load_row_kernels(source=copied)

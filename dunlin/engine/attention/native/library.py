@@ -95,7 +95,7 @@ class PagedKernel:
 
 
 def load_library(library: Path, source: Path) -> Any:
-    """A library that was built from `source`.
+    """A library that was built from `source` and the headers beside it.
 
     :raises KernelUnavailable: it was not built, is of another source, or does not load here.
     """
@@ -107,9 +107,17 @@ def load_library(library: Path, source: Path) -> Any:
         digest = loaded.dunlin_source_digest().decode()
     except (OSError, AttributeError) as error:
         raise KernelUnavailable(f"{library.name} does not load: {error}") from error
-    if digest != hashlib.sha256(source.read_bytes()).hexdigest():
+    if digest != source_digest(source):
         raise KernelUnavailable(f"{library.name} was built from another source: run `python hatch_build.py`")
     return loaded
+
+
+def source_digest(source: Path) -> str:
+    """Of the source and the headers beside it: what `hatch_build.py` builds into the library."""
+    hasher = hashlib.sha256(source.read_bytes())
+    for header in sorted(source.parent.glob("*.h")):
+        hasher.update(header.read_bytes())
+    return hasher.hexdigest()
 
 
 def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:

@@ -15,7 +15,7 @@ from dunlin.engine.attention.native.library import KernelUnavailable, load_libra
 
 SOURCE = Path(__file__).with_name("row_products.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
-PRODUCT_ROWS = (0, 8, 4)
+PRODUCT_ROWS = (0, 16, 4, 64)
 """By the processor's level: more rows torch multiplies as fast, or faster with AMX."""
 OTHER_ROWS = 64
 """Norms, turns and gates of more rows are worth several threads."""
@@ -48,6 +48,7 @@ class RowKernels:
             columns,
             inputs,
             rows.stride(0),
+            self.level,
             torch.get_num_threads(),
         )
         return out
@@ -87,9 +88,9 @@ def load_row_kernels(library: Path = LIBRARY, source: Path = SOURCE) -> RowKerne
     loaded = load_library(library, source)
     level = loaded.dunlin_level()
     if not level:
-        raise KernelUnavailable("this processor has no AVX-512 BF16")
+        raise KernelUnavailable("this processor has no AVX-512")
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-    loaded.dunlin_product.argtypes = [*[pointer] * 4, *[number] * 4, ctypes.c_int]
+    loaded.dunlin_product.argtypes = [*[pointer] * 4, *[number] * 4, *[ctypes.c_int] * 2]
     loaded.dunlin_norm.argtypes = [*[pointer] * 3, *[number] * 3, real]
     loaded.dunlin_gate.argtypes = [*[pointer] * 2, *[number] * 2]
     loaded.dunlin_turn.argtypes = [*[pointer] * 2, *[number] * 5]

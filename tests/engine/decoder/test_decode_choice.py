@@ -1,0 +1,67 @@
+"""Decode steps go by their kernel where it computes what the decoder does."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dunlin.engine.attention.base import LocalRows
+from dunlin.engine.attention.native.library import KernelUnavailable
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.native.decode_choice import agrees, choose_decode_steps
+from dunlin.engine.decoder.native.decode_steps import DecodeStep, load_decode_kernel
+from dunlin.engine.device.base import cpu_device
+from tests.engine.build import load, make_checkpoint
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    directory = make_checkpoint(tmp_path_factory.mktemp("model"), layers=2, head_dim=32, dtype="bfloat16")
+    return load(directory, dtype="bfloat16").decoder
+
+
+def given(decoder: Decoder) -> tuple[DecoderBatch, Tensor, Tensor]:
+    """A step of one row."""
+    one = torch.tensor([3])
+    batch = DecoderBatch(one, one, one, LocalRows([0], [1], [4], [(array("q", [0]), array("q", [0]))]), one[:0])
+    return batch, decoder.embed(one), decoder.angles(one)
+
+
+@pytest.fixture
+def _kernel(decoder: Decoder) -> None:
+    try:
+        load_decode_kernel(decoder)
+    except KernelUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("_kernel")
+@pytest.mark.parametrize("factor", [1.0, 1.05])
+def test_the_processors_engine_takes_the_kernel_if_it_agrees(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    run = DecodeStep.run
+
+    def scaled(self: DecodeStep, layer: int, stop: int) -> tuple[int, Tensor]:
+        after, hidden = run(self, layer, stop)
+        return after, factor * hidden
+
+    monkeypatch.setattr(DecodeStep, "run", scaled)
+    begin = cpu_device().begin_segments
+    assert begin is not None
+    assert agrees(decoder) is (factor == 1.0)
+    assert (begin(decoder)(*given(decoder)) is not None) is (factor == 1.0)
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_the_check_leaves_the_decoders_kv_alone(decoder: Decoder) -> None:
+    before = [layer.clone() for layer in decoder.kv]
+    assert agrees(decoder)
+    assert all(torch.equal(*layers) for layers in zip(decoder.kv, before, strict=True))
+
+
+def test_a_model_that_the_kernel_cannot_compute_goes_without_it(tmp_path: Path) -> None:
+    other = load(make_checkpoint(tmp_path)).decoder
+    assert choose_decode_steps(other)(*given(other)) is None
