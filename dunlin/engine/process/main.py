@@ -297,7 +297,7 @@ def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineR
         vocabulary=config.vocab,
         deterministic=options.deterministic,
         layout=loaded.arena.record.layout,
-        layer_digests=tuple(state.digest.hex() for state in loaded.arena.record.layers),
+        layer_digests=loaded.layer_digests,
         agent=agent,
         arena=loaded.arena.identity,
         model_layers=config.layers,

@@ -15,7 +15,6 @@ from dunlin.engine.ranks.shared_memory import SharedMemoryCollective
 from dunlin.engine.ranks.shared_words import SharedWords
 from tests.engine.ranks.two_ranks import make_collectives, together
 
-
 torch.set_num_threads(1)
 
 

@@ -3,10 +3,14 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
+from dunlin.engine.decoder import numerics
+from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.ranks.shared_memory import SharedMemoryCollective
 from dunlin.engine.ranks.shared_words import SharedWords
+from tests.engine.build import FAST_BACKEND, ROW_KERNELS
 
 T = TypeVar("T")
 
@@ -23,3 +27,14 @@ def together(*works: Callable[[], T]) -> list[T]:
     """Run the ranks' work at the same time; their results in order."""
     with ThreadPoolExecutor(len(works)) as pool:
         return [each.result() for each in [pool.submit(work) for work in works]]
+
+
+def load_ranks(
+    directory: Path, ranks: int = 2, *, deterministic: bool = False, dtype: str = "float32", kv_bytes: int = 8 << 20
+) -> list[LoadedModel]:
+    """Each rank's part of a model, joined; to be computed with at the same time."""
+    chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics(FAST_BACKEND, ROW_KERNELS)
+    return [
+        load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"), collective=each)
+        for each in make_collectives(ranks)
+    ]
