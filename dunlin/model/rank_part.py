@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from dunlin.model.config import ModelConfig
 from dunlin.model.weight_layout import WeightBlock, WeightPart
 
+MOST_RANKS = 8
 BY_ROWS = ("qkv", "qkv_bias", "gate_up", "gate_up_bias")
 """Blocks of which a rank has some rows: their products need all inputs."""
 BY_COLUMNS = ("out", "down")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import xxhash
+from torch import Tensor
 
 from dunlin.engine.decoder.arena import FILE_MEMORY
 from dunlin.engine.decoder.decoder import Decoder
@@ -82,7 +83,7 @@ def load_model(
         held = layers if layers is not None else range(memory.config.layers)
         arena = open_arena(arena_fd, memory, held, source)
         weights = WeightLoader(arena, checkpoint, memory, part).load(safepoint)
-        digests = whole_digests(arena, checkpoint, memory, part)
+        digests = whole_digests(arena, checkpoint, memory, part, safepoint)
     return _model(arena, memory, weights, numerics, digests, part.whole, collective)
 
 
@@ -105,6 +106,20 @@ def open_loaded_model(
         return None
     digests = [state.digest for state in record.layers]
     return _model(arena, memory, loaded_weights(arena), numerics, digests, memory.config)
+
+
+def open_rank_kv(directory: Path, dtype: str, kv_bytes: int, arena_fds: Sequence[int]) -> list[list[Tensor]]:
+    """The KV of ranks 1, 2, … by layer, to copy it for them. They have loaded the model with the same arguments.
+
+    :raises ModelError, MemoryError, OSError: as `load_model`.
+    """
+    config, found = load_config(directory), []
+    for at, fd in enumerate(arena_fds, start=1):
+        part = rank_part(config, at, len(arena_fds) + 1)
+        memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, FILE_MEMORY.granule_bytes)
+        arena = open_arena(fd, memory, range(config.layers))
+        found.append([arena.kv(layer) for layer in range(config.layers)])
+    return found
 
 
 def model_memory(
@@ -136,15 +151,20 @@ def part_memory(part: RankPart, dtype: torch.dtype, kv_bytes: int, granule_bytes
     return replace(memory, plan=replace(memory.plan, model=named))
 
 
-def whole_digests(arena: LayerArena, checkpoint: Checkpoint, memory: ModelMemory, part: RankPart) -> list[bytes]:
+def whole_digests(
+    arena: LayerArena, checkpoint: Checkpoint, memory: ModelMemory, part: RankPart, safepoint: Callable[[], None]
+) -> list[bytes]:
     """The digests of all layers of the whole model: of what lies in the arena, or on disk where that is a part of it.
 
     A rank that is not the first speaks for nobody, and reads nothing for it.
     """
     if part.ranks == 1 or part.rank:
         return [state.digest for state in arena.record.layers]
-    layers = [layer_blocks(part.whole, layer) for layer in range(part.whole.layers)]
-    return [checkpoint_digest(checkpoint, blocks, memory.dtype) for blocks in layers]
+    found = []
+    for layer in range(part.whole.layers):
+        found.append(checkpoint_digest(checkpoint, layer_blocks(part.whole, layer), memory.dtype))
+        safepoint()
+    return found
 
 
 def loaded_weights(arena: LayerArena) -> Weights:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from dunlin.engine.ranks.shared_words import SharedWords
 
+WORDS_BYTES = 4096
+"""Set aside for the words at the start of the memory."""
 ROOM_BYTES = 1 << 20
 """A larger part goes in several pieces."""
 ROOMS = 2
@@ -15,8 +17,8 @@ ROOMS = 2
 
 
 class SharedMemoryCollective:
-    """See `Collective`. `fd` is a memory file that all ranks have, empty when the first of them opens it; the first
-    `ranks` of the `words` count the pieces that each has written.
+    """See `Collective`. `fd` is the memory file of the `words`, new when the first rank opens it; the first `ranks` of
+    them count the pieces that each has written.
     """
 
     def __init__(self, fd: int, words: SharedWords, rank: int, ranks: int) -> None:
@@ -26,9 +28,9 @@ class SharedMemoryCollective:
         self._others = [each for each in range(ranks) if each != rank]
         self._pieces = 0
         size = ranks * ROOMS * ROOM_BYTES
-        if os.fstat(fd).st_size < size:
-            os.ftruncate(fd, size)
-        memory = torch.frombuffer(mmap.mmap(fd, size), dtype=torch.uint8)
+        if os.fstat(fd).st_size < WORDS_BYTES + size:
+            os.ftruncate(fd, WORDS_BYTES + size)
+        memory = torch.frombuffer(mmap.mmap(fd, size, offset=WORDS_BYTES), dtype=torch.uint8)
         self._rooms = memory.view(ROOMS, ranks, ROOM_BYTES)
 
     def all_reduce(self, part: Tensor) -> Tensor:

@@ -72,21 +72,21 @@ def many_sums(each: SharedMemoryCollective) -> Tensor:
     return state
 
 
-def other_rank(words_fd: int, rooms_fd: int, answers: Connection) -> None:
+def other_rank(fd: int, answers: Connection) -> None:
     torch.set_num_threads(1)
-    answers.send(many_sums(SharedMemoryCollective(rooms_fd, SharedWords(words_fd, 2), 1, 2)).tolist())
+    answers.send(many_sums(SharedMemoryCollective(fd, SharedWords(fd, 2), 1, 2)).tolist())
 
 
 def test_two_processes_compute_alike_and_as_before() -> None:
     context = multiprocessing.get_context("fork")
     found = []
     for _ in range(2):
-        words_fd, rooms_fd = os.memfd_create("words"), os.memfd_create("rooms")
+        fd = os.memfd_create("ranks")
         ours, theirs = context.Pipe()
-        process = context.Process(target=other_rank, args=(words_fd, rooms_fd, theirs))
+        process = context.Process(target=other_rank, args=(fd, theirs))
         process.start()
         try:
-            found.append(many_sums(SharedMemoryCollective(rooms_fd, SharedWords(words_fd, 2, process.is_alive), 0, 2)))
+            found.append(many_sums(SharedMemoryCollective(fd, SharedWords(fd, 2, process.is_alive), 0, 2)))
             assert ours.recv() == found[-1].tolist()
         finally:
             process.kill()

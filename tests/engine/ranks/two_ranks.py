@@ -1,13 +1,15 @@
 """Ranks of one engine as threads of this process, which share memory as processes do."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.ranks.collective import Collective
+from dunlin.engine.ranks.numerics import rank_numerics
 from dunlin.engine.ranks.shared_memory import SharedMemoryCollective
 from dunlin.engine.ranks.shared_words import SharedWords
 from tests.engine.build import FAST_BACKEND, ROW_KERNELS
@@ -17,10 +19,8 @@ T = TypeVar("T")
 
 def make_collectives(ranks: int = 2, is_alive: Callable[[], bool] = lambda: True) -> list[SharedMemoryCollective]:
     """One for each rank, over the same new memory."""
-    words_fd, rooms_fd = os.memfd_create("words"), os.memfd_create("rooms")
-    return [
-        SharedMemoryCollective(rooms_fd, SharedWords(words_fd, ranks, is_alive), rank, ranks) for rank in range(ranks)
-    ]
+    fd = os.memfd_create("ranks")
+    return [SharedMemoryCollective(fd, SharedWords(fd, ranks, is_alive), rank, ranks) for rank in range(ranks)]
 
 
 def together(*works: Callable[[], T]) -> list[T]:
@@ -29,12 +29,19 @@ def together(*works: Callable[[], T]) -> list[T]:
         return [each.result() for each in [pool.submit(work) for work in works]]
 
 
-def load_ranks(
-    directory: Path, ranks: int = 2, *, deterministic: bool = False, dtype: str = "float32", kv_bytes: int = 8 << 20
+def load_ranks(directory: Path, ranks: int = 2, **options: Any) -> list[LoadedModel]:
+    """Each rank's part of a model, joined; to be computed with at the same time. Options as of `load_parts`."""
+    return load_parts(directory, make_collectives(ranks), **options)
+
+
+def load_parts(
+    directory: Path, joined: Sequence[Collective], *, deterministic: bool = False, dtype: str = "float32"
 ) -> list[LoadedModel]:
-    """Each rank's part of a model, joined; to be computed with at the same time."""
+    """The part of each rank."""
     chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics(FAST_BACKEND, ROW_KERNELS)
     return [
-        load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"), collective=each)
-        for each in make_collectives(ranks)
+        load_model(
+            directory, dtype, 8 << 20, rank_numerics(chosen, each), os.memfd_create("test-arena"), collective=each
+        )
+        for each in joined
     ]
