@@ -63,4 +63,5 @@ def _loaded(arena: LayerArena, config: ModelConfig, device: EngineDevice) -> Loa
     weights = loaded_weights(arena)
     kv = [arena.kv(layer) for layer in range(config.layers)]
     decoder = Decoder(config, weights, kv, device.choose_numerics()[0])
-    return LoadedModel(decoder, arena, config, weights, "random", arena.record.held, arena.slots, arena.plan.quantum)
+    held, slots, quantum = arena.record.held, arena.slots, arena.plan.quantum
+    return LoadedModel(decoder, arena, config, weights, "random", held, slots, quantum, ())

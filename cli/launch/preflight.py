@@ -60,6 +60,7 @@ def _check_settings(settings: Settings, nodes: int) -> None:
     _check_device(settings["instance.engine.device"], settings["instance.engine.deterministic"])
     _check_model(settings["cluster.model"])
     _check_adapters(settings)
+    _check_ranks(settings)
     _check_name(settings["cluster.model_name"])
     if settings.is_given("kvstore.tier.capacity_bytes"):
         _check_tier(settings["kvstore.tier.capacity_bytes"] >> 20, nodes)
@@ -194,6 +195,21 @@ def _check_adapters(settings: Settings) -> None:
         faults = examine_adapter(Path(directory), load_config(Path(model)))[1]
         if faults:
             raise LaunchError(f"--lora {name}: {faults[0]}")
+
+
+def _check_ranks(settings: Settings) -> None:
+    from dunlin.model.config import load_config
+    from dunlin.model.rank_part import RankError, check_ranks
+
+    model, ranks = settings["cluster.model"], settings["instance.engine.ranks"]
+    if ranks > 1 and settings["cluster.lora"]:
+        raise LaunchError(f"--tp {ranks} with --lora: adapters are computed by one rank; drop one of the two")
+    if ranks == 1 or model.startswith("builtin:"):
+        return  # what is built in is checked by the services, which make it
+    try:
+        check_ranks(load_config(Path(model)), ranks)
+    except RankError as error:
+        raise LaunchError(f"--tp {ranks}: {model}: {error}") from None
 
 
 def _check_etcd(text: str) -> None:

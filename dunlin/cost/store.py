@@ -56,9 +56,10 @@ class ProfileKey:
     parallelism: str
 
 
-def engine_key(model: str, device: str, threads: int, dtype: str, *, deterministic: bool) -> ProfileKey:
+def engine_key(model: str, device: str, threads: int, dtype: str, *, deterministic: bool, ranks: int = 1) -> ProfileKey:
     """The key of a live engine with these settings."""
     split = f"threads={threads},dtype={dtype}"
+    split += f",ranks={ranks}" if ranks > 1 else ""
     return ProfileKey(model, device, split + (",deterministic" if deterministic else ""))
 
 

@@ -5,6 +5,7 @@ import sys
 
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.options import CANNOT_START, parse_options
+from dunlin.engine.ranks.processes import RankProcesses
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
 
 
@@ -15,11 +16,12 @@ def main() -> int:
     except ParentGone as error:
         print(f"dunlin engine {options.name}: {error}", file=sys.stderr)
         return CANNOT_START
+    others = RankProcesses(options) if options.ranks > 1 and not options.rank else None
     if options.standby:  # seconds of work, beside an engine that serves
         run_at_low_priority(lambda: importlib.import_module("dunlin.engine.process.main"))
     from dunlin.engine.process.main import run  # after the options were found good: this loads torch
 
-    return run(options)
+    return run(options, others)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ from dunlin.engine.device.names import CPU, device_of, granule_bytes
 from dunlin.engine.process.options import ENGINE_MODULE
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
-from dunlin.model.config import load_config
+from dunlin.model.config import ModelConfig, load_config
 from dunlin.model.errors import ModelError
 from dunlin.model.lora.adapter import load_adapter
+from dunlin.model.rank_part import RankError, check_ranks
 from dunlin.runtime.arguments import CommandParser
 from dunlin.runtime.cuda_driver import gpu_names
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
@@ -54,6 +55,7 @@ def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     short.add(flags, "--device", "instance.engine.device", "what the engine computes on")
     text = "bit-equal tokens in any batch; fp32 only, slower"
     short.switch(flags, "--deterministic", "instance.engine.deterministic", text)
+    short.add(flags, "--tp", "instance.engine.ranks", "processes that compute each layer together", metavar="N")
     text = "load no second engine process in advance, to take over from the first"
     short.switch(flags, "--no-standby", "instance.engine.standby", text)
     text = "how long a lost engine's work waits for the next"
@@ -95,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         adapters = split_adapters(settings["cluster.lora"])
         engine = engine_settings(config, options.data_dir, arguments.engine_module, adapters)
         device = own_device(config.engine.device, options.name)
-        helper = helper_options(config.peer_transfers, options) if device == CPU else None
+        is_reached = device == CPU and config.engine.ranks == 1  # by engines of other nodes
+        helper = helper_options(config.peer_transfers, options) if is_reached else None
         engine = replace(engine, node=options.node, helper=helper, device=device)
         known = find_step_times(config, options.data_dir)
     except ConfigError as error:
@@ -117,20 +120,33 @@ def engine_settings(
 
     Raises:
         ModelError: there is no such model or adapter, or not one that can be served.
+        ConfigError: several ranks cannot compute it.
     """
     dtype, item_bytes = DTYPES[config.engine.dtype]
     model = resolve_model(config.model, models_folder(data_dir))
     kv_bytes, slots = config.engine.kv_bytes, config.kv_cache.max_slots
     if slots:
         shape = load_config(model)
-        # A granule more per layer than the slots fill: the engine rounds down, the core caps at max_slots.
-        kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + granule_bytes(config.engine.device))
+        # A granule more per layer and rank than the slots fill: the engine rounds down, the core caps at max_slots.
+        spare_bytes = config.engine.ranks * granule_bytes(config.engine.device)
+        kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + spare_bytes)
     engine = config.engine
+    _check_ranks(load_config(model), engine.ranks, adapters or {})
     loaded = tuple(load_adapter(Path(each), load_config(model)) for each in (adapters or {}).values())
     named = tuple(dict.fromkeys(f"{one.digest}={one.directory}" for one in loaded))
     return EngineLaunchSettings(
-        model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module, adapters=named
-    )
+        model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module, adapters=named,
+        ranks=engine.ranks,
+    )  # fmt: skip
+
+
+def _check_ranks(model: ModelConfig, ranks: int, adapters: Mapping[str, str]) -> None:
+    try:
+        check_ranks(model, ranks)
+    except RankError as error:
+        raise ConfigError(f"instance.engine.ranks: {error}") from None
+    if ranks > 1 and adapters:
+        raise ConfigError(f"instance.engine.ranks: adapters are computed by one rank, not by {ranks}")
 
 
 def own_device(device: str, name: str) -> str:

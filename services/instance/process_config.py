@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
 from dunlin.engine.device.names import CPU, check_device_name
+from dunlin.model.rank_part import MOST_RANKS
 from services.instance.config import InstanceConfig
 
 
@@ -29,6 +30,16 @@ class EngineConfig:
         unit="threads",
         least=1,
         why="the only number that is safe without knowing what else runs on the machine",
+    )
+    ranks: int = setting(
+        1,
+        "Processes that compute each layer together, each with some of the heads and a share of the threads (tensor "
+        "parallelism). Must divide the model's attention heads, key-value heads and MLP columns. On the CPU only; not "
+        "with the deterministic mode, adapters or models with experts.",
+        unit="processes",
+        least=1,
+        most=MOST_RANKS,
+        why="threads share a layer of a small model at less cost",
     )
     standby: bool = setting(
         True,
@@ -57,6 +68,10 @@ class EngineConfig:
         check_device_name(self.device)
         if self.deterministic and self.device != CPU:
             raise ValueError(f"deterministic computes on the CPU, not on {self.device}: drop one of the two")
+        if self.ranks > 1 and self.deterministic:
+            raise ValueError(f"deterministic computes with one rank, not with {self.ranks}: drop one of the two")
+        if self.ranks > 1 and self.device != CPU:
+            raise ValueError(f"{self.ranks} ranks compute on the CPU, not on {self.device}: drop one of the two")
 
 
 @dataclass(frozen=True, slots=True)

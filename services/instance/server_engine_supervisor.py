@@ -41,7 +41,8 @@ class EngineLaunchSettings:
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
-    nodes than `node`; None: there is none. `adapters`, `device`: as in `EngineOptions`.
+    nodes than `node`; None: there is none. `adapters`, `device`, `ranks`: as in `EngineOptions`; the ranks share the
+    `threads`.
     """
 
     model: Path
@@ -55,6 +56,7 @@ class EngineLaunchSettings:
     helper: HelperOptions | None = None
     adapters: tuple[str, ...] = ()
     device: str = CPU
+    ranks: int = 1
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class StartTimes:
 
 
 class EngineProcessSupervisor:
-    """Owns the arena and the progress page, which outlive each engine, and the processes.
+    """Owns the ranks' arenas and the progress page, which outlive each engine, and the processes.
 
     Every process has an incarnation of its own, counted from 1.
     """
@@ -76,7 +78,7 @@ class EngineProcessSupervisor:
         self._settings = settings
         self._cannot_start = cannot_start
         self._engine = Address("engine", host.address.name)
-        self._arena_fd = os.memfd_create("dunlin-arena")
+        self._arena_fds = [os.memfd_create("dunlin-arena") for _ in range(settings.ranks)]
         self._progress_fd = os.memfd_create("dunlin-progress")
         self._page = ProgressPage(self._progress_fd)
         self._rooms = PeerRoomTable(self._progress_fd)
@@ -110,12 +112,13 @@ class EngineProcessSupervisor:
         return None if self._standby is None or self._standby.lost.done() else self._standby
 
     def close(self) -> None:
-        """End the engine processes and free the arena."""
+        """End the engine processes and free the arenas."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        os.close(self._arena_fd)
+        for fd in self._arena_fds:
+            os.close(fd)
 
     async def _run_one(self, failures: int) -> tuple[EngineProcess, float]:
         """An engine from its start to its end, and for how long it served."""
@@ -188,16 +191,18 @@ class EngineProcessSupervisor:
             incarnation=self._incarnation,
             parent_pid=os.getpid(),
             socket_fd=theirs.fileno(),
-            arena_fd=self._arena_fd,
+            arena_fd=self._arena_fds[0],
             progress_fd=self._progress_fd,
             kv_bytes=settings.kv_bytes,
             dtype=settings.dtype,
             deterministic=settings.deterministic,
-            threads=settings.threads,
+            threads=max(settings.threads // settings.ranks, 1),
             node=settings.node,
             standby=standby,
             adapters=settings.adapters,
             device=settings.device,
+            ranks=settings.ranks,
+            rank_arena_fds=tuple(self._arena_fds[1:]),
         )
         command, environment = options.command(settings.module), options.environment(os.environ)
         return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)

@@ -55,7 +55,9 @@ def learnt_key(config: InstanceProcessConfig) -> ProfileKey:
     """Of which engines what was learnt of this one is true."""
     engine = config.engine
     processor = computed_by(engine.device)
-    return engine_key(config.model, processor, engine.threads, engine.dtype, deterministic=engine.deterministic)
+    return engine_key(
+        config.model, processor, engine.threads, engine.dtype, deterministic=engine.deterministic, ranks=engine.ranks
+    )
 
 
 def _profile(config: InstanceProcessConfig, path: Path) -> KnownStepTimes:

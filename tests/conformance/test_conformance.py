@@ -51,14 +51,18 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def token_bytes(loaded: LoadedModel) -> int:
+    """A token's KV."""
+    return sum(layer[:1].numel() * layer.element_size() for layer in loaded.decoder.kv)
+
+
 class Pair:
     """Both engines, the core that commands them, and how many of their answers were compared."""
 
-    def __init__(self, loaded: LoadedModel, directory: Path, tier: Path) -> None:
-        token_bytes = sum(layer[:1].numel() * layer.element_size() for layer in loaded.decoder.kv)
+    def __init__(self, runner: RunnerSide, twin: TwinSide, token_bytes: int) -> None:
         self.core = Conductor(token_bytes, LAYERS)
-        self.runner = RunnerSide(loaded, directory, tier, TIER_BYTES)
-        self.twin = TwinSide(loaded, TIER_BYTES)
+        self.runner = runner
+        self.twin = twin
         self._told = self._compared = 0
 
     def tell(self, message: Any) -> None:
@@ -196,7 +200,8 @@ def cancel(pair: Pair, a: int, b: int) -> None:
 @given(ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), st.integers(0, 99)), min_size=15, max_size=60))
 def test_both_answer_alike(directory: Path, tier: Path, ops: list[tuple[str, int, int]]) -> None:
     with loaded_from(directory) as loaded:
-        conduct(Pair(loaded, directory, tier), ops)
+        sides = RunnerSide(loaded, directory, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
+        conduct(Pair(*sides, token_bytes(loaded)), ops)
 
 
 def conduct(pair: Pair, ops: list[tuple[str, int, int]]) -> None:
@@ -280,11 +285,10 @@ def compare_stages(runner: RunnerSide, twin: TwinSide) -> None:
 def test_what_one_refuses_the_other_refuses(directory: Path, tier: Path, commands: tuple[Any, ...]) -> None:
     """Within step 2, over sequence 2, after sequence 1 was computed; the model may take it for a breach."""
     with loaded_from(directory) as loaded:
-        refuse(loaded, directory, tier, commands)
+        refuse(RunnerSide(loaded, directory, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES), commands)
 
 
-def refuse(loaded: LoadedModel, directory: Path, tier: Path, commands: tuple[Any, ...]) -> None:
-    runner, twin = RunnerSide(loaded, directory, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
+def refuse(runner: RunnerSide, twin: TwinSide, commands: tuple[Any, ...]) -> None:
     for side in (runner, twin):
         for message in (make_open(1), make_open(2), make_step(1, (1, 0, 10, 100))):
             side.tell(message)

@@ -174,6 +174,12 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         help="compute threads of each instance (default: all cores but one, shared among the instances)",
     )
     parser.add_argument(
+        "--tp",
+        type=whole_number(1),
+        metavar="N",
+        help="processes of each instance that compute each layer together (default: 1)",
+    )
+    parser.add_argument(
         "--ready-timeout",
         type=number(1),
         default=180.0,
@@ -231,6 +237,7 @@ _SHORT_FOR = {
     "device": "instance.engine.device",
     "deterministic": "instance.engine.deterministic",
     "threads": "instance.engine.threads",
+    "tp": "instance.engine.ranks",
     "slots": "instance.kv_cache.max_slots",
     "no_prefix_reuse": "instance.kv_cache.prefix_caching",
     "checkpoint_share": "instance.checkpoint.engine_share",

@@ -20,6 +20,7 @@ from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
 from dunlin.engine.decoder.numerics import Numerics, linear_into
 from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
+from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.config import ModelConfig
 
 
@@ -52,7 +53,8 @@ class Decoder:
     """The parts of the forward pass over its weights and KV, on their `device`. Run it in `torch.inference_mode`.
 
     `kv` has every layer, by number; of those whose weights are not held nothing may be touched. `adapters`: those that
-    tokens may have.
+    tokens may have. Of several ranks, joined by `collective`, each has some of the heads (`config`): `finish`, its
+    work by columns and `logits` are calls that all make together.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Decoder:
         kv: Sequence[Tensor],
         numerics: Numerics,
         adapters: AdapterSet = NO_ADAPTERS,
+        collective: Collective = ONE_RANK,
     ) -> None:
         self.config = config
+        self.collective = collective
         self.kv = kv
         self.numerics = numerics
         self.adapters = adapters
@@ -83,11 +87,11 @@ class Decoder:
 
     def with_kv(self, kv: Sequence[Tensor]) -> "Decoder":
         """The same decoder over other KV."""
-        return Decoder(self.config, self._weights, kv, self.numerics, self.adapters)
+        return Decoder(self.config, self._weights, kv, self.numerics, self.adapters, self.collective)
 
     def with_adapters(self, adapters: AdapterSet) -> "Decoder":
         """The same decoder, with other adapters."""
-        return Decoder(self.config, self._weights, self.kv, self.numerics, adapters)
+        return Decoder(self.config, self._weights, self.kv, self.numerics, adapters, self.collective)
 
     @property
     def held_runs(self) -> list[range]:
@@ -189,6 +193,17 @@ class Decoder:
             self._adapt(layer, block, adapters, given, out)
         return out
 
+    def _summed(self, layer: int, block: str, given: Tensor, adapters: Tensor | None) -> Tensor:
+        """As `_linear`, of a block whose inputs the ranks share among them."""
+        if self.collective.ranks == 1:
+            return self._linear(layer, block, given, adapters)
+        weights = self._weights.layers[layer]
+        return self._sum(self.numerics.linear(given, weights[block], None), weights.get(f"{block}_bias"))
+
+    def _sum(self, part: Tensor, bias: Tensor | None) -> Tensor:
+        total = self.collective.all_reduce(part)
+        return total if bias is None else total + bias
+
     def _project(self, layer: int, hidden: Tensor, turn: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
         weights = self._weights.layers[layer]
@@ -213,7 +228,7 @@ class Decoder:
     def _finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Output projection and MLP, both with their residual."""
         weights = self._weights.layers[layer]
-        out = self._linear(layer, "out", mixed.reshape(mixed.shape[0], -1), adapters)
+        out = self._summed(layer, "out", mixed.reshape(mixed.shape[0], -1), adapters)
         hidden = hidden + self._after(weights.get("attention_post_norm"), out)
         normed = self._norm(hidden, weights["mlp_norm"])
         is_mixed = "router" in weights
@@ -226,7 +241,7 @@ class Decoder:
 
     def _feed(self, layer: int, normed: Tensor, adapters: Tensor | None) -> Tensor:
         gate_up = self._linear(layer, "gate_up", normed, adapters)
-        return self._linear(layer, "down", self._activate(gate_up), adapters)
+        return self._summed(layer, "down", self._activate(gate_up), adapters)
 
     def _feed_experts(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
         gate_up, down = self._by_expert(weights)
@@ -283,6 +298,12 @@ class Decoder:
         """A product whose result goes to the residual; with a norm before that it has to be whole."""
         weights, adapt = self._weights.layers[layer], partial(self._adapt, layer, block)
         weight, added, norm = weights[block], weights.get(f"{block}_bias"), weights.get(post_norm)
+        if self.collective.ranks > 1:
+            return Product(
+                weight,
+                self._multiply(weight, None),
+                lambda residual, out: then(residual, residual + self._after(norm, self._sum(out, added))),
+            )
         if norm is None:
             return Product(weight, self._add(weight, added), then, adapt=adapt)
         return Product(
@@ -316,8 +337,20 @@ class Decoder:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         head, cap = self._weights.outer.get("head", self._weights.outer["embed"]), self.config.logit_cap
-        logits = self.numerics.linear(self._norm(hidden, self._weights.outer["norm"]), head, None)
+        normed, ranks = self._norm(hidden, self._weights.outer["norm"]), self.collective.ranks
+        logits = self.numerics.linear(normed, head, None) if ranks == 1 else self._gathered_scores(normed, head)
         return (logits if not cap else cap * (logits / cap).tanh()).float()
+
+    def _gathered_scores(self, normed: Tensor, head: Tensor) -> Tensor:
+        """The product with `head`, of which each rank computes as many rows: the last ones some that others have."""
+        ranks, rank = self.collective.ranks, self.collective.rank
+        count = -(-len(head) // ranks)
+        firsts = [min(count * each, len(head) - count) for each in range(ranks)]
+        parts = self.collective.all_gather(
+            self.numerics.linear(normed, head[firsts[rank] : firsts[rank] + count], None)
+        )
+        own = [parts[each][:, count * each - first :] for each, first in enumerate(firsts)]
+        return torch.cat(own, dim=1)
 
 
 def _kept(residual: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:

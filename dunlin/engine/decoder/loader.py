@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import xxhash
+from torch import Tensor
 
 from dunlin.engine.decoder.arena import FILE_MEMORY
 from dunlin.engine.decoder.decoder import Decoder
@@ -22,20 +23,24 @@ from dunlin.engine.decoder.weights import (
     Weights,
     checkpoint_digest,
     digest_of,
+    fill_part,
     fill_pieces,
     root_digest,
     weight_granules,
 )
+from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import ModelConfig, load_config
+from dunlin.model.rank_part import RankPart, rank_part
 from dunlin.model.weight_layout import layer_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A decoder ready to compute. `weights_digest` names what KV depends on besides its tokens: the weights of all
-    layers, held or not, and the configuration with its rope. `layers` are held; `slots` is the least capacity over
-    them when the model was loaded, `quantum` what one granule adds to a layer.
+    layers, held or not, and the configuration with its rope; `layer_digests` are those of each layer. Both are of the
+    whole model, and so is `config`, whatever part of it a rank's decoder has. `layers` are held; `slots` is the least
+    capacity over them when the model was loaded, `quantum` what one granule adds to a layer.
     """
 
     decoder: Decoder
@@ -46,6 +51,7 @@ class LoadedModel:
     layers: tuple[int, ...]
     slots: int
     quantum: int
+    layer_digests: tuple[str, ...]
 
 
 def load_model(
@@ -57,24 +63,28 @@ def load_model(
     safepoint: Callable[[], None] = lambda: None,
     layers: Sequence[int] | None = None,
     source: GranuleSource = FILE_MEMORY,
+    collective: Collective = ONE_RANK,
 ) -> LoadedModel:
     """Load the checkpoint in `directory` into memory of `source`; KV gets `kv_bytes` over all layers, rounded down to
     granules.
 
     With the same arguments everything lies where the last process with this memory file had it: the layers that it
     held, and their KV. In fresh memory the layers are `layers`, or all. Weights that lie there already are kept.
+    Of several ranks each loads its part, and has its share of `kv_bytes`.
 
     :raises ModelError: the checkpoint cannot be served.
-    :raises ValueError: `kv_bytes` is too little for one granule in every layer.
+    :raises ValueError: `kv_bytes` is too little for one granule in every layer, or the model has no part for the rank.
     """
-    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes)
-    with closing(Checkpoint(directory, memory.config.quantization)) as checkpoint:
-        for fault in tensor_faults(checkpoint.entries, memory.config, directory):
+    part = rank_part(load_config(directory), collective.rank, collective.ranks)
+    memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes)
+    with closing(Checkpoint(directory, part.whole.quantization)) as checkpoint:
+        for fault in tensor_faults(checkpoint.entries, part.whole, directory):
             raise fault
         held = layers if layers is not None else range(memory.config.layers)
         arena = open_arena(arena_fd, memory, held, source)
-        weights = WeightLoader(arena, checkpoint, memory).load(safepoint)
-    return _model(arena, memory, weights, numerics)
+        weights = WeightLoader(arena, checkpoint, memory, part).load(safepoint)
+        digests = whole_digests(arena, checkpoint, memory, part, safepoint)
+    return _model(arena, memory, weights, numerics, digests, part.whole, collective)
 
 
 def open_loaded_model(
@@ -94,7 +104,22 @@ def open_loaded_model(
     if not record.outer_loaded or not all(record.layers[layer].loaded for layer in record.held):
         arena.close()
         return None
-    return _model(arena, memory, loaded_weights(arena), numerics)
+    digests = [state.digest for state in record.layers]
+    return _model(arena, memory, loaded_weights(arena), numerics, digests, memory.config)
+
+
+def open_rank_kv(directory: Path, dtype: str, kv_bytes: int, arena_fds: Sequence[int]) -> list[list[Tensor]]:
+    """The KV of ranks 1, 2, … by layer, to copy it for them. They have loaded the model with the same arguments.
+
+    :raises ModelError, MemoryError, OSError: as `load_model`.
+    """
+    config, found = load_config(directory), []
+    for at, fd in enumerate(arena_fds, start=1):
+        part = rank_part(config, at, len(arena_fds) + 1)
+        memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, FILE_MEMORY.granule_bytes)
+        arena = open_arena(fd, memory, range(config.layers))
+        found.append([arena.kv(layer) for layer in range(config.layers)])
+    return found
 
 
 def model_memory(
@@ -117,6 +142,31 @@ def model_memory(
     return ModelMemory(config, dtype, plan)
 
 
+def part_memory(part: RankPart, dtype: torch.dtype, kv_bytes: int, granule_bytes: int) -> ModelMemory:
+    """The sizes of a rank's arena, with its share of `kv_bytes`. :raises ValueError: as `model_memory`."""
+    memory = model_memory(part.config, dtype, kv_bytes // part.ranks, granule_bytes)
+    if part.ranks == 1:
+        return memory
+    named = f"{memory.plan.model} rank {part.rank} of {part.ranks}"
+    return replace(memory, plan=replace(memory.plan, model=named))
+
+
+def whole_digests(
+    arena: LayerArena, checkpoint: Checkpoint, memory: ModelMemory, part: RankPart, safepoint: Callable[[], None]
+) -> list[bytes]:
+    """The digests of all layers of the whole model: of what lies in the arena, or on disk where that is a part of it.
+
+    A rank that is not the first speaks for nobody, and reads nothing for it.
+    """
+    if part.ranks == 1 or part.rank:
+        return [state.digest for state in arena.record.layers]
+    found = []
+    for layer in range(part.whole.layers):
+        found.append(checkpoint_digest(checkpoint, layer_blocks(part.whole, layer), memory.dtype))
+        safepoint()
+    return found
+
+
 def loaded_weights(arena: LayerArena) -> Weights:
     """Views of the weights that the ledger says are there."""
     record = arena.record
@@ -128,10 +178,13 @@ def loaded_weights(arena: LayerArena) -> Weights:
 class WeightLoader:
     """Brings the weights of the layers held into an arena, each verified and noted in the ledger."""
 
-    def __init__(self, arena: LayerArena, checkpoint: Checkpoint, memory: ModelMemory) -> None:
+    def __init__(
+        self, arena: LayerArena, checkpoint: Checkpoint, memory: ModelMemory, part: RankPart | None = None
+    ) -> None:
         self._arena = arena
         self._checkpoint = checkpoint
         self._memory = memory
+        self._part = part if part is not None and part.ranks > 1 else None
 
     def load(self, safepoint: Callable[[], None]) -> Weights:
         """Fill what is not there yet, or damaged; passes a `safepoint` after each layer: loading for long is no hang.
@@ -170,7 +223,8 @@ class WeightLoader:
         self._arena.commit(self._arena.record.with_layer(layer, **changed))
 
     def _fill(self, room: WeightRoom) -> None:
-        for _ in fill_pieces(self._checkpoint, room):
+        part = self._part
+        for _ in fill_pieces(self._checkpoint, room) if part is None else fill_part(self._checkpoint, room, part):
             pass
 
     def _digest_on_disk(self, layer: int) -> bytes:
@@ -178,9 +232,20 @@ class WeightLoader:
         return checkpoint_digest(self._checkpoint, blocks, self._memory.dtype)
 
 
-def _model(arena: LayerArena, memory: ModelMemory, weights: Weights, numerics: Numerics) -> LoadedModel:
-    config = memory.config
-    kv = [arena.kv(layer) for layer in range(config.layers)]
-    decoder = Decoder(config, weights, kv, numerics)
-    digest = xxhash.xxh3_128_hexdigest(f"{weights.digest} {config!r}".encode())
-    return LoadedModel(decoder, arena, config, weights, digest, arena.record.held, arena.slots, arena.plan.quantum)
+def _model(
+    arena: LayerArena,
+    memory: ModelMemory,
+    weights: Weights,
+    numerics: Numerics,
+    digests: Sequence[bytes],
+    whole: ModelConfig,
+    collective: Collective = ONE_RANK,
+) -> LoadedModel:
+    """`digests` are those of the layers of the `whole` model."""
+    kv = [arena.kv(layer) for layer in range(whole.layers)]
+    decoder = Decoder(memory.config, weights, kv, numerics, collective=collective)
+    root = root_digest(arena.record.outer_digest, digests)
+    digest = xxhash.xxh3_128_hexdigest(f"{root} {whole!r}".encode())
+    named = tuple(each.hex() for each in digests)
+    held, slots, quantum = arena.record.held, arena.slots, arena.plan.quantum
+    return LoadedModel(decoder, arena, whole, weights, digest, held, slots, quantum, named)

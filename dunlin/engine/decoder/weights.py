@@ -21,6 +21,7 @@ from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entri
 from dunlin.model.config import ModelConfig
 from dunlin.model.quantization.module_tensors import WEIGHT, find_module_tensor, scheme_at
 from dunlin.model.quantization.scheme import Quantization, WeightScheme
+from dunlin.model.rank_part import RankPart
 from dunlin.model.weight_layout import WeightBlock, block_offsets, layer_blocks, outer_blocks, part_shapes, total_bytes
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -145,11 +146,21 @@ class Checkpoint:
 def fill_pieces(checkpoint: Checkpoint, room: WeightRoom) -> Iterator[int]:
     """Copy and convert the checkpoint's tensors into `room`; yields bytes written after each piece."""
     for block in room.blocks:
-        target = room.views[block.name]
-        for rows in _stacked_rows(checkpoint, block):
-            target[: len(rows)].copy_(rows)
-            yield len(rows) * target[:1].nbytes
-            target = target[len(rows) :]
+        yield from _fill_block(room.views[block.name], _stacked_rows(checkpoint, block))
+
+
+def fill_part(checkpoint: Checkpoint, room: WeightRoom, part: RankPart) -> Iterator[int]:
+    """As `fill_pieces`, with a rank's part of the tensors."""
+    for block in room.blocks:
+        read = _rank_rows(checkpoint, block, part) if part.is_cut(block) else _stacked_rows(checkpoint, block)
+        yield from _fill_block(room.views[block.name], read)
+
+
+def _fill_block(target: Tensor, read: Iterator[Tensor]) -> Iterator[int]:
+    for rows in read:
+        target[: len(rows)].copy_(rows)
+        yield len(rows) * target[:1].nbytes
+        target = target[len(rows) :]
 
 
 def digest_pieces(room: WeightRoom, hasher: Any) -> Iterator[int]:
@@ -189,6 +200,19 @@ def root_digest(outer: bytes, layers: Sequence[bytes]) -> str:
 
 def _block_header(block: WeightBlock, dtype: torch.dtype) -> bytes:
     return f"{[part.name for part in block.parts]} {block.shape} {dtype}".encode()
+
+
+def _rank_rows(checkpoint: Checkpoint, block: WeightBlock, part: RankPart) -> Iterator[Tensor]:
+    """A rank's rows and columns of a block, a piece at a time."""
+    start, columns = 0, part.columns(block)
+    for rows in _stacked_rows(checkpoint, part.whole_block(block)):
+        stop = start + len(rows)
+        for kept in part.rows(block):
+            first, last = max(kept.start, start), min(kept.stop, stop)
+            if first < last:
+                own = rows[first - start : last - start]
+                yield own if own.ndim == 1 else own[:, columns]
+        start = stop
 
 
 def _stacked_rows(checkpoint: Checkpoint, block: WeightBlock) -> Iterator[Tensor]:

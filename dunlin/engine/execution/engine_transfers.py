@@ -143,6 +143,12 @@ class EngineTransfers:
             self._access.close_room(message.handle)
         return []
 
+    def land_as(self, done: TransferDone) -> None:
+        """A transfer that another rank copies for all has ended so."""
+        ended = self._queue.cancel(done.ticket)
+        if ended is not None:
+            self._land(EndedTransfer(ended.transfer, done))
+
     # --- steps with peers ---
 
     def links(self, peers: Sequence[Address], own: Ints, theirs: Ints, exchange: int) -> list[PeerLink]:

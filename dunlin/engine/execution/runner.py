@@ -17,6 +17,7 @@ from dunlin.engine.device.pacing import Pacer
 from dunlin.engine.execution.engine_layers import EngineLayers, LayerMemory
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
+from dunlin.engine.execution.lockstep import ALONE, Lockstep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.step_batch import EngineShape
 from dunlin.engine.execution.step_runner import StepRunner
@@ -35,6 +36,7 @@ from dunlin.messages.engine import (
     Resume,
     Step,
     Transfer,
+    TransferDone,
     Unsupported,
 )
 from dunlin.messages.types import Grammar
@@ -64,12 +66,14 @@ class EngineRunner:
         grammars: GrammarCompiler | None = None,
         pacer: Pacer | None = None,
         begin_segments: BeginSegments | None = None,
+        lockstep: Lockstep = ALONE,
     ) -> None:
         """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one.
         `pacer`: bounds how far this thread runs ahead of a device; None: it computes itself. `begin_segments`: computes
-        several layers of a decode step in one piece.
+        several layers of a decode step in one piece. `lockstep`: tells the other ranks of this engine.
         """
         self._pacer = pacer
+        self._lockstep = lockstep
         self._grammars = grammars
         self._decoder = decoder
         self._limits = limits or RunnerLimits()
@@ -144,6 +148,7 @@ class EngineRunner:
         if not len(self.steps):
             return [*changed, *self._transfers.work_idle()]
         before = [] if self.steps.is_running else self._transfers.work_before_step(self.steps.last_step_s)
+        self._lockstep.begin_turn(before)
         self._transfers.step_goes_on()
         landed: list[Event] = []
 
@@ -154,10 +159,14 @@ class EngineRunner:
             landed.extend(self._transfers.work_at_safepoint())
             if self.layers is not None:
                 landed.extend(self.layers.work_at_safepoint())
-            return safepoint() or landed
+            return self._lockstep.passed(bool(safepoint() or landed))
 
         answers = self.steps.work(copy_and_look)
         return [*changed, *before, *landed, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
+
+    def land_as(self, done: TransferDone) -> None:
+        """A transfer that another rank copies for all has ended so."""
+        self._transfers.land_as(done)
 
     def _write_behind(self) -> None:
         """Layers that the running step has finished may be copied."""

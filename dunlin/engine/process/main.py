@@ -19,7 +19,7 @@ import torch
 
 from dunlin.effects import Address, Message
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
+from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model, open_rank_kv
 from dunlin.engine.decoder.lora.loading import load_adapters
 from dunlin.engine.decoder.weight_sources import CheckpointSource
 from dunlin.engine.decoder.weights import TORCH_DTYPES
@@ -36,7 +36,16 @@ from dunlin.engine.process.options import CANNOT_START, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
-from dunlin.engine.transfer.arena_slots import slab_of
+from dunlin.engine.ranks.errors import RankGone
+from dunlin.engine.ranks.follower import follow
+from dunlin.engine.ranks.frames import RankReceiver, RankSender
+from dunlin.engine.ranks.leader import LeadingRunner, RankLeader
+from dunlin.engine.ranks.membership import RankMembership, join_ranks
+from dunlin.engine.ranks.numerics import rank_numerics
+from dunlin.engine.ranks.pace import FollowingPace, LeadingPace
+from dunlin.engine.ranks.processes import RankProcesses
+from dunlin.engine.ranks.slab import RankSlab
+from dunlin.engine.transfer.arena_slots import slab_of, slots_by_layer
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
@@ -65,6 +74,12 @@ class ParentChannel:
         self._reader = FrameReader()
         self._poll = select.poll()  # `select` takes no descriptor beyond 1023
         self._poll.register(connected, select.POLLIN)
+        self._watched = select.poll()
+        self._watched.register(connected, select.POLLIN)
+
+    def watch(self, rank: socket.socket) -> None:
+        """Notice the end of another rank, which says nothing before, while this one has nothing to do."""
+        self._watched.register(rank, select.POLLIN)
 
     def send(self, message: Message) -> None:
         """Send a message; blocks while the parent does not read.
@@ -92,9 +107,13 @@ class ParentChannel:
 
         :raises EOFError: the parent closed the socket.
         :raises FrameError, CodecError: the bytes are no messages.
+        :raises RankGone: another rank has ended.
         """
-        if not wait and not self._poll.poll(0):
-            return
+        if not self._poll.poll(0):
+            if not wait:
+                return
+            if any(ready != self._socket.fileno() for ready, _ in self._watched.poll()):
+                raise RankGone("a rank of this engine has ended")
         data = self._socket.recv(_READ_BYTES)
         if not data:
             raise EOFError
@@ -102,52 +121,59 @@ class ParentChannel:
             yield ENGINE_COMMAND.decode(body)[1]
 
 
-def run(options: EngineOptions) -> int:
-    """Serve the parent, which this process is tied to already; returns the exit code."""
+def run(options: EngineOptions, others: RankProcesses | None = None) -> int:
+    """Serve the parent, which this process is tied to already; returns the exit code. `others`: the other ranks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends this process
+    if options.rank:
+        return _run_rank(options)
     channel = ParentChannel(
         socket.socket(fileno=options.socket_fd), Address("engine", options.name, options.incarnation)
     )
     try:
-        return _start_and_serve(options, channel)
+        return _start_and_serve(options, channel, others)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 0
 
 
-def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
+def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: RankProcesses | None = None) -> int:
     page = ProgressPage(options.progress_fd)
     try:
         keep_freed_memory()
-        is_on_host = device_kind(options.device) == CPU
-        checked = _rehearse(options, channel) if options.standby and is_on_host else None
+        is_alone = device_kind(options.device) == CPU and others is None
+        checked = _rehearse(options, channel) if options.standby and is_alone else None
         if options.standby:
             channel.wait_for_activation()
         device = open_device(options.device)
+        joined = RankMembership() if others is None else _join(options, channel, others)
         rooms = TransitRooms()
-        # Peers map the memory file: a device's memory they reach by the host tier alone.
-        access = PeerAccess(options.progress_fd, rooms, options.node) if device.is_host else None
+        # Peers map the memory file: a device's memory, or that of several ranks, they reach by the host tier alone.
+        access = PeerAccess(options.progress_fd, rooms, options.node) if device.is_host and others is None else None
         threads = ComputeThreadPool(options.threads)
 
         def beat() -> None:
             page.count()
             threads.adjust()
 
-        loaded = _load(options, device, beat)
+        loaded = _load(options, device, beat, joined)
         threads.allow(checked or _check(loaded, options, beat, device))
-        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv, device.kv), rooms, access, options.node)
-        layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
+        identity = joined.shared_identity(loaded.arena.identity)
         clock = time.perf_counter
         grammars = GrammarCompiler(options.model, loaded.config.vocab, loaded.config.eos_ids)
-        segments = None if device.begin_segments is None else device.begin_segments(loaded.decoder)
-        runner = EngineRunner(
-            loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers, work_clock=device.work_clock,
-            grammars=grammars, pacer=device.pacer, begin_segments=segments,
-        )  # fmt: skip
+        if others is None:
+            memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv, device.kv), rooms, access, options.node)
+            layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
+            segments = None if device.begin_segments is None else device.begin_segments(loaded.decoder)
+            runner: EngineRunner | LeadingRunner = EngineRunner(
+                loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers,
+                work_clock=device.work_clock, grammars=grammars, pacer=device.pacer, begin_segments=segments,
+            )  # fmt: skip
+        else:
+            runner = _leading_runner(loaded, options, joined, others, beat, grammars)
         beat()
-    except (ModelError, ValueError, MemoryError, OSError) as error:
+    except (ModelError, ValueError, MemoryError, OSError, RankGone) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
-    channel.send(_ready(loaded, options, b"" if access is None else access.agent))
+    channel.send(_ready(loaded, options, b"" if access is None else access.agent, identity))
     try:
         serve(runner, channel, page, beat)
     except (EOFError, OSError):
@@ -159,7 +185,9 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
     return 0
 
 
-def serve(runner: EngineRunner, channel: ParentChannel, page: ProgressPage, beat: Callable[[], None]) -> None:
+def serve(
+    runner: EngineRunner | LeadingRunner, channel: ParentChannel, page: ProgressPage, beat: Callable[[], None]
+) -> None:
     """Pass commands to the runner and its events back, until the parent closes the socket.
 
     A step pauses at a safepoint where the stop word has changed: then what has arrived is read before it goes on.
@@ -191,12 +219,66 @@ def keep_freed_memory() -> None:
         libc.mallopt(option, value)
 
 
-def _load(options: EngineOptions, device: EngineDevice, safepoint: Callable[[], None]) -> LoadedModel:
+def _join(options: EngineOptions, channel: ParentChannel, others: RankProcesses) -> RankMembership:
+    """Compute with the other ranks from now on. :raises ValueError: it cannot be done here."""
+    joined = join_ranks(options, others.shared_fd, others.is_alive)
+    for each in others.sockets:
+        channel.watch(each)
+    others.go()
+    return joined
+
+
+def _leading_runner(
+    loaded: LoadedModel, options: EngineOptions, joined: RankMembership, others: RankProcesses,
+    beat: Callable[[], None], grammars: GrammarCompiler,
+) -> LeadingRunner:  # fmt: skip
+    """The runner of rank 0, once all ranks have loaded."""
+    assert joined.words is not None
+    kv = open_rank_kv(options.model, options.dtype, options.kv_bytes, others.arena_fds)
+    memory = OwnMemory(RankSlab([loaded.decoder.kv, *kv], slots_by_layer(loaded.arena)), node=options.node)
+    leader = RankLeader(RankSender(others.sockets), LeadingPace(joined.words, options.ranks))
+    runner = EngineRunner(
+        loaded.decoder, loaded.slots, time.perf_counter, beat=beat, memory=memory, work_clock=_no_clock,
+        grammars=grammars, lockstep=leader,
+    )  # fmt: skip
+    return LeadingRunner(runner, leader)
+
+
+def _run_rank(options: EngineOptions) -> int:
+    """Compute what rank 0 computes, until it ends."""
+    connected = socket.socket(fileno=options.socket_fd)
+    if not connected.recv(1):
+        return 0
+    keep_freed_memory()
+    device, threads = open_device(options.device), ComputeThreadPool(options.threads)
+    joined = join_ranks(options, options.shared_fd)
+    assert joined.words is not None
+    loaded = _load(options, device, threads.adjust, joined)
+    threads.allow(_check(loaded, options, threads.adjust, device))
+    joined.shared_identity(loaded.arena.identity)
+    runner = EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, beat=threads.adjust, work_clock=_no_clock)
+    pace = FollowingPace(joined.words, options.rank, options.ranks)
+    try:
+        follow(runner, RankReceiver(connected), pace, threads.adjust)
+    except (EOFError, ConnectionResetError):
+        pass
+    return 0
+
+
+def _no_clock() -> float:
+    """Ranks cut work by counts: their clocks differ."""
+    return 0.0
+
+
+def _load(
+    options: EngineOptions, device: EngineDevice, safepoint: Callable[[], None], joined: RankMembership
+) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
-    chosen = _numerics(options, device)
+    chosen = rank_numerics(_numerics(options, device), joined.collective)
     loaded = load_model(
-        options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory
-    )
+        options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
+        collective=joined.collective,
+    )  # fmt: skip
     wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
     adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
     if adapters:
@@ -283,7 +365,8 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         return None
 
 
-def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineReady:
+def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes, identity: int) -> EngineReady:
+    """`identity` names the use of the memory of all ranks."""
     config = loaded.config
     item_bytes = loaded.decoder.kv[0].element_size()
     return EngineReady(
@@ -297,9 +380,9 @@ def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineR
         vocabulary=config.vocab,
         deterministic=options.deterministic,
         layout=loaded.arena.record.layout,
-        layer_digests=tuple(state.digest.hex() for state in loaded.arena.record.layers),
+        layer_digests=loaded.layer_digests,
         agent=agent,
-        arena=loaded.arena.identity,
+        arena=identity,
         model_layers=config.layers,
         adapters=tuple(loaded.decoder.adapters.numbers),
     )

@@ -46,17 +46,26 @@ class EngineOptions:
     """What it computes on: see `device/names.py`."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters, each as DIGEST=DIR: one whose files have another digest by now is refused."""
+    ranks: int = 1
+    """Processes that compute each layer together; this one is number `rank`, and starts the others if that is 0."""
+    rank: int = 0
+    rank_arena_fds: tuple[int, ...] = ()
+    """Of rank 0: the other ranks' arenas."""
+    shared_fd: int = -1
+    """Of the other ranks: the memory that all of them share; `socket_fd` is a socket to rank 0."""
 
     @property
-    def fds(self) -> tuple[int, int, int]:
+    def fds(self) -> tuple[int, ...]:
         """The descriptors that the child inherits."""
-        return self.socket_fd, self.arena_fd, self.progress_fd
+        shared = () if self.shared_fd < 0 else (self.shared_fd,)
+        return self.socket_fd, self.arena_fd, self.progress_fd, *self.rank_arena_fds, *shared
 
     def command(self, module: str = ENGINE_MODULE) -> list[str]:
         """The command line that starts the engine."""
         flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in _TYPES]
         flags += [f"--{name}" for name in _SWITCHES if getattr(self, name)]
         flags += [f"--adapter={each}" for each in self.adapters]
+        flags += [f"--rank-arena-fd={each}" for each in self.rank_arena_fds]
         return [sys.executable, "-m", module, *flags]
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -82,6 +91,9 @@ _TYPES = {
     "threads": int,
     "node": str,
     "device": str,
+    "ranks": int,
+    "rank": int,
+    "shared_fd": int,
 }
 _SWITCHES = ("deterministic", "standby")
 
@@ -97,9 +109,11 @@ def parse_options(arguments: list[str]) -> EngineOptions:
     for name in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--adapter", dest="adapters", action="append", default=[], metavar="DIGEST=DIR")
+    parser.add_argument("--rank-arena-fd", dest="rank_arena_fds", action="append", default=[], type=int, metavar="FD")
     given = vars(parser.parse_args(arguments))
     try:
         check_device_name(given["device"])
     except DeviceNameError as error:
         parser.error(str(error))
-    return EngineOptions(**{**given, "adapters": tuple(given["adapters"])})
+    several = {name: tuple(given[name]) for name in ("adapters", "rank_arena_fds")}
+    return EngineOptions(**{**given, **several})

@@ -18,6 +18,7 @@ from dunlin.config.sources import Given
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
 from services.settings import TABLES
+from tests.engine.build import make_checkpoint
 
 TIER = "kvstore.tier.capacity_bytes"
 
@@ -153,6 +154,7 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"nodes": 3}, "--nodes 3 with --instances 2: .*use fewer nodes"),
         ({"kvstore.exchange.replicate": True}, "--replicate .*say --nodes 2"),
         ({"instance.engine.dtype": "bf16", "instance.engine.deterministic": True}, "computes in fp32, not bf16"),
+        ({"instance.engine.ranks": 2, "cluster.lora": ["a=/a"]}, "--tp 2 with --lora: .*drop one of the two"),
         ({TIER: 1 << 50}, r"--tier-mib 1073741824: \d+ MiB of memory are available; choose less"),
         ({TIER: 1 << 49, "nodes": 2}, "--tier-mib 536870912 for each of 2 nodes: "),
         ({"monitor.tracing.otlp_url": "nonsense"}, "--otlp nonsense: no endpoint .* give http://HOST:4317"),
@@ -165,6 +167,13 @@ def test_what_cannot_start_is_said_before_anything_starts(changes: dict[str, Any
     asked = options(given, **{name: value for name, value in changes.items() if "." not in name})
     with pytest.raises(LaunchError, match=complaint):
         preflight.check_options(asked)
+
+
+def test_a_model_that_does_not_divide_is_said_before_anything_starts(tmp_path: Path) -> None:
+    model = str(make_checkpoint(tmp_path, vocab=4096))
+    preflight.check_options(options({"cluster.model": model, "instance.engine.ranks": 2}))
+    with pytest.raises(LaunchError, match=r"--tp 4: .*: 6 attention heads do not divide into 4 ranks"):
+        preflight.check_options(options({"cluster.model": model, "instance.engine.ranks": 4}))
 
 
 def test_nixl_where_there_is_none_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,30 @@ def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
     asyncio.run(story())
 
 
+def ranks_of(engine: int) -> list[int]:
+    """The processes that its first one has started."""
+    return [int(pid) for pid in Path(f"/proc/{engine}/task/{engine}/children").read_text().split()]
+
+
+def test_after_the_end_of_a_rank_a_text_goes_on(model: Path, expected: dict[int, list[int]]) -> None:
+    async def story() -> None:
+        async with seated(model, {"ranks": 2}) as seat:
+            first = await seat.until_ready()
+            (rank,) = ranks_of(first)
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=20)
+            os.kill(rank, signal.SIGKILL)
+            second = await seat.until_ready(restarts=1)
+            assert not is_alive(first)
+            assert len(ranks_of(second)) == 1
+            await seat.until(lambda: seat.has_ended(1), "the end")
+            assert seat.text(1) == expected[1]
+            assert seat.core.report().recomputed_tokens_total == 0
+            assert seat.failures == []
+
+    asyncio.run(story())
+
+
 def test_an_engine_that_stands_by_takes_over(model: Path, expected: dict[int, list[int]]) -> None:
     async def story() -> None:
         async with seated(model, {**DETERMINISTIC, "standby": True}) as seat:

@@ -1,0 +1,71 @@
+"""Rank 0's runner: the engine's runner, which tells the other ranks all that they need to do the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dunlin.engine.decoder.iteration import Safepoint
+from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.ranks.frames import RankSender
+from dunlin.engine.ranks.pace import LeadingPace
+from dunlin.messages.engine import Close, Discard, Interrupt, Open, Resume, Step, Transfer, TransferDone, Unsupported
+
+Event = Any
+SHARED = (Open, Close, Step, Interrupt, Resume, Discard, Transfer)
+"""The commands that change what steps compute."""
+
+
+class RankLeader:
+    """See `Lockstep`."""
+
+    def __init__(self, sender: RankSender, pace: LeadingPace) -> None:
+        self._sender = sender
+        self._pace = pace
+
+    def begin_turn(self, landed: Sequence[Event]) -> None:
+        self.tell_landed(landed)
+        self._sender.tell_work()
+
+    def passed(self, pause: bool) -> bool:
+        return self._pace.passed(pause)
+
+    def tell(self, message: Any) -> None:
+        """A command was taken in."""
+        self._sender.tell(message)
+
+    def tell_landed(self, events: Sequence[Event]) -> None:
+        """Those of them that end a transfer."""
+        for event in events:
+            if isinstance(event, TransferDone):
+                self._sender.tell(event)
+
+
+class LeadingRunner:
+    """As `EngineRunner`, with the other ranks told by `leader`, which is the runner's lockstep too."""
+
+    def __init__(self, runner: EngineRunner, leader: RankLeader) -> None:
+        self._runner = runner
+        self._leader = leader
+
+    @property
+    def busy(self) -> bool:
+        """Whether `work` has something to do."""
+        return self._runner.busy
+
+    @property
+    def is_waiting(self) -> bool:
+        """As `EngineRunner.is_waiting`."""
+        return self._runner.is_waiting
+
+    def receive(self, message: Any) -> list[Event]:
+        """Take a command in; what is refused the other ranks never hear of."""
+        events = self._runner.receive(message)
+        if isinstance(message, SHARED) and not any(isinstance(event, Unsupported) for event in events):
+            self._leader.tell(message)
+        self._leader.tell_landed(events)
+        return events
+
+    def work(self, safepoint: Safepoint) -> list[Event]:
+        """As `EngineRunner.work`."""
+        events = self._runner.work(safepoint)
+        self._leader.tell_landed(events)
+        return events
