@@ -91,8 +91,8 @@ class Numerics:
     `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
     which rotates the first `heads` of each token in place, are the rest of a layer. `linear_into(into, input, weight,
     bias)` writes the product, `put(layer_kv, slots, keys and values)` what attention reads. `add_deltas` adds what
-    adapters do. `sample` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the host's tells what
-    they take.
+    adapters do. `sample` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the
+    host's tells what they take.
     """
 
     rows: Callable[..., Tensor]
