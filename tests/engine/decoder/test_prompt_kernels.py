@@ -13,6 +13,7 @@ from dunlin.engine.decoder.native import prompt_kernels
 from dunlin.engine.decoder.native.prompt_kernels import (
     BF16_DOT,
     FP32,
+    LEAST_ROWS,
     SOURCE,
     PromptKernels,
     choose_prompt_kernels,
@@ -39,7 +40,7 @@ def close(found: Tensor | None, wanted: Tensor) -> bool:
 
 
 @LEVELS
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 32, 33, 100, 513])
+@pytest.mark.parametrize("count", [LEAST_ROWS, 15, 16, 17, 32, 33, 100, 513])
 @pytest.mark.parametrize(("columns", "inputs"), [(1, 1), (12, 192), (13, 31), (49, 193), (130, 385)])
 def test_a_product_is_torchs(kernels: PromptKernels, count: int, columns: int, inputs: int) -> None:
     """Around the edges of vectors, panels, strips, tasks, blocks of inputs and chunks of rows."""
@@ -62,7 +63,7 @@ def test_a_products_bits_depend_on_its_own_row_and_column(kernels: PromptKernels
         torch.set_num_threads(threads)
     assert again is not None
     assert torch.equal(whole, again)
-    for first, last in ((0, 1), (5, 40), (69, 70)):
+    for first, last in ((0, 8), (5, 40), (62, 70)):
         part = kernels.product(rows[first:last], weight, None)
         assert part is not None
         assert torch.equal(part, whole[first:last])
@@ -139,6 +140,7 @@ def test_what_they_are_not_for_is_left_to_torch() -> None:
     assert KERNELS.product(rows, weight.float(), None) is None
     assert KERNELS.product(rows, weight[:, :32], None) is None
     assert KERNELS.product(rows[None], weight, None) is None
+    assert KERNELS.product(rows[: LEAST_ROWS - 1], weight, None) is None
     assert replace(KERNELS, multiplies=False).product(rows, weight, None) is None
     assert not KERNELS.product_into(into.t().contiguous().t(), rows, weight, None)
     assert KERNELS.norm(rows.float(), weight[0], 1e-5) is None
