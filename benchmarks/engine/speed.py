@@ -5,8 +5,9 @@
     python -m benchmarks.engine.speed --tree ../older
 
 Tokens per second of a prompt of 512 tokens (its tokens), of decode steps at batch 1, 16 and 64 (128 tokens of context
-each), of 16 ragged rows (contexts of 100 to 1,000), also with each sequence's slots in two extents, and of 64 requests
-of 128 + 128 tokens from their prompts to their ends (output tokens). bf16, random weights.
+each), of 16 ragged rows (contexts of 100 to 1,000), also with each sequence's slots in two extents; of a prompt of
+2,048 tokens, of 16 prompts of 20 to 200 (their tokens), and of 64 requests of 128 + 128 tokens from their prompts to
+their ends (output tokens). bf16, random weights.
 
 Each contestant is a process of its own that waits while another computes; they take turns within every round, so that a
 busy machine hits all alike. Ratios are of rates of the same round: median (least to greatest); `by CPU` of rates per

@@ -91,6 +91,7 @@ class TurnResult:
 
 CONTEXT = 128
 RAGGED = tuple(range(100, 1001, 60))
+PROMPTS = tuple(range(20, 201, 12))
 WORKLOADS = (
     Workload("prefill 512", (512,), 1),
     Workload("decode 1", (CONTEXT,), 32, is_decode=True),
@@ -98,5 +99,7 @@ WORKLOADS = (
     Workload("decode 64", (CONTEXT,) * 64, 8, is_decode=True),
     Workload("ragged 16", RAGGED, 16, is_decode=True),
     Workload("ragged 16, 2 extents", RAGGED, 16, is_decode=True, pieces=2),
+    Workload("prefill 2,048", (2048,), 1),
+    Workload("16 prompts", PROMPTS, 1),
     Workload("64 × (128, 128)", (128,) * 64, 128),
 )

@@ -16,6 +16,7 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.native.prompt_kernels import choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import choose_row_kernels
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
@@ -23,6 +24,7 @@ torch.set_num_threads(1)
 
 FAST_BACKEND = choose_backend()[0]
 ROW_KERNELS = choose_row_kernels()
+PROMPT_KERNELS = choose_prompt_kernels()
 """What an engine would take here."""
 
 SHAPES = {
@@ -59,7 +61,8 @@ def load(
     kv_bytes: int = 8 << 20,
     attention: str = FAST_BACKEND,
 ) -> LoadedModel:
-    chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics(attention, ROW_KERNELS)
+    fast = numerics.fast_numerics(attention, ROW_KERNELS, PROMPT_KERNELS)
+    chosen = numerics.deterministic_numerics() if deterministic else fast
     return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"))
 
 

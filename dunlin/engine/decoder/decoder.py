@@ -17,7 +17,7 @@ from dunlin.engine.attention.base import AttentionKind, BatchRow
 from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
 from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
-from dunlin.engine.decoder.numerics import Numerics, linear_into
+from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
 from dunlin.engine.ranks.collective import ONE_RANK, Collective
@@ -221,8 +221,8 @@ class Decoder:
 
     def _write(self, layer: int, projected: Tensor, slots: Tensor) -> Tensor:
         """Keys and values into their slots; the queries are left."""
-        heads, layer_kv = self.config.heads, self.kv[layer]
-        layer_kv.index_copy_(0, slots, projected[:, heads:].reshape(-1, *layer_kv.shape[1:]))
+        heads = self.config.heads
+        self.numerics.put(self.kv[layer], slots, projected[:, heads:])
         return projected[:, :heads]
 
     def _finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
@@ -316,7 +316,7 @@ class Decoder:
     def _multiply(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:
         def compute(_: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
             part = None if bias is None else bias[columns]
-            linear_into(into, given, weight[columns], part)
+            self.numerics.linear_into(into, given, weight[columns], part)
 
         return compute
 

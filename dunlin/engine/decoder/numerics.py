@@ -12,6 +12,7 @@ from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
 from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
+from dunlin.engine.decoder.native.prompt_kernels import PromptKernels, choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
@@ -51,31 +52,6 @@ def turn_heads(vectors: Tensor, heads: int, turn: Tensor) -> None:
     part.copy_(apply_rotary(part, turn))
 
 
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """`rows(function, *inputs)` applies a row-wise function to inputs that agree in their first axis; `linear(input,
-    weight, bias)` is the product; `attention` is the backend; `experts` mixes experts. Linear work that is cut has
-    blocks of `piece_rows` at least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
-    `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
-    which rotates the first `heads` of each token in place, are the rest of a layer. `add_deltas` adds what adapters do.
-    `sample` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the host's tells what
-    they take.
-    """
-
-    rows: Callable[..., Tensor]
-    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    attention: Attention
-    piece_rows: int
-    piece_columns: int | None
-    experts: MixExperts = mix_gathered
-    norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
-    silu_gate: Callable[[Tensor], Tensor] = silu_gate
-    turn: Callable[[Tensor, int, Tensor], None] = turn_heads
-    add_deltas: AddDeltas = add_gathered
-    sample: Sample = sample_tokens
-    has_fixed_pieces: bool = False
-
-
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`rows @ weight.T + bias`; fp32 batches by oneDNN, on some processors twice as fast as torch's choice for them
     (`python -m benchmarks.engine.matmul` compares the two).
@@ -102,6 +78,39 @@ def linear_into(into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None)
         into.copy_(linear(rows, weight, bias))
 
 
+def put_slots(layer_kv: Tensor, slots: Tensor, rows: Tensor) -> None:
+    """Copy `rows` `[tokens, 2 kv_heads, head_dim]` into their `slots` of `layer_kv` `[slot, 2, kv_heads, head_dim]`."""
+    layer_kv.index_copy_(0, slots, rows.reshape(-1, *layer_kv.shape[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """`rows(function, *inputs)` applies a row-wise function to inputs that agree in their first axis; `linear(input,
+    weight, bias)` is the product; `attention` is the backend; `experts` mixes experts. Linear work that is cut has
+    blocks of `piece_rows` at least, and pieces of `piece_columns` of a block's products; None: these may not be cut.
+    `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
+    which rotates the first `heads` of each token in place, are the rest of a layer. `linear_into(into, input, weight,
+    bias)` writes the product, `put(layer_kv, slots, keys and values)` what attention reads. `add_deltas` adds what
+    adapters do. `sample` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the
+    host's tells what they take.
+    """
+
+    rows: Callable[..., Tensor]
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    attention: Attention
+    piece_rows: int
+    piece_columns: int | None
+    experts: MixExperts = mix_gathered
+    norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
+    silu_gate: Callable[[Tensor], Tensor] = silu_gate
+    turn: Callable[[Tensor, int, Tensor], None] = turn_heads
+    linear_into: Callable[[Tensor, Tensor, Tensor, Tensor | None], None] = linear_into
+    put: Callable[[Tensor, Tensor, Tensor], None] = put_slots
+    add_deltas: AddDeltas = add_gathered
+    sample: Sample = sample_tokens
+    has_fixed_pieces: bool = False
+
+
 def apply_at_once(function: RowWise, *inputs: Tensor) -> Tensor:
     """All rows in one call."""
     return function(*inputs)
@@ -123,21 +132,29 @@ def _tile(rows: Tensor, start: int) -> Tensor:
     return F.pad(tile, padding) if tile.shape[0] < TILE_ROWS else tile.clone()
 
 
-def fast_numerics(attention: str = "torch", kernels: RowKernels | None = None) -> Numerics:
-    """The quickest numerics: bits may depend on the batch. `kernels` compute what they are for, torch the rest."""
+def fast_numerics(
+    attention: str = "torch", kernels: RowKernels | None = None, prompts: PromptKernels | None = None
+) -> Numerics:
+    """The quickest numerics: bits may depend on the batch. `kernels` compute few rows, `prompts` the other ones, torch
+    what both are not for.
+    """
     plain = Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention](), LEAST_ROWS, LEAST_COLUMNS)
-    return plain if kernels is None else _with_kernels(plain, kernels)
+    whole = plain if prompts is None else _with_writes(_with_kernels(plain, prompts), prompts)
+    return whole if kernels is None else _with_kernels(whole, kernels)
 
 
 def choose_fast_numerics() -> tuple[Numerics, str]:
     """The fast numerics with what can compute here and agrees with torch, and what to tell of it."""
     attention, description = choose_backend()
     kernels = choose_row_kernels()
-    few = "products of few rows by a kernel" if kernels is not None else "products of few rows by torch"
-    return fast_numerics(attention, kernels), f"attention by {description}, {few}"
+    prompts = choose_prompt_kernels()
+    few = "a kernel" if kernels is not None else "torch"
+    many = "a kernel" if prompts is not None and prompts.multiplies else "torch"
+    told = f"attention by {description}, products of few rows by {few}, of many by {many}"
+    return fast_numerics(attention, kernels, prompts), told
 
 
-def _with_kernels(plain: Numerics, kernels: RowKernels) -> Numerics:
+def _with_kernels(plain: Numerics, kernels: RowKernels | PromptKernels) -> Numerics:
     def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found = kernels.product(rows, weight, bias)
         return plain.linear(rows, weight, bias) if found is None else found
@@ -155,6 +172,18 @@ def _with_kernels(plain: Numerics, kernels: RowKernels) -> Numerics:
             plain.turn(vectors, heads, angles)
 
     return replace(plain, linear=product, norm=norm, silu_gate=gate, turn=turn)
+
+
+def _with_writes(plain: Numerics, kernels: PromptKernels) -> Numerics:
+    def product_into(into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        if not kernels.product_into(into, rows, weight, bias):
+            plain.linear_into(into, rows, weight, bias)
+
+    def put(layer_kv: Tensor, slots: Tensor, rows: Tensor) -> None:
+        if not kernels.put(layer_kv, slots, rows):
+            plain.put(layer_kv, slots, rows)
+
+    return replace(plain, linear_into=product_into, put=put)
 
 
 def deterministic_numerics() -> Numerics:

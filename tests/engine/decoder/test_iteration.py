@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from dunlin.engine.attention.base import local_row
-from dunlin.engine.decoder import decoder
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration, Phase, WorkCount, forward
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.decoder.numerics import linear_into
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from tests.engine.build import load, make_checkpoint
 
@@ -61,10 +59,9 @@ def operations(fast: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def into_columns(into: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         counted.append(rows.shape[0] * weight.numel())
-        linear_into(into, rows, weight, bias)
+        numerics.linear_into(into, rows, weight, bias)
 
-    monkeypatch.setattr(fast.decoder, "numerics", replace(numerics, linear=linear))
-    monkeypatch.setattr(decoder, "linear_into", into_columns)
+    monkeypatch.setattr(fast.decoder, "numerics", replace(numerics, linear=linear, linear_into=into_columns))
     return counted
 
 

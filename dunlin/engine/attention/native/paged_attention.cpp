@@ -81,7 +81,7 @@ struct HeadBlock {
     const char *const *next; // keys to prefetch, or null
     int count, next_count;
     size_t key_offset, value_offset, value_bytes; // bytes; of one head's key, or value
-    const char *query;               // [rows, dim]
+    const char *query;               // [rows, dim], in fp32 where the kernel computes so
     const int *visible;
     const int *hidden; // of the visible keys, so many of the first are before a row's window; null: there is no window
     int rows, dim;
@@ -298,6 +298,13 @@ INLINE512 void transpose16(__m512i *a) {
     }
 }
 
+// 16 numbers in fp32.
+INLINE512 __m512 load16(const float *from) { return _mm512_loadu_ps(from); }
+INLINE512 __m512 load16(const uint16_t *from) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
 // Scores of `N` rows against 16 keys that lie transposed in `words` [dim, 16].
 template <int NV, int N> INLINE512 void score_tile_f32(const HeadBlock &b, int r, int at, const __m512i *words) {
     const float *query = reinterpret_cast<const float *>(b.query) + size_t(r) * NV * 16;
@@ -309,10 +316,12 @@ template <int NV, int N> INLINE512 void score_tile_f32(const HeadBlock &b, int r
     for (int i = 0; i < N; i++) _mm512_storeu_ps(b.scores + (r + i) * BLOCK + at, sums[i]);
 }
 
-template <int NV> INLINE512 void score_many_f32(const HeadBlock &b, int at) {
+template <int NV, typename T> INLINE512 void score_many_f32(const HeadBlock &b, int at) {
     __m512i words[NV * 16];
     for (int v = 0; v < NV; v++) {
-        for (int k = 0; k < 16; k++) words[v * 16 + k] = _mm512_loadu_si512(b.keys[at + k] + b.key_offset + 64 * v);
+        for (int k = 0; k < 16; k++)
+            words[v * 16 + k] =
+                _mm512_castps_si512(load16(reinterpret_cast<const T *>(b.keys[at + k] + b.key_offset) + 16 * v));
         transpose16(words + v * 16);
     }
     int r = 0;
@@ -321,22 +330,23 @@ template <int NV> INLINE512 void score_many_f32(const HeadBlock &b, int at) {
     for (; r < b.rows; r++) score_tile_f32<NV, 1>(b, r, at, words);
 }
 
-template <int NV> INLINE512 void score_few_f32(const HeadBlock &b, int at) {
+template <int NV, typename T> INLINE512 void score_few_f32(const HeadBlock &b, int at) {
     for (int r = 0; r < b.rows; r++) {
         const float *query = reinterpret_cast<const float *>(b.query) + size_t(r) * NV * 16;
         __m512 q[NV], lanes[16];
         for (int v = 0; v < NV; v++) q[v] = _mm512_loadu_ps(query + 16 * v);
         for (int k = 0; k < 16; k++) {
-            const float *key = reinterpret_cast<const float *>(b.keys[at + k] + b.key_offset);
-            lanes[k] = _mm512_mul_ps(q[0], _mm512_loadu_ps(key));
-            for (int v = 1; v < NV; v++) lanes[k] = _mm512_fmadd_ps(q[v], _mm512_loadu_ps(key + 16 * v), lanes[k]);
+            const T *key = reinterpret_cast<const T *>(b.keys[at + k] + b.key_offset);
+            lanes[k] = _mm512_mul_ps(q[0], load16(key));
+            for (int v = 1; v < NV; v++) lanes[k] = _mm512_fmadd_ps(q[v], load16(key + 16 * v), lanes[k]);
         }
         _mm512_storeu_ps(b.scores + r * BLOCK + at, sum16(lanes));
     }
 }
 
-// Mixes values into `N` rows, whose results so far are worth `kept`.
-template <int NV, int N> INLINE512 void mix_tile_f32(const HeadBlock &b, int r, const float *kept) {
+// Mixes `values` of the block's keys into `N` rows, whose results so far are worth `kept`.
+template <int NV, int N, typename T>
+INLINE512 void mix_tile_f32(const HeadBlock &b, int r, const float *kept, const T *const *values) {
     float *mixed = b.mixed + size_t(r) * NV * 16;
     const float *shares = b.scores + r * BLOCK;
     __m512 out[N][NV];
@@ -344,9 +354,8 @@ template <int NV, int N> INLINE512 void mix_tile_f32(const HeadBlock &b, int r, 
         for (int v = 0; v < NV; v++)
             out[i][v] = _mm512_mul_ps(_mm512_loadu_ps(mixed + (i * NV + v) * 16), _mm512_set1_ps(kept[i]));
     for (int k = 0; k < b.count; k++) {
-        const float *value = reinterpret_cast<const float *>(b.keys[k] + b.value_offset);
         for (int v = 0; v < NV; v++) {
-            const __m512 loaded = _mm512_loadu_ps(value + 16 * v);
+            const __m512 loaded = load16(values[k] + 16 * v);
             for (int i = 0; i < N; i++)
                 out[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(shares[i * BLOCK + k]), loaded, out[i][v]);
         }
@@ -355,14 +364,8 @@ template <int NV, int N> INLINE512 void mix_tile_f32(const HeadBlock &b, int r, 
         for (int v = 0; v < NV; v++) _mm512_storeu_ps(mixed + (i * NV + v) * 16, out[i][v]);
 }
 
-// NV: vectors of 16 numbers in a head.
-template <int NV> TARGET512 void avx512_f32(const HeadBlock &b) {
+template <int NV, typename T> INLINE512 void mix_f32(const HeadBlock &b, const T *const *values) {
     constexpr int N = NV <= 4 ? 4 : 2;
-    for (int at = 0; at < b.count; at += 16) {
-        if (b.rows < 4) score_few_f32<NV>(b, at);
-        else score_many_f32<NV>(b, at);
-        if (b.next) prefetch_head(b, std::min(at, b.next_count), std::min(at + 16, b.next_count));
-    }
     float kept[N];
     int r = 0;
     const auto share = [&](int i) TARGET512 {
@@ -374,17 +377,37 @@ template <int NV> TARGET512 void avx512_f32(const HeadBlock &b) {
     };
     for (; r + N <= b.rows; r += N) {
         for (int i = 0; i < N; i++) share(i);
-        mix_tile_f32<NV, N>(b, r, kept);
+        mix_tile_f32<NV, N>(b, r, kept, values);
     }
     if (N == 4 && r + 2 <= b.rows) {
         share(0), share(1);
-        mix_tile_f32<NV, 2>(b, r, kept);
+        mix_tile_f32<NV, 2>(b, r, kept, values);
         r += 2;
     }
     for (; r < b.rows; r++) {
         share(0);
-        mix_tile_f32<NV, 1>(b, r, kept);
+        mix_tile_f32<NV, 1>(b, r, kept, values);
     }
+}
+
+// Arithmetic in fp32 over keys and values `T`. NV: vectors of 16 numbers in a head.
+template <int NV, typename T> TARGET512 void avx512_f32(const HeadBlock &b) {
+    for (int at = 0; at < b.count; at += 16) {
+        if (b.rows < 4) score_few_f32<NV, T>(b, at);
+        else score_many_f32<NV, T>(b, at);
+        if (b.next) prefetch_head(b, std::min(at, b.next_count), std::min(at + 16, b.next_count));
+    }
+    const T *values[BLOCK];
+    for (int k = 0; k < b.count; k++) values[k] = reinterpret_cast<const T *>(b.keys[k] + b.value_offset);
+    if (sizeof(T) == sizeof(float) || b.rows < TILE) return mix_f32<NV>(b, values);
+    // Several tiles read the values: widened once.
+    float wide[BLOCK * NV * 16];
+    const float *widened[BLOCK];
+    for (int k = 0; k < b.count; k++) {
+        for (int v = 0; v < NV; v++) _mm512_storeu_ps(wide + (k * NV + v) * 16, load16(values[k] + 16 * v));
+        widened[k] = wide + k * NV * 16;
+    }
+    mix_f32<NV>(b, widened);
 }
 
 INLINEBF __m512bh pairs(__m512i bits) { return (__m512bh)bits; }
@@ -492,6 +515,7 @@ int bf16_place(int, int d) {
 struct Kernel {
     void (*block)(const HeadBlock &);
     int (*place)(int dim, int d);
+    bool widens = false; // queries in bf16 are given in fp32
 };
 
 Kernel choose(const Call &call) {
@@ -503,11 +527,12 @@ Kernel choose(const Call &call) {
         if (call.dim == 96) return {avx512_bf16<3>, bf16_place};
         if (call.dim == 128) return {avx512_bf16<4>, bf16_place};
     }
-    if (call.dtype == F32 && call.level >= AVX512 && __builtin_cpu_supports("avx512dq")) {
-        if (call.dim == 32) return {avx512_f32<2>, same_place};
-        if (call.dim == 64) return {avx512_f32<4>, same_place};
-        if (call.dim == 96) return {avx512_f32<6>, same_place};
-        if (call.dim == 128) return {avx512_f32<8>, same_place};
+    if (call.level >= AVX512 && __builtin_cpu_supports("avx512dq")) {
+        const bool is_bf16 = call.dtype == BF16;
+        if (call.dim == 32) return {is_bf16 ? avx512_f32<2, uint16_t> : avx512_f32<2, float>, same_place, is_bf16};
+        if (call.dim == 64) return {is_bf16 ? avx512_f32<4, uint16_t> : avx512_f32<4, float>, same_place, is_bf16};
+        if (call.dim == 96) return {is_bf16 ? avx512_f32<6, uint16_t> : avx512_f32<6, float>, same_place, is_bf16};
+        if (call.dim == 128) return {is_bf16 ? avx512_f32<8, uint16_t> : avx512_f32<8, float>, same_place, is_bf16};
     }
     if (call.level >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return {call.dtype == BF16 ? avx2_bf16 : avx2_f32, same_place};
@@ -559,6 +584,10 @@ struct Part {
     static size_t floats(size_t rows, int dim) { return rows * (dim + 2); }
 };
 
+void widen(const uint16_t *from, float *to, int count) {
+    for (int i = 0; i < count; i++) to[i] = from_bf16(from[i]);
+}
+
 void compute_task(const Call &call, const Kernel &kernel, const Task &task, float *scratch) {
     const Row &row = call.rows[task.row];
     const int group = call.group(), rows = task.count * group, dim = call.dim;
@@ -569,13 +598,17 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
 
     static thread_local std::vector<char> packed;
     static thread_local std::vector<float> scores;
-    packed.resize(all * dim * item);
+    const size_t query_item = kernel.widens ? sizeof(float) : item;
+    packed.resize(all * dim * query_item);
     scores.resize(size_t(rows) * BLOCK);
     const size_t span = size_t(group) * dim * item; // of a token, in a KV head
     for (int head = 0; head < call.kv_heads; head++)
-        for (int t = 0; t < task.count; t++)
-            std::memcpy(packed.data() + (size_t(head) * task.count + t) * span,
-                        call.query + (row.query + task.first + t) * call.query_stride * item + head * span, span);
+        for (int t = 0; t < task.count; t++) {
+            const char *from = call.query + (row.query + task.first + t) * call.query_stride * item + head * span;
+            char *to = packed.data() + (size_t(head) * task.count + t) * group * dim * query_item;
+            if (kernel.widens) widen(reinterpret_cast<const uint16_t *>(from), reinterpret_cast<float *>(to), group * dim);
+            else std::memcpy(to, from, span);
+        }
 
     const char *keys[2][BLOCK];
     static thread_local std::vector<int> hidden;
@@ -600,7 +633,7 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
             const size_t offset = size_t(head) * dim * item;
             const HeadBlock b{keys[turn], counts[turn ^ 1] ? keys[turn ^ 1] : nullptr, counts[turn], counts[turn ^ 1],
                               offset, offset + size_t(call.kv_heads) * dim * item, dim * item,
-                              packed.data() + size_t(head) * task.count * span, seen,
+                              packed.data() + size_t(head) * task.count * group * dim * query_item, seen,
                               call.window ? hidden.data() : nullptr, rows, dim, call.scale, call.cap, scores.data(), part.high + size_t(head) * rows,
                               part.sum + size_t(head) * rows, part.mixed + size_t(head) * rows * dim};
             kernel.block(b);

@@ -1,0 +1,160 @@
+"""The built kernels for the linear work of batches of many tokens in bf16, if they fit this processor.
+
+Whatever they are not for goes to torch: other dtypes, odd strides.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dunlin.engine.attention.native.library import KernelUnavailable, load_library
+
+SOURCE = Path(__file__).with_name("prompt_products.cpp")
+LIBRARY = SOURCE.with_suffix(".so")
+FP32, BF16_DOT = 1, 2
+"""Levels: the processor multiplies in fp32, or in pairs of bf16."""
+LEAST_ROWS = 8
+"""Vectors of 16 rows are too empty below: torch multiplies as fast, or faster."""
+TOLERANCE = 0.02
+"""Relative: bf16 rounds to 1/256."""
+TRIAL = (256, 512, 512)
+"""Rows, inputs and columns of the product that both compute before the kernel is chosen."""
+TURNS = 5
+WORTH = 0.9
+"""Of torch's time; a product that takes more stays with torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptKernels:
+    """Each method returns None, or False, where torch should compute instead. `multiplies`: products are faster than
+    torch's.
+    """
+
+    library: Any
+    level: int
+    multiplies: bool = True
+
+    def product(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """`rows @ weight.T + bias`; `rows` `[rows, inputs]`, `weight` `[columns, inputs]`."""
+        if rows.ndim != 2 or not _is_bf16(rows):
+            return None
+        out = rows.new_empty(rows.shape[0], weight.shape[0])
+        return out if self.product_into(out, rows, weight, bias) else None
+
+    def product_into(self, into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        """The same into `into` `[rows, columns]`, which may be some columns of a larger result."""
+        if not self.multiplies or rows.ndim != 2 or rows.shape[0] < LEAST_ROWS:
+            return False
+        if not _is_bf16(into, rows, weight, bias):
+            return False
+        if into.stride(1) != 1 or rows.stride(1) != 1 or not weight.is_contiguous():
+            return False
+        self.library.dunlin_product(
+            rows.data_ptr(),
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            into.data_ptr(),
+            rows.shape[0],
+            *weight.shape,
+            rows.stride(0),
+            into.stride(0),
+            self.level,
+            torch.get_num_threads(),
+        )
+        return True
+
+    def norm(self, rows: Tensor, weight: Tensor, epsilon: float) -> Tensor | None:
+        """RMS norm of `rows` `[rows, width]`."""
+        if rows.ndim != 2 or rows.stride(1) != 1 or not _is_bf16(rows, weight):
+            return None
+        out = torch.empty(rows.shape, dtype=torch.bfloat16)
+        place = rows.data_ptr(), weight.data_ptr(), out.data_ptr()
+        self.library.dunlin_norm(*place, *rows.shape, rows.stride(0), epsilon, torch.get_num_threads())
+        return out
+
+    def silu_gate(self, rows: Tensor) -> Tensor | None:
+        """silu(gate) * up of `rows` `[rows, 2 width]`: the gates, then what they let through."""
+        if rows.ndim != 2 or not rows.is_contiguous() or not _is_bf16(rows):
+            return None
+        out = rows.new_empty(rows.shape[0], rows.shape[1] // 2)
+        self.library.dunlin_gate(rows.data_ptr(), out.data_ptr(), *out.shape, torch.get_num_threads())
+        return out
+
+    def turn(self, vectors: Tensor, heads: int, turn: Tensor) -> bool:
+        """Turn the first `heads` of `vectors` `[tokens, all heads, head_dim]` in place, by `[tokens, 2, 1, pairs]`."""
+        count, _, dim = vectors.shape
+        if not _is_bf16(vectors) or vectors.stride()[1:] != (dim, 1):
+            return False
+        turn = turn.contiguous()
+        shape = count, heads, dim, 2 * turn.shape[-1]
+        self.library.dunlin_turn(
+            vectors.data_ptr(), turn.data_ptr(), *shape, vectors.stride(0), torch.get_num_threads()
+        )
+        return True
+
+    def put(self, layer_kv: Tensor, slots: Tensor, rows: Tensor) -> bool:
+        """Copy `rows` `[tokens, 2 kv_heads, head_dim]` to their slots of `layer_kv` `[slot, 2, kv_heads, head_dim]`."""
+        if rows.dtype is not layer_kv.dtype or not layer_kv.is_contiguous() or not slots.is_contiguous():
+            return False
+        if rows.stride()[1:] != (rows.shape[2], 1):
+            return False
+        width, row_bytes = layer_kv[0].nbytes, rows.stride(0) * rows.element_size()
+        place = rows.data_ptr(), layer_kv.data_ptr(), slots.data_ptr()
+        self.library.dunlin_put(*place, len(rows), width, row_bytes, torch.get_num_threads())
+        return True
+
+
+def load_prompt_kernels(library: Path = LIBRARY, source: Path = SOURCE) -> PromptKernels:
+    """:raises KernelUnavailable: as `load_library`, or the processor lacks the instructions."""
+    loaded = load_library(library, source)
+    level = loaded.dunlin_level()
+    if not level:
+        raise KernelUnavailable("this processor has no AVX-512")
+    pointer, number, real, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+    loaded.dunlin_product.argtypes = [*[pointer] * 4, *[number] * 5, count, count]
+    loaded.dunlin_norm.argtypes = [*[pointer] * 3, *[number] * 3, real, count]
+    loaded.dunlin_gate.argtypes = [*[pointer] * 2, *[number] * 2, count]
+    loaded.dunlin_turn.argtypes = [*[pointer] * 2, *[number] * 5, count]
+    loaded.dunlin_put.argtypes = [*[pointer] * 3, *[number] * 3, count]
+    return PromptKernels(loaded, level)
+
+
+def choose_prompt_kernels() -> PromptKernels | None:
+    """The kernels, where they were built, can run here, and multiply as torch does; with products where theirs are the
+    faster ones. Without bf16 instructions torch takes three times as long as in fp32, and nothing is measured.
+    """
+    try:
+        kernels = load_prompt_kernels()
+    except KernelUnavailable:
+        return None
+    random = torch.Generator().manual_seed(1)
+    count, inputs, columns = TRIAL
+    rows, weight = (torch.randn(size, inputs, generator=random).bfloat16() for size in (count, columns))
+    found, wanted = kernels.product(rows, weight, None), rows.float() @ weight.float().T
+    if found is None or not torch.allclose(found.float(), wanted, rtol=TOLERANCE, atol=TOLERANCE * 16):
+        return None
+    if kernels.level == FP32:
+        return kernels
+    ours, torchs = _least_s(lambda: kernels.product(rows, weight, None)), _least_s(lambda: F.linear(rows, weight))
+    return replace(kernels, multiplies=ours < WORTH * torchs)
+
+
+def _least_s(compute: Callable[[], object]) -> float:
+    """CPU seconds of this thread, the least of some turns."""
+    took = []
+    for _ in range(TURNS):
+        began = time.thread_time()
+        compute()
+        took.append(time.thread_time() - began)
+    return min(took)
+
+
+def _is_bf16(*tensors: Tensor | None) -> bool:
+    return all(tensor is None or tensor.dtype is torch.bfloat16 for tensor in tensors)
