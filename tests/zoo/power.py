@@ -78,8 +78,8 @@ def power_of(bug: Bug, sampler: Sampler, first_seed: int, most: int) -> Power:
 def summary(found: list[Power], most: int) -> str:
     """The median number of trials, and how many bugs were caught."""
     trials = [one.trials or most + 1 for one in found]
-    within = sum(count <= BOUND for count in trials)
-    caught = sum(one.trials is not None for one in found)
+    needed = [one.trials for one in found if one.trials is not None]
+    within, caught = sum(count <= BOUND for count in needed), len(needed)
     return f"{len(found)} bugs: median {median(trials):g}, {within} within {BOUND}, {caught} within {most}"
 
 

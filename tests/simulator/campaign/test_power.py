@@ -46,6 +46,7 @@ def test_both_ways_begin_at_the_first_seed() -> None:
 def test_the_summary_counts_what_was_not_caught_as_one_more_than_the_bound() -> None:
     found = [Power("a", 1), Power("b", 60), Power("c", None)]
     assert summary(found, 200) == "3 bugs: median 60, 1 within 50, 2 within 200"
+    assert summary(found[:1] + found[2:], 20) == "2 bugs: median 11, 1 within 50, 1 within 20"
     assert str(found[2]) == "c: not caught; "
 
 
