@@ -1,10 +1,10 @@
 """A process in the world: the core at an address, its streams, its clock and its processor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dunlin.effects import Address, Core, Effect, Message
+from dunlin.effects import Address, Core, Effect, Message, SendEach
 
 
 class Delivery(NamedTuple):
@@ -35,6 +35,7 @@ class Burst:
 class Fan:
     """A `SendEach` that arrives at once: `messages[i]` on `streams[i]`, one event of the heap and as many numbers."""
 
+    at_s: float
     streams: "list[SimulatedStream]"
     messages: list[Message]
 
@@ -76,6 +77,15 @@ class Processor:
     free_s: float = 0.0
     busy_s: float = 0.0
 
+    def acquire(self, now_s: float, to: Address, message: Message) -> bool:
+        """Be busy with a message from now on; False: it is busy with another one until `free_s`."""
+        if self.free_s > now_s:
+            return False
+        cost_s = self.cost_s(to, message)
+        self.free_s = now_s + cost_s
+        self.busy_s += cost_s
+        return True
+
 
 @dataclass(slots=True, eq=False)
 class SimulatedProcess:
@@ -97,3 +107,23 @@ class SimulatedProcess:
 
 PendingDelivery = tuple[float, int, SimulatedProcess, Address, Message, SimulatedStream | None]
 """An event of the heap: time, number, receiver, sender, message, stream (None: a timer, or posted by hand)."""
+
+
+def fan_of(now_s: float, streams: Mapping[Address, SimulatedStream], effect: SendEach) -> Fan | None:
+    """The messages as one event, which are on their way now; None, and nothing is sent: not all arrive at one time."""
+    found: list[SimulatedStream] = []
+    at_s = -1.0
+    for to in effect.to:
+        stream = streams.get(to)
+        if stream is None or not stream.may_speak or stream.held is not None:
+            return None
+        if now_s + stream.delay_s != at_s:
+            if found:
+                return None
+            at_s = now_s + stream.delay_s
+        if stream.last_s > at_s:
+            return None
+        found.append(stream)
+    for stream in found:
+        stream.last_s = at_s
+    return Fan(at_s, found, effect.messages) if found else None

@@ -3,8 +3,7 @@
 An address holds any object with a core's `receive`: a service's core, a modelled engine, a recording client. A stream
 keeps the order of each direction, as gRPC's does, and loses what is in flight when it ends. A process sends on a stream
 only after it has received `Joined` for it, as with `dunlin/runtime/core_host.py`. The end of a stream or a process
-removes no event
-from the heap: stale events are skipped when their time comes. The world injects no fault by itself.
+removes no event from the heap: stale events are skipped when their time comes. The world injects no fault by itself.
 """
 
 from collections import Counter
@@ -22,6 +21,7 @@ from simulator.cluster.process import (
     ScheduledCall,
     SimulatedProcess,
     SimulatedStream,
+    fan_of,
 )
 
 LATENCY_S = 0.001
@@ -269,7 +269,9 @@ class World:
         if process.waiting is not None:
             process.waiting.append(event)
             return
-        if process.processor is not None and not self._acquire_processor(at_s, process, event):
+        processor = process.processor
+        if processor is not None and not processor.acquire(at_s, process.address, message):
+            heappush(self._heap, (processor.free_s, *event[1:]))
             return
         if stream is not None and not stream.is_known:
             stream.is_known = process.streams[stream.sender].may_speak = True
@@ -278,7 +280,7 @@ class World:
         self.delivered += 1
         effects = process.core.receive(at_s * process.rate + process.offset_s, sender, message)
         if effects:
-            done_s = at_s if process.processor is None else process.processor.free_s
+            done_s = at_s if processor is None else processor.free_s
             self._carry_out(done_s, process, effects)
         if self.on_delivered is not None:
             self.on_delivered(Delivery(at_s, event[1], process.address, sender, message))
@@ -302,14 +304,10 @@ class World:
 
     def _deliver_burst(self, now_s: float, events: list[PendingDelivery]) -> None:
         """Deliver messages of one time: as `_deliver`, but without what cannot matter on a stream that is known."""
-        if self.before is not None or self.on_delivered is not None:
-            for event in events:
-                self._deliver(event)
-            return
-        watched = self.on_kind
+        is_seen, watched = self.before is not None or self.on_delivered is not None, self.on_kind
         for event in events:
             _, _, process, sender, message, stream = event
-            is_plain = stream is not None and stream.is_open and stream.is_known and process.is_up
+            is_plain = stream is not None and stream.is_open and stream.is_known and process.is_up and not is_seen
             if not is_plain or process.waiting is not None or process.processor is not None or type(message) in watched:
                 self._deliver(event)
                 continue
@@ -332,9 +330,13 @@ class World:
                 heappush(heap, (at_s, number, process, process.address, effect.message, None))
                 continue
             if isinstance(effect, SendEach):
+                fan = None if is_watched else fan_of(now_s, streams, effect)
+                if fan is not None:
+                    heappush(heap, (fan.at_s, number + 1, self._actor, self._actor.address, fan, None))
+                    number += len(fan.streams)
+                    continue
                 self._numbers = number
-                if is_watched or not self._fan_out(now_s, streams, effect):
-                    self._carry_out(now_s, process, effect.singly())
+                self._carry_out(now_s, process, effect.singly())
                 number = self._numbers
                 continue
             stream = streams.get(effect.to)
@@ -360,30 +362,6 @@ class World:
         self._numbers = number
         if burst:
             self._push_burst(burst)
-
-    def _fan_out(self, now_s: float, streams: dict[Address, SimulatedStream], effect: SendEach) -> bool:
-        """Send to each as one event of the heap; False, and nothing is sent, unless all can have theirs at one time."""
-        fan: list[SimulatedStream] = []
-        at_s = -1.0
-        for to in effect.to:
-            stream = streams.get(to)
-            if stream is None or not stream.may_speak or stream.held is not None:
-                return False
-            if now_s + stream.delay_s != at_s:
-                if fan:
-                    return False
-                at_s = now_s + stream.delay_s
-            if stream.last_s > at_s:
-                return False
-            fan.append(stream)
-        if not fan:
-            return True
-        for stream in fan:
-            stream.last_s = at_s
-        actor = self._actor
-        heappush(self._heap, (at_s, self._numbers + 1, actor, actor.address, Fan(fan, effect.messages), None))
-        self._numbers += len(fan)
-        return True
 
     def _push_burst(self, burst: list[PendingDelivery]) -> None:
         first = burst[0]
@@ -426,16 +404,3 @@ class World:
     ) -> None:
         self._numbers += 1
         heappush(self._heap, (at_s, self._numbers, to, sender, message, stream))
-
-    def _acquire_processor(self, now_s: float, process: SimulatedProcess, event: PendingDelivery) -> bool:
-        """Whether the processor is free for this event; otherwise the event is put off until it is."""
-        processor = process.processor
-        if processor is None:
-            return True
-        if processor.free_s > now_s:
-            heappush(self._heap, (processor.free_s, *event[1:]))
-            return False
-        cost_s = processor.cost_s(process.address, event[4])
-        processor.free_s = now_s + cost_s
-        processor.busy_s += cost_s
-        return True
