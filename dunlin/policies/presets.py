@@ -81,7 +81,7 @@ PRESETS: dict[str, Preset] = {
     "reservation": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute", pool="by_length"),
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
     "vllm++": Preset(dispatch="fewest_requests", preemption="swap"),
-    "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="recall"),
+    "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
     "unified": Preset(dispatch="prefix_affinity", batch="harvest", victim="batch_first", interrupt="recall_rows"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
     "distserve": Preset(dispatch="fewest_tokens", batch="prefill_first", group="prefill_decode", handoff="most_room"),

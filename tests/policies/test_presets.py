@@ -66,7 +66,7 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
         ("round_robin", {"dispatch": "round_robin", "batch": "chunked"}),
         ("shortest_queue", {"dispatch": "fewest_requests", "batch": "chunked"}),
         ("online_only", {"admit": "interactive_only", "batch": "chunked"}),
-        ("conserve", {"batch": "slo_aware", "victim": "batch_first", "interrupt": "recall"}),
+        ("conserve", {"batch": "slo_aware", "victim": "batch_first", "interrupt": "on_arrival"}),
         ("unified", {"batch": "harvest", "victim": "batch_first", "interrupt": "recall_rows"}),
         ("vllm++", {"batch": "chunked", "preemption": "swap", "victim": "youngest", "interrupt": "never"}),
         ("llumnix", {"dispatch": "llumnix", "rebalance": "llumnix"}),
