@@ -1,4 +1,4 @@
-"""Decode steps on the CPU: all layers in one call of the kernel, layer by layer with the kernels for few rows, by torch.
+"""Decode steps on the CPU: all layers in one call of a kernel, layer by layer with the kernels for few rows, by torch.
 
     python -m benchmarks.engine.decode_steps [--models A,B] [--threads N] [--turns N]
 

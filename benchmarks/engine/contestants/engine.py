@@ -28,7 +28,7 @@ class EngineContestant:
         self._plans = {plan.workload.name: plan for plan in setup.plans}
         fd = os.memfd_create("dunlin-benchmark-arena")
         loaded = parts.load(Path(setup.checkpoint), "bfloat16", setup.kv_bytes, parts.numerics(), fd)
-        self._runner = parts.runner(loaded.decoder, loaded.slots, time.perf_counter)
+        self._runner = parts.runner(loaded.decoder, loaded.slots, time.perf_counter, **parts.options(loaded.decoder))
         self._numbers = 1
         for plan in setup.plans:
             self._compute(plan, plan.fill, cached=False)

@@ -13,7 +13,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """`load` as `dunlin.engine.decoder.loader.load_model`; `runner` as `EngineRunner`; messages' constructors."""
+    """`load` as `dunlin.engine.decoder.loader.load_model`; `runner` as `EngineRunner`, which also takes what `options`
+    gives for a decoder; messages' constructors.
+    """
 
     load: Callable[..., Any]
     numerics: Callable[[], Any]
@@ -23,6 +25,7 @@ class EngineParts:
     step: Callable[..., Any]
     step_done: type[Any]
     sampling: Callable[..., Any]
+    options: Callable[[Any], dict[str, Any]]
 
 
 _THIS = {
@@ -51,8 +54,8 @@ def engine_parts(tree: Path) -> EngineParts:
     for names in (_THIS, _5D01139):
         module, _, _ = names["runner"].rpartition(".")
         if (tree / "dunlin" / f"{module.replace('.', '/')}.py").exists():
-            parts = EngineParts(**{part: _look_up(name) for part, name in names.items()})
-            return replace(parts, numerics=_chosen_numerics, runner=_runner) if names is _THIS else parts
+            parts = EngineParts(**{part: _look_up(name) for part, name in names.items()}, options=_no_options)
+            return replace(parts, numerics=_chosen_numerics, options=_chosen_options) if names is _THIS else parts
     raise SystemExit(f"{tree} is no checkout of dunlin, or of a commit whose engine has other names: name another")
 
 
@@ -63,10 +66,14 @@ def _chosen_numerics() -> Any:
     return chosen
 
 
-def _runner(decoder: Any, slots: int, clock: Callable[[], float]) -> Any:
-    """With what an engine's process computes decode steps by."""
+def _chosen_options(decoder: Any) -> dict[str, Any]:
+    """What an engine's process computes decode steps by."""
     begin = _look_up("engine.device.choice.open_device")("cpu").begin_segments
-    return _look_up(_THIS["runner"])(decoder, slots, clock, begin_segments=begin and begin(decoder))
+    return {} if begin is None else {"begin_segments": begin(decoder)}
+
+
+def _no_options(decoder: Any) -> dict[str, Any]:
+    return {}
 
 
 def _look_up(name: str) -> Any:

@@ -9,6 +9,7 @@ from benchmarks.harness.processes import ROOT
 from dunlin.engine.decoder.numerics import choose_fast_numerics, linear
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Step
+from tests.engine.build import load, make_checkpoint
 
 
 def test_the_parts_of_this_tree_are_found() -> None:
@@ -26,3 +27,8 @@ def test_the_engine_is_measured_with_what_its_process_chooses() -> None:
     found = engine_parts(ROOT).numerics()
     assert type(found.attention) is type(chosen.attention)
     assert (found.linear is linear) == (chosen.linear is linear)
+
+
+def test_decode_steps_are_measured_by_what_its_process_takes(tmp_path: Path) -> None:
+    decoder = load(make_checkpoint(tmp_path)).decoder
+    assert engine_parts(ROOT).options(decoder).keys() == {"begin_segments"}
