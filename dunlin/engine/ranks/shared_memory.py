@@ -37,8 +37,7 @@ class SharedMemoryCollective:
         given, out = part.reshape(-1), part.new_empty(part.shape)
         into, most = out.view(-1), ROOM_BYTES // part.element_size()
         for at in range(0, len(given), most):
-            parts = self._exchange(given[at : at + most])
-            into[at : at + most] = _sum(parts)
+            _sum(self._exchange(given[at : at + most]), into[at : at + most])
         return out
 
     def all_gather(self, part: Tensor) -> Tensor:
@@ -61,9 +60,11 @@ class SharedMemoryCollective:
         return rooms
 
 
-def _sum(parts: Tensor) -> Tensor:
+def _sum(parts: Tensor, into: Tensor) -> None:
     """In fp32, one rank after another."""
-    total = parts[0].float() + parts[1].float()
+    is_exact = into.dtype is torch.float32
+    total = torch.add(parts[0].float(), parts[1].float(), out=into if is_exact else None)
     for part in parts[2:]:
         total += part.float()
-    return total
+    if not is_exact:
+        into.copy_(total)
