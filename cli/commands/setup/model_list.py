@@ -97,8 +97,9 @@ their `parent`. `dunlin model show ADAPTER` says what an adapter changes, its me
   4K.
 - **Windows.** A layer with a window attends to that window only, in every attention backend and where keys lie at
   other instances; its KV of earlier tokens is kept all the same.
-- **Ranks.** `--tp N` needs attention heads, key-value heads and MLP columns that N divides, and a model without experts;
-  quantised weights are dequantised whole before they are cut. Embedding and head are in the memory of every rank.
+- **Ranks.** `--tp N` needs attention heads, key-value heads and MLP columns that N divides, and a model without
+  experts; quantised weights are dequantised whole before they are cut. Embedding and head are in the memory of every
+  rank.
 - **Experts.** All experts of a layer that is held are in memory. Prices of the shipped cost model exist for models
   without experts; for others, and for what windows save, measure with `dunlin profile`.
 

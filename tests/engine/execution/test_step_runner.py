@@ -5,21 +5,15 @@ from typing import Any
 
 import pytest
 
-from dunlin.engine.attention import deterministic, fused, paged
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
-from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, Step, StepDone, Unsupported
-from dunlin.messages.types import SamplingParams, Verdict, i64
-from tests.engine.attention.reference import backend_named
-from tests.engine.build import load, make_checkpoint
+from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, StepDone, Unsupported
+from dunlin.messages.types import Verdict, i64
 from tests.engine.commands import make_open, make_step
 from tests.engine.execution.interrupting import (
     LAYERS,
     LIMITS,
     Pauses,
-    Tokens,
     answers,
     drain,
     interrupt,
@@ -28,100 +22,40 @@ from tests.engine.execution.interrupting import (
     resume,
     run_to,
 )
-
-SAMPLING = SamplingParams(temperature=0.0, logprobs=0)
-LONG = [(7 * at * at + 3 * at + 11) % 500 for at in range(60)]
-SHORT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
-FOREIGN = [11, 22, 33, 44, 55]
-CUT = 24
-"""Tokens of LONG that an earlier step computes."""
-BEFORE = LAYERS * (CUT + len(SHORT))
-"""Tokens times layers of the step before."""
-SLACK = LAYERS * len(FOREIGN) + LAYERS * 2
-"""Tokens times layers of the foreign step and of the one after."""
+from tests.engine.execution.mixed_steps import (
+    BEFORE,
+    CUT,
+    FOREIGN,
+    LONG,
+    MODES,
+    SAMPLING,
+    SHORT,
+    SLACK,
+    after,
+    at_safepoint,
+    before,
+    cut_small,
+    foreign,
+    model_of,
+    opens,
+    safepoints,
+    undisturbed,
+)
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a row of a few tokens has several pieces of attention."""
-    monkeypatch.setattr(fused, "QUERY_BLOCK", 16)
-    monkeypatch.setattr(fused, "KEY_BLOCK", 32)
-    monkeypatch.setattr(deterministic, "RUN_QUERIES", 16)
-    monkeypatch.setattr(paged, "QUERY_BLOCK", 16)
-    monkeypatch.setattr(paged, "PIECE_PAIRS", 16 * 32)
+    cut_small(monkeypatch)
 
 
-@pytest.fixture(scope="module", params=["deterministic", "fast", "paged"])
+@pytest.fixture(scope="module", params=MODES)
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def loaded(mode: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """The fast mode twice, with either backend."""
-    directory = make_checkpoint(tmp_path_factory.mktemp("model"), seed=2)
-    if mode == "paged":
-        backend_named("paged")  # skips where there is no kernel
-        return load(directory, attention="paged")
-    return load(directory, deterministic=mode == "deterministic", attention="torch")
-
-
-def opens() -> list[Any]:
-    return [
-        make_open(1, LONG, sampling=SAMPLING),
-        make_open(2, SHORT, sampling=SAMPLING),
-        make_open(3, FOREIGN, sampling=SAMPLING),
-    ]
-
-
-def before() -> Step:
-    """The step before: sequence 2 gets its first token, sequence 1 a part of its prompt, in scattered slots."""
-    return make_step(1, (1, 0, CUT, 0), (2, 0, len(SHORT), 100), sample=[0, 1])
-
-
-def mixed(step: int = 2) -> Step:
-    """The step that is interrupted: a chunk with a past, a decode row, and a second chunk."""
-    return make_step(step, (1, CUT, len(LONG), 200), (2, len(SHORT), len(SHORT) + 1, 300))
-
-
-def foreign(step: int) -> Step:
-    return make_step(step, (3, 0, len(FOREIGN), 400))
-
-
-def after(step: int) -> Step:
-    """The step that follows for both."""
-    one, two = len(LONG), len(SHORT) + 1
-    return make_step(step, (1, one, one + 1, 500), (2, two, two + 1, 600))
-
-
-def undisturbed(loaded: LoadedModel) -> Tokens:
-    found, runner = Tokens(), poisoned_runner(loaded)
-    for message in (*opens(), before(), mixed(), foreign(3), after(4)):
-        found.add(runner.receive(message))
-    found.add(drain(runner))
-    return found
-
-
-def safepoints(loaded: LoadedModel) -> tuple[int, int]:
-    """Safepoints of the mixed step, and the tokens times layers that it computes."""
-    runner = poisoned_runner(loaded)
-    run_to(runner, 0, *opens(), before())
-    drain(runner)
-    count, computed = Pauses(), runner.steps.count.finished
-    runner.receive(mixed())
-    while runner.busy:
-        runner.work(count)
-    return count.passed, runner.steps.count.finished - computed
-
-
-def at_safepoint(loaded: LoadedModel, at: int, limits: RunnerLimits = LIMITS) -> tuple[EngineRunner, Tokens]:
-    """A runner in the mixed step, where it has passed the `at`-th safepoint."""
-    runner, found = poisoned_runner(loaded, limits), Tokens()
-    for message in (*opens(), before()):
-        runner.receive(message)
-    found.add(drain(runner))
-    found.add(run_to(runner, at, mixed()))
-    return runner, found
+    return model_of(mode, tmp_path_factory.mktemp("model"))
 
 
 NAMED = [(), (1,), (2,)]
@@ -419,92 +353,3 @@ def test_kv_is_valid_up_to_where_a_discarded_row_began(loaded: LoadedModel) -> N
     runner.receive(make_step(5, (1, CUT + 1, len(LONG), 200)))
     refused = drain(runner)[-1]
     assert refused.detail == f"sequence 1: token {CUT + 1} is computed, but the KV before it ends at {CUT}"
-
-
-# -- parts of the layers -------------------------------------------------------------------------------------------
-
-
-def part(step: int, first: int, stop: int, *rows: tuple[int, int, int, int], **overrides: Any) -> Step:
-    rooms = {"hidden_in": 7 + first if first else 0, "hidden_out": 7 + stop if stop < LAYERS else 0}
-    return make_step(step, *rows, layer_start=first, layer_stop=stop, **{**rooms, **overrides})
-
-
-CHUNK = (1, CUT, len(LONG), 200)
-DECODE = (2, len(SHORT), len(SHORT) + 1, 300)
-
-
-@pytest.mark.parametrize("at", [0, 4, 9])
-def test_a_step_in_parts_of_the_layers_is_as_good_as_a_whole_one(loaded: LoadedModel, mode: str, at: int) -> None:
-    """A part may be suspended, and the next one may take the rows in another order."""
-    expected, runner, found = undisturbed(loaded), poisoned_runner(loaded), Tokens()
-    run_to(runner, 0, *opens(), before())
-    found.add(drain(runner))
-    events = run_to(runner, at, part(2, 0, 2, CHUNK, DECODE, sample=[0, 0]))
-    if at:
-        runner.receive(interrupt())
-        runner.receive(resume(8, 2))
-        events += runner.work(lambda: False)
-        runner.receive(resume(8, 2))
-        runner.receive(resume(9, 1))
-    runner.receive(part(3, 2, 3, DECODE, CHUNK))
-    runner.receive(foreign(4))
-    runner.receive(after(5))
-    found.add([*events, *drain(runner)])
-    assert found.tokens == expected.tokens
-    if mode == "deterministic":
-        assert found.logprobs == expected.logprobs
-    assert runner.steps.rooms.rows(9) == []
-    assert runner.steps.count.finished == BEFORE + LAYERS * (len(LONG) - CUT + 1) + SLACK
-
-
-def test_kv_is_valid_layer_by_layer(loaded: LoadedModel) -> None:
-    runner = poisoned_runner(loaded)
-    run_to(runner, 0, *opens(), part(2, 0, 2, (3, 0, 3, 400), sample=[0]))
-    drain(runner)
-    runner.receive(make_step(3, (3, 3, 5, 403)))
-    (refused,) = drain(runner)
-    assert "the KV before it ends at 0" in refused.detail
-    runner.receive(part(4, 0, 1, (3, 3, 5, 403), sample=[0]))
-    (done,) = drain(runner)
-    assert done.tokens_computed == 2
-
-
-@pytest.mark.parametrize(
-    ("step", "detail"),
-    [
-        (part(5, 0, 4, CHUNK), "layers 0 to 4 of a model of 3"),
-        (part(5, 2, 2, CHUNK), "layers 2 to 2 of a model of 3"),
-        (part(5, 1, 3, CHUNK, hidden_in=0), "it starts at layer 1 with hidden states from room 0"),
-        (part(5, 0, 2, CHUNK, hidden_out=0), "it stops at layer 2 with hidden states to room 0"),
-        (part(5, 2, 3, CHUNK), "room 9 has nothing of tokens 24 to 60 of sequence 1"),
-        (make_step(5, CHUNK, layout=3), "composed for layout 3, layout 0 is in force"),
-        (make_step(5, CHUNK, span_row=make_step(0, CHUNK).extent_row), "spans that lie elsewhere"),
-    ],
-)
-def test_a_part_that_cannot_be_run_is_refused(loaded: LoadedModel, step: Step, detail: str) -> None:
-    runner = poisoned_runner(loaded)
-    run_to(runner, 0, *opens(), before())
-    drain(runner)
-    events = runner.receive(step) + drain(runner)
-    assert (events[0].what, events[0].step, detail in events[0].detail) == ("Step", 5, True), events[0].detail
-
-
-def test_rooms_are_bounded(loaded: LoadedModel) -> None:
-    record_bytes = 64 + 4 * 96 * 4
-    runner = poisoned_runner(loaded, rooms=TransitRooms(9, record_bytes + 8))
-    run_to(runner, 0, *opens(), part(2, 0, 2, (3, 0, 5, 400), sample=[0]))
-    (refused,) = drain(runner)
-    assert (refused.step, "in a transit room of" in refused.detail) == (2, True)
-    runner.receive(part(3, 0, 2, (3, 0, 4, 400), sample=[0]))
-    drain(runner)
-    assert runner.steps.rooms.rows(9) == [(3, range(4))]
-    runner.receive(Close(3))
-    assert runner.steps.rooms.rows(9) == []
-
-
-def test_a_sequence_that_was_closed_while_it_ran_leaves_nothing_in_a_room(loaded: LoadedModel) -> None:
-    runner = poisoned_runner(loaded)
-    run_to(runner, 2, *opens(), part(2, 0, 2, (3, 0, 5, 400), sample=[0]))
-    runner.receive(Close(3))
-    drain(runner)
-    assert runner.steps.rooms.rows(9) == []
