@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dunlin.effects import sends
 from dunlin.messages.dispatch import Adopted, AdoptedElsewhere, Place, Refused
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import FinishReason
@@ -250,7 +251,7 @@ def test_explain_finds_an_adopted_request_under_its_first_name() -> None:
     core = cluster.dispatchers[SECOND]
     cluster.forward_reasons()
     effects = cluster.monitor.receive(cluster.world.now_s, core.address, ExplainQuery(client.request))
-    (answer,) = [effect.message for effect in effects if isinstance(effect.message, Explanation)]
+    (answer,) = [send.message for send in sends(effects) if isinstance(send.message, Explanation)]
     assert [reason.kind for reason in answer.reasons if reason.kind in ("Place", "Accepted", "Adopted")] == [
         "Place",
         "Accepted",

@@ -19,7 +19,7 @@ from cli.profiling.engine_probe import EngineProbe, ProbeHostTier
 from cli.profiling.interrupt_fit import interrupt_trials
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts
-from dunlin.effects import Address, After
+from dunlin.effects import Address, After, sends
 from dunlin.messages.engine import Close, Interrupt, Interrupted, MapHost, Open, Step, Transfer, TransferDone
 from dunlin.messages.types import (
     HostRegion,
@@ -171,8 +171,7 @@ class ModelledEngine:
             for effect in self._engine.receive(self._now_s, ME, message):
                 if isinstance(effect, After):
                     self._later(effect.delay_s, partial(self._due, effect.message))
-                else:
-                    self._said.append((self._now_s, effect.message))
+                self._said += [(self._now_s, send.message) for send in sends([effect])]
 
     def _due(self, message: Any, now_s: float) -> None:
         self._tell(message)

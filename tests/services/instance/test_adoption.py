@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Gone, Joined
+from dunlin.effects import Gone, Joined, sends
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import (
     Adopt,
@@ -224,5 +224,6 @@ def test_a_preempted_sequence_says_so_to_its_new_dispatcher() -> None:
     waiting = next(s for s in bench.core.sequences.waiting() if s.preempted)
     known = list(waiting.place.tokens)
     asks = adopt(known, key=waiting.place.key, tenant="", received=0)
-    kinds = [type(send.message).__name__ for send in bench.core.receive(bench.world.now_s, OTHER, asks)[:3]]
+    answers = sends(bench.core.receive(bench.world.now_s, OTHER, asks))
+    kinds = [type(send.message).__name__ for send in answers[:3]]
     assert kinds == ["AdoptedElsewhere", "Adopted", "Preempted"]

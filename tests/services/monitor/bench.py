@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Joined, Message
+from dunlin.effects import Address, After, Effect, Joined, Message, sends
 from dunlin.messages.fleet import FleetView, InstanceReport
 from dunlin.messages.membership import Member, MembersReset
 from dunlin.wire import codec
@@ -36,8 +36,7 @@ class Bench:
             if isinstance(effect, After):
                 self.count += 1
                 self.timers.append((self.now_s + effect.delay_s, self.count, effect.message))
-            else:
-                self.sent.append((self.now_s, effect.to, effect.message))
+        self.sent += [(self.now_s, send.to, send.message) for send in sends(effects)]
         return effects
 
     def run(self, for_s: float) -> None:

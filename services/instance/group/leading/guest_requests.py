@@ -58,7 +58,7 @@ class GuestRequests:
         self._free.pop(member, None)
         self._asked.pop(member, None)
 
-    def open(self, spread: SpreadSequence, member: int, more: int, why: Why | None = None) -> Effect:
+    def open(self, spread: SpreadSequence, member: int, more: int, why: Why | None = None) -> Send:
         """Open the sequence there with `more` slots than it has, or tell its engine the text anew (0 more)."""
         guest = spread.guests.setdefault(member, GuestState())
         guest.knows_text = True

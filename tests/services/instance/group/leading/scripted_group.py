@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dunlin.effects import Address, After, Effect, Message, Send
+from dunlin.effects import Address, After, Effect, Message, Send, sends
 from dunlin.messages.dispatch import Refusal, Refused
 from dunlin.messages.group import (
     DialPeer,
@@ -147,8 +147,8 @@ class ScriptedGroup:
         for effect in [*effects, *self.leader.advance(self.now_s)]:
             if isinstance(effect, After):
                 self._post(effect.delay_s, None, ME, effect.message)
-            else:
-                self._route(effect)
+            for send in sends([effect]):
+                self._route(send)
 
     def _route(self, effect: Send) -> None:
         to, message = effect.to, effect.message
