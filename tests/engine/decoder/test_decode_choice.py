@@ -10,7 +10,8 @@ from torch import Tensor
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.native.decode_choice import agrees, choose_decode_steps
+from dunlin.engine.decoder.native import decode_choice
+from dunlin.engine.decoder.native.decode_choice import TRIED_ROWS, agrees, choose_decode_steps, rows_worth_it
 from dunlin.engine.decoder.native.decode_steps import DecodeStep, load_decode_kernel
 from dunlin.engine.device.base import cpu_device
 from tests.engine.build import load, make_checkpoint
@@ -53,6 +54,24 @@ def test_the_processors_engine_takes_the_kernel_if_it_agrees(
     assert begin is not None
     assert agrees(decoder) is (factor == 1.0)
     assert (begin(decoder)(*given(decoder)) is not None) is (factor == 1.0)
+
+
+@pytest.mark.usefixtures("_kernel")
+@pytest.mark.parametrize("slower", range(len(TRIED_ROWS) + 1))
+def test_steps_of_more_rows_than_the_kernel_is_worth_go_layer_by_layer(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, slower: int
+) -> None:
+    """The kernel takes longer in so many trials, and as long in the next."""
+    kernel = load_decode_kernel(decoder)
+    kernel.most_rows = TRIED_ROWS[0]
+    times = [2.0, 1.0] * slower + [1.0, 1.0]
+    monkeypatch.setattr(decode_choice, "least_s", lambda _, turns: times.pop(0))
+    assert rows_worth_it(kernel, decoder) == [*TRIED_ROWS, 0][slower]
+    kernel.most_rows = TRIED_ROWS[1]
+    times = [1.0, 1.0]
+    assert rows_worth_it(kernel, decoder) == TRIED_ROWS[1]
+    kernel.most_rows = 0
+    assert kernel.begin(*given(decoder)) is None
 
 
 @pytest.mark.usefixtures("_kernel")

@@ -187,7 +187,7 @@ def test_products_of_pairs_are_the_kernels_where_they_are_faster(
 ) -> None:
     pairs = replace(KERNELS, level=BF16_DOT)
     monkeypatch.setattr(prompt_kernels, "load_prompt_kernels", lambda: pairs)
-    monkeypatch.setattr(prompt_kernels, "_least_s", lambda _: times.pop(0))
+    monkeypatch.setattr(prompt_kernels, "least_s", lambda _, turns: times.pop(0))
     chosen = choose_prompt_kernels()
     assert chosen is not None
     assert chosen.multiplies is multiplies

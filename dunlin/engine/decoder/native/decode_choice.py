@@ -1,6 +1,9 @@
-"""Whether decode steps go by their kernel: where there is one and it agrees with the decoder here."""
+"""Whether decode steps go by their kernel, and of how many rows: where there is one, it agrees with the decoder here,
+and it is the faster way.
+"""
 
 from array import array
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,49 +12,86 @@ from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import BeginSegments, Iteration
-from dunlin.engine.decoder.native.decode_steps import load_decode_kernel
+from dunlin.engine.decoder.native.decode_steps import DecodeKernel, load_decode_kernel
+from dunlin.engine.decoder.native.trial import least_s
 
 CHECKED = (300, 5)
 """Keys of the rows by which the kernel is checked: more than a task of attention has, and few."""
 TOLERANCE = 0.02
 """Of the difference to the length: bf16 rounds to 1/256."""
+TRIED_ROWS = (64, 32, 16, 8)
+"""Of the steps that both ways are timed with; the kernel computes as many at most as it is not the slower way for."""
+TRIED_KEYS = 48
+TURNS = 3
 
 
 def choose_decode_steps(decoder: Decoder) -> BeginSegments:
-    """The kernel, where it was built, can run here, and computes a layer as the decoder does; else: none."""
+    """The kernel, where it was built, can run here, and computes a layer as the decoder does, for as many rows as it is
+    no slower for; else: none.
+    """
     try:
         kernel = load_decode_kernel(decoder)
     except KernelUnavailable:
         return _refuse
-    return kernel.begin if agrees(decoder) else _refuse
+    if not agrees(decoder):
+        return _refuse
+    kernel.most_rows = rows_worth_it(kernel, decoder)
+    return kernel.begin
 
 
 @torch.inference_mode()
 def agrees(decoder: Decoder) -> bool:
     """Compute one layer of two rows both ways, with KV of its own."""
-    layers, random = decoder.held_runs[0], torch.Generator().manual_seed(1)
-    keys = torch.randn(sum(CHECKED), *decoder.kv[0].shape[1:], generator=random).bfloat16()
-    tokens = torch.randint(0, decoder.config.vocab, (len(CHECKED),), generator=random)
-    runs = [(array("q", [0]), array("q", [slot])) for slot in (0, CHECKED[0])]
-    rows = LocalRows([0, 1], [1, 2], list(CHECKED), runs)
-    lengths = torch.tensor(CHECKED)
-    batch = DecoderBatch(tokens, lengths - 1, lengths.cumsum(0) - 1, rows, lengths.new_empty(0))
-    results = []
-    for begin in (_refuse, None):
-        scratch = decoder.with_kv([keys.clone()] * len(decoder.kv))
-        chosen = begin or load_decode_kernel(scratch).begin
-        first = range(layers.start, layers.start + 1)
-        iteration = Iteration(scratch, batch, first, hidden=_random_hidden(decoder), begin_segments=chosen)
-        while not iteration.done:
-            iteration.advance()
-        results.append(iteration.hidden.float())
-    wanted, found = results
+    layer = _LayerTrial(decoder, CHECKED)
+    wanted, found = layer.by_parts().float(), layer.by_kernel().float()
     return bool((found - wanted).norm() <= TOLERANCE * wanted.norm())
 
 
-def _random_hidden(decoder: Decoder) -> Tensor:
-    random = torch.Generator().manual_seed(2)
-    return torch.randn(len(CHECKED), decoder.config.hidden, generator=random).bfloat16()
+@torch.inference_mode()
+def rows_worth_it(kernel: DecodeKernel, decoder: Decoder) -> int:
+    """The most rows of a step, of those that its kernel takes, for which it needs no longer than the decoder layer by
+    layer; 0 where there are none.
+    """
+    for rows in TRIED_ROWS:
+        if rows > kernel.most_rows:
+            continue
+        layer = _LayerTrial(decoder, [TRIED_KEYS] * rows)
+        if least_s(layer.by_kernel, TURNS) <= least_s(layer.by_parts, TURNS):
+            return rows
+    return 0
+
+
+class _LayerTrial:
+    """One layer of decode rows with so many keys, on random hidden states and KV of its own."""
+
+    def __init__(self, decoder: Decoder, keys: Sequence[int]) -> None:
+        random = torch.Generator().manual_seed(1)
+        self._layers = decoder.held_runs[0]
+        tokens = torch.randint(0, decoder.config.vocab, (len(keys),), generator=random)
+        lengths = torch.tensor(keys)
+        first = (lengths.cumsum(0) - lengths).tolist()
+        runs = [(array("q", [0]), array("q", [slot])) for slot in first]
+        rows = LocalRows(list(range(len(keys))), list(range(1, len(keys) + 1)), list(keys), runs)
+        self._batch = DecoderBatch(tokens, lengths - 1, lengths.cumsum(0) - 1, rows, lengths.new_empty(0))
+        self._hidden = torch.randn(len(keys), decoder.config.hidden, generator=random).bfloat16()
+        kv = torch.randn(sum(keys), *decoder.kv[0].shape[1:], generator=random).bfloat16()
+        self._decoder = decoder.with_kv([kv] * len(decoder.kv))
+        self._begin = load_decode_kernel(self._decoder).begin
+
+    def by_kernel(self) -> Tensor:
+        """The hidden states after the layer."""
+        return self._compute(self._begin)
+
+    def by_parts(self) -> Tensor:
+        """The same without the kernel of decode steps."""
+        return self._compute(_refuse)
+
+    def _compute(self, begin: BeginSegments) -> Tensor:
+        layer = range(self._layers.start, self._layers.start + 1)
+        iteration = Iteration(self._decoder, self._batch, layer, hidden=self._hidden.clone(), begin_segments=begin)
+        while not iteration.done:
+            iteration.advance()
+        return iteration.hidden
 
 
 def _refuse(batch: DecoderBatch, hidden: Tensor, turn: Tensor) -> None:

@@ -50,7 +50,9 @@ class StepCall(ctypes.Structure):
 
 
 class DecodeKernel:
-    """Computes the layers of decode steps of one decoder. `library` has the kernel, `level` is the processor's."""
+    """Computes the layers of decode steps of one decoder. `library` has the kernel, `level` is the processor's.
+    `most_rows`: steps of more go layer by layer.
+    """
 
     def __init__(self, decoder: Decoder, library: Any, level: int) -> None:
         config = decoder.config
@@ -61,7 +63,7 @@ class DecodeKernel:
             inner=config.intermediate, level=level, epsilon=config.norm_eps,
             scale=decoder.attention_kind(0).scale_of(config.head_dim),
         )  # fmt: skip
-        self._most_rows = STEP_ROWS[level]
+        self.most_rows = STEP_ROWS[level]
         self._layers = (ctypes.c_int64 * (_LAYER_FIELDS * config.layers))()
         self._known: dict[int, object] = {}
         self._runs: list[Runs] = []
@@ -72,7 +74,7 @@ class DecodeKernel:
         rows, count = batch.rows, len(batch.rows)
         if not isinstance(rows, LocalRows) or batch.adapters is not None:
             return None
-        if len(batch.slots) != count or not 0 < count <= self._most_rows or hidden.dtype is not torch.bfloat16:
+        if len(batch.slots) != count or not 0 < count <= self.most_rows or hidden.dtype is not torch.bfloat16:
             return None
         if rows.runs != self._runs:
             self._runs = list(rows.runs)

@@ -4,8 +4,6 @@ Whatever they are not for goes to torch: other dtypes, odd strides.
 """
 
 import ctypes
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.native.library import KernelUnavailable, load_library
+from dunlin.engine.decoder.native.trial import least_s
 
 SOURCE = Path(__file__).with_name("prompt_products.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
@@ -142,18 +141,9 @@ def choose_prompt_kernels() -> PromptKernels | None:
         return None
     if kernels.level == FP32:
         return kernels
-    ours, torchs = _least_s(lambda: kernels.product(rows, weight, None)), _least_s(lambda: F.linear(rows, weight))
+    ours = least_s(lambda: kernels.product(rows, weight, None), TURNS)
+    torchs = least_s(lambda: F.linear(rows, weight), TURNS)
     return replace(kernels, multiplies=ours < WORTH * torchs)
-
-
-def _least_s(compute: Callable[[], object]) -> float:
-    """CPU seconds of this thread, the least of some turns."""
-    took = []
-    for _ in range(TURNS):
-        began = time.thread_time()
-        compute()
-        took.append(time.thread_time() - began)
-    return min(took)
 
 
 def _is_bf16(*tensors: Tensor | None) -> bool:
