@@ -8,12 +8,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+STILL = "TtZX"
+"""States in which a thread computes nothing: stopped, traced, dead."""
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP a process, and wait until all of its threads stand still: on a busy machine one may go on for a while
+    after the signal was sent.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    while any(state not in STILL for state in thread_states(pid)):
+        time.sleep(0.001)
+
+
+def thread_states(pid: int) -> list[str]:
+    """The state of each thread as /proc names it, `T` for a stopped one; none: the process is gone."""
+    states = []
+    for file in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            states.append(file.read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """The process stands still inside."""
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         yield
     finally:

@@ -80,6 +80,7 @@ MEANINGS = {
     "prompt_tokens": "tokens of the prompt",
     "queue_s": "of these seconds, those at the dispatcher until it was first dispatched",
     "queued": "requests that waited at the dispatcher, this one included",
+    "queued_s": "seconds that the queued step is expected to take",
     "ready_instances": "instances whose engines were ready",
     "recomputed_tokens": "tokens whose KV is computed once more",
     "regions": "regions in the host tier",

@@ -351,6 +351,8 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
             return None
         try:
             checked = _check(model, options, channel.raise_if_activated, device)
+            if device.begin_segments is not None:
+                device.begin_segments(model.decoder)  # its library is loaded before it is needed
             return checked if model.arena.is_current() else None
         except ModelError:
             if model.arena.is_current():

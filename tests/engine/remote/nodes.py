@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from benchmarks.harness.processes import stop
 from dunlin.effects import Address
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.remote.options import HelperOptions
@@ -95,7 +96,7 @@ class Node:
 
     def pause(self) -> None:
         """Stop the helper: nothing more is taken out of its sockets."""
-        os.kill(self.helper.pid, signal.SIGSTOP)
+        stop(self.helper.pid)
 
     def go_on(self) -> None:
         os.kill(self.helper.pid, signal.SIGCONT)

@@ -141,12 +141,12 @@ def load_decode_kernel(decoder: Decoder, library: Path = LIBRARY, source: Path =
     """:raises KernelUnavailable: as `load_library`; or the processor lacks the instructions, or the kernel a part of
     the model.
     """
+    if not is_supported(decoder.config) or decoder.kv[0].dtype is not torch.bfloat16:
+        raise KernelUnavailable("the model has parts that the kernel of decode steps lacks")
     loaded = load_library(library, source)
     level = loaded.dunlin_level()
     if not level:
         raise KernelUnavailable("this processor has no AVX-512")
-    if not is_supported(decoder.config) or decoder.kv[0].dtype is not torch.bfloat16:
-        raise KernelUnavailable("the model has parts that the kernel of decode steps lacks")
     loaded.dunlin_decode_step.argtypes = [ctypes.c_void_p]
     return DecodeKernel(decoder, loaded, level)
 
