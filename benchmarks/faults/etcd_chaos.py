@@ -156,7 +156,7 @@ class ChaosContext:
     cluster: EtcdCluster
     admin: EtcdClient
     writer: EtcdClient
-    reader: EtcdClient
+    watch: PrefixWatch
     tale: WatchHistory
     plan: EtcdChaosPlan
 
@@ -168,7 +168,7 @@ async def kill_leader(scene: ChaosContext) -> None:
 
 async def kill_watched(scene: ChaosContext) -> None:
     """The member that the watcher listens to dies, and comes back."""
-    await _kill(scene, scene.reader.connection.current)
+    await _kill(scene, await _watched(scene))
 
 
 async def stop_leader(scene: ChaosContext) -> None:
@@ -179,7 +179,7 @@ async def stop_leader(scene: ChaosContext) -> None:
 
 async def stop_watched(scene: ChaosContext) -> None:
     """The member that the watcher listens to hangs."""
-    with stopped(scene.cluster.at(scene.reader.connection.current).pid):
+    with stopped(scene.cluster.at(await _watched(scene)).pid):
         await asyncio.sleep(scene.plan.away_s)
 
 
@@ -199,7 +199,7 @@ async def compact_behind(scene: ChaosContext) -> None:
 
 async def _compact_unseen(scene: ChaosContext) -> None:
     """Hang the watcher's member and compact beyond what it has told; the watcher may leave it before that is done."""
-    endpoint, tale = scene.reader.connection.current, scene.tale
+    endpoint, tale = await _watched(scene), scene.tale
     for busy in (scene.writer, scene.admin):
         busy.connection.rotate(endpoint)
     with stopped(scene.cluster.at(endpoint).pid):
@@ -207,6 +207,13 @@ async def _compact_unseen(scene: ChaosContext) -> None:
         await _until(lambda: tale.newest >= goal or tale.done)
         revision = await forget(scene.admin)
         await _until(lambda: _revision(tale.seen[-1][1]) >= revision)
+
+
+async def _watched(scene: ChaosContext) -> str:
+    """The member that the watcher listens to, once it listens to one; its client's next call may go to another."""
+    await _until(lambda: scene.watch.connected)
+    assert scene.watch.endpoint is not None
+    return scene.watch.endpoint
 
 
 async def _kill(scene: ChaosContext, endpoint: str) -> None:
@@ -321,7 +328,7 @@ async def run(plan: EtcdChaosPlan, folder: Path) -> BenchmarkResult:
         stack.push_async_callback(registration.stop)
         incarnation = registration.incarnation
         began_s = time.monotonic()
-        await _play(ChaosContext(cluster, admin, writer, reader, tale, plan))
+        await _play(ChaosContext(cluster, admin, writer, PrefixWatch(reader, COUNTER), tale, plan))
         await cluster.ready()
         stored = await admin.get("/chaos-member")
         outcome.expect(stored is not None and stored.value == b"%d" % incarnation, "the registration did not come back")
@@ -333,7 +340,7 @@ async def run(plan: EtcdChaosPlan, folder: Path) -> BenchmarkResult:
 
 async def _play(scene: ChaosContext) -> None:
     """Everything at once, until the watcher has what was written last, or is late by half a minute."""
-    watching = asyncio.create_task(watch_all(PrefixWatch(scene.reader, COUNTER), scene.tale))
+    watching = asyncio.create_task(watch_all(scene.watch, scene.tale))
     try:
         await _until(lambda: bool(scene.tale.seen))
         async with asyncio.TaskGroup() as group:

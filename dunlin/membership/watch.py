@@ -57,15 +57,21 @@ class WatchBackoff:
 class PrefixWatch:
     """Iterate it once: `async for event in PrefixWatch(client, prefix)`. Never ends and never raises an EtcdError.
 
-    Between two resets no revision is missed and none comes twice. `connected` says whether a stream is open right now.
+    Between two resets no revision is missed and none comes twice. `endpoint` is the member that the open
+    stream comes from, None while there is none.
     """
 
     def __init__(self, client: EtcdClient, prefix: str, backoff: WatchBackoff | None = None) -> None:
-        self.connected = False
+        self.endpoint: str | None = None
         self._client = client
         self._prefix = prefix
         self._backoff = backoff or WatchBackoff()
         self._next = 0  # the revision to go on from; 0: only a snapshot can tell
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream is open right now."""
+        return self.endpoint is not None
 
     async def __aiter__(self) -> AsyncIterator[WatchEvent]:
         delay_s = self._backoff.first_s
@@ -97,7 +103,7 @@ class PrefixWatch:
         try:
             if revision < self._next - 1:
                 await self._check_not_behind()
-            self.connected = True
+            self.endpoint = stream.endpoint
             while True:
                 for event in self._changes(await stream.read()):
                     yield event
@@ -105,7 +111,7 @@ class PrefixWatch:
             connection.rotate(stream.endpoint)
             raise
         finally:
-            self.connected = False
+            self.endpoint = None
             stream.close()
 
     async def _check_not_behind(self) -> None:
