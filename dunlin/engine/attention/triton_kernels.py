@@ -59,6 +59,60 @@ def split_keys(columns, LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr):
 
 
 @triton.jit
+def attend_keys(
+    queries, position, highest, total, mixed, head_kv, slot_from, begin, end, key_at, key_step, slot_stride, scale, cap,
+    window, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, VALUES_AT: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    IS_MASKED: tl.constexpr, IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr,
+):  # fmt: skip
+    """Take the keys [begin, end) into the lines' sums, a block at a time; returns (highest score, total, mixed).
+
+    IS_MASKED: some line may not see some key; without it every line sees all of them, and the blocks are whole.
+    """
+    dims = tl.arange(0, BLOCK_DIM)
+    rate = LOG2E if IS_CAPPED else scale * LOG2E
+    for start in range(begin, end, BLOCK_KEYS):
+        index = start + tl.arange(0, BLOCK_KEYS)
+        if IS_MASKED:
+            is_key = index < end
+            slot = tl.load(slot_from + index, mask=is_key, other=0).to(tl.int64)
+            is_item = is_key[:, None] & (dims < HEAD_DIM)[None, :]
+        else:
+            slot = tl.load(slot_from + index).to(tl.int64)
+            is_item = (dims < HEAD_DIM)[None, :]
+        places = head_kv + slot[:, None] * slot_stride + dims[None, :]
+        if IS_MASKED or HEAD_DIM < BLOCK_DIM:
+            keys = tl.load(places, mask=is_item, other=0.0)
+            values = tl.load(places + VALUES_AT, mask=is_item, other=0.0)
+        else:
+            keys = tl.load(places)
+            values = tl.load(places + VALUES_AT)
+        if IS_WIDENED:
+            keys, values = keys.to(tl.float32), values.to(tl.float32)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+        if IS_CAPPED:
+            scores = cap * (2.0 / (1.0 + tl.exp(-2.0 * scale * scores / cap)) - 1.0)
+        if IS_MASKED:
+            key_position = key_at + index * key_step
+            is_seen = is_key[None, :] & (key_position[None, :] <= position[:, None])
+            if IS_WINDOWED:
+                is_seen = is_seen & (key_position[None, :] > position[:, None] - window)
+            scores = tl.where(is_seen, scores, float("-inf"))
+        risen = tl.maximum(highest, tl.max(scores, 1) * rate)
+        base = risen
+        if IS_MASKED:
+            base = tl.where(risen == float("-inf"), 0.0, risen)  # no key is seen yet: -inf less -inf is no number
+        shares = tl.exp2(scores * rate - base[:, None])
+        kept = tl.exp2(highest - base)
+        total = total * kept + tl.sum(shares, 1)
+        rounded = shares.to(head_kv.dtype.element_ty)
+        if IS_WIDENED:
+            rounded = rounded.to(tl.float32)
+        mixed = mixed * kept[:, None] + tl.dot(rounded, values, input_precision="ieee")
+        highest = risen
+    return highest, total, mixed
+
+
+@triton.jit
 def attend_tiles(
     query, layer_kv, table, slot_at, slots, tiles, out, lse,
     query_stride, slot_stride, out_stride, lse_stride, scale, cap, window,
@@ -87,51 +141,41 @@ def attend_tiles(
     inner = first + lines // GROUP
     is_line = (lines < QUERIES * GROUP) & (inner < tl.load(columns + 2))
     head = kv_head * GROUP + lines % GROUP
-    position = tl.load(columns + 3) + inner * tl.load(columns + 4)
+    query_at, query_step = tl.load(columns + 3), tl.load(columns + 4)
     key_at, key_step, dims = tl.load(columns + 5), tl.load(columns + 6), tl.arange(0, BLOCK_DIM)
-    is_dim = dims < HEAD_DIM
+    position = query_at + inner * query_step
+    is_item = is_line[:, None] & (dims < HEAD_DIM)[None, :]
     at = (tl.load(columns) + inner) * query_stride + head * HEAD_DIM
-    queries = tl.load(query + at[:, None] + dims[None, :], mask=is_line[:, None] & is_dim[None, :], other=0.0)
+    queries = tl.load(query + at[:, None] + dims[None, :], mask=is_item, other=0.0)
     if IS_WIDENED:
         queries = queries.to(tl.float32)
+    # What the tile's first query sees, all of them see; a window hides other keys from each.
+    lowest = query_at + first * query_step
+    seen = tl.where(lowest >= key_at, (lowest - key_at) // key_step + 1, 0)
+    whole = begin
+    if not IS_WINDOWED:
+        whole = begin + tl.maximum(tl.minimum(seen, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
     slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     highest, total = tl.full([LINES], float("-inf"), tl.float32), tl.zeros([LINES], tl.float32)
     mixed = tl.zeros([LINES, BLOCK_DIM], tl.float32)
-    for start in range(begin, end, BLOCK_KEYS):
-        index = start + tl.arange(0, BLOCK_KEYS)
-        is_key = index < end
-        slot = tl.load(slot_from + index, mask=is_key, other=0).to(tl.int64)
-        places = slot[:, None] * slot_stride + dims[None, :]
-        is_item = is_key[:, None] & is_dim[None, :]
-        keys_block = tl.load(head_kv + places, mask=is_item, other=0.0)
-        if IS_WIDENED:
-            keys_block = keys_block.to(tl.float32)
-        scores = tl.dot(queries, tl.trans(keys_block), input_precision="ieee") * scale
-        if IS_CAPPED:
-            scores = cap * (2.0 / (1.0 + tl.exp(-2.0 * scores / cap)) - 1.0)
-        key_position = key_at + index * key_step
-        is_seen = is_key[None, :] & (key_position[None, :] <= position[:, None])
-        if IS_WINDOWED:
-            is_seen = is_seen & (key_position[None, :] > position[:, None] - window)
-        scores = tl.where(is_seen, scores * LOG2E, float("-inf"))
-        risen = tl.maximum(highest, tl.max(scores, 1))
-        base = tl.where(risen == float("-inf"), 0.0, risen)  # no key is seen yet: -inf less -inf is no number
-        shares = tl.exp2(scores - base[:, None])
-        kept = tl.exp2(highest - base)
-        values = tl.load(head_kv + KV_HEADS * HEAD_DIM + places, mask=is_item, other=0.0)
-        total = total * kept + tl.sum(shares, 1)
-        rounded = shares.to(values.dtype)
-        if IS_WIDENED:
-            rounded, values = rounded.to(tl.float32), values.to(tl.float32)
-        mixed = mixed * kept[:, None] + tl.dot(rounded, values, input_precision="ieee")
-        highest = risen
+    if not IS_WINDOWED:
+        highest, total, mixed = attend_keys(
+            queries, position, highest, total, mixed, head_kv, slot_from, begin, whole, key_at, key_step, slot_stride,
+            scale, cap, window, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED, IS_WINDOWED,
+            IS_WIDENED,
+        )  # fmt: skip
+    highest, total, mixed = attend_keys(
+        queries, position, highest, total, mixed, head_kv, slot_from, whole, end, key_at, key_step, slot_stride,
+        scale, cap, window, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, True, IS_CAPPED, IS_WINDOWED,
+        IS_WIDENED,
+    )  # fmt: skip
     is_blind = total == 0.0
     divisor = tl.where(is_blind, 1.0, total)
     result = mixed / divisor[:, None]
     score = tl.where(is_blind, float("-inf"), (highest + tl.log2(divisor)) / LOG2E)
     place = (tl.load(columns + 1) + inner) * HEADS + head
     into = out + split * out_stride + place[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(into, result.to(out.dtype.element_ty), mask=is_line[:, None] & is_dim[None, :])
+    tl.store(into, result.to(out.dtype.element_ty), mask=is_item)
     tl.store(lse + split * lse_stride + place, score, mask=is_line)
 
 

@@ -19,8 +19,8 @@ from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
 
-PIECE_PAIRS = 1 << 26
-"""(query, key) pairs of one piece: about 3 ms for 32 heads of 128 at 400 TFLOP/s."""
+PIECE_PAIRS = 1 << 25
+"""(query, key) pairs of one piece: about 1.5 ms for 32 heads of 128 at 400 TFLOP/s."""
 QUERY_BLOCK = 1024
 """Queries of a piece of a long row."""
 LEAST_QUERIES = 32
@@ -28,20 +28,36 @@ LEAST_QUERIES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class TileSizes:
-    """Lines (queries times query heads of one KV head) of a tile: `wide` of prompts, `narrow` of rows of few queries;
-    keys that a program reads at a time, and the least and most that a narrow row's keys are split into.
+class TileShape:
+    """Lines of a tile (queries times query heads of one KV head), keys that a program reads at a time, its warps, and
+    blocks of keys that are on their way at once.
     """
 
-    wide: int = 128
-    narrow: int = 16
-    keys: int = 64
+    lines: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileSizes:
+    """Tiles of prompts, in fp32 of fewer lines (products of that type leave the tensor cores, and more would not fit
+    the registers), and of rows of few queries; the least and most that a narrow row's keys are split into. On other
+    GPUs `python -m benchmarks.gpu.tune` finds what suits.
+    """
+
+    wide: TileShape = TileShape(128, 64, 8, 2)
+    wide_fp32: TileShape = TileShape(32, 32, 4, 2)
+    narrow: TileShape = TileShape(16, 64, 4, 2)
     least_keys: int = 256
     most_splits: int = 64
 
+    def wide_of(self, dtype: torch.dtype) -> TileShape:
+        """Tiles of prompts in that type."""
+        return self.wide_fp32 if dtype is torch.float32 else self.wide
+
 
 SIZES = TileSizes()
-NARROW_WARPS, WIDE_WARPS = 4, 8
 IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
@@ -157,10 +173,11 @@ class TileLauncher:
     kind: AttentionKind
     sizes: TileSizes
 
-    def lines(self, heads: int, kv_heads: int) -> tuple[int, int]:
-        """(narrow, wide) lines of a tile: a power of two that all query heads of a KV head fit into."""
+    def shapes(self, heads: int, kv_heads: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
+        """(narrow, wide) tiles: their lines are a power of two that all query heads of a KV head fit into."""
         group = triton.next_power_of_2(heads // kv_heads)
-        return max(self.sizes.narrow, group), max(self.sizes.wide, group)
+        found = [replace(each, lines=max(each.lines, group)) for each in (self.sizes.narrow, self.sizes.wide_of(dtype))]
+        return found[0], found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,23 +213,21 @@ class Tiles:
 
         :raises ValueError: dtypes or strides that the kernel does not take.
         """
-        heads, head_dim = query.shape[1:]
-        kv_heads = layer_kv.shape[2]
+        head_dim, kv_heads = query.shape[2], layer_kv.shape[2]
         inner = (kv_heads * head_dim, head_dim, 1)
         if query.dtype is not layer_kv.dtype:
             raise ValueError(f"queries in {query.dtype}, KV in {layer_kv.dtype}")
         if layer_kv.stride()[1:] != inner or query.stride()[1:] != inner[1:] or not out.is_contiguous():
             raise ValueError(f"strides: queries {query.stride()}, KV {layer_kv.stride()}, out {out.stride()}")
         if self._there is None:
-            self._there = self._place(query.device, heads, kv_heads)
+            self._there = self._place(query, kv_heads)
         launch(self._launcher, self._there, query, layer_kv, out, lse)
 
-    def _place(self, device: torch.device, heads: int, kv_heads: int) -> DeviceTable:
+    def _place(self, query: Tensor, kv_heads: int) -> DeviceTable:
         """Copy the table to the device and look the slots up there."""
-        table, sizes = self._table, self._launcher.sizes
-        narrow_lines, wide_lines = self._launcher.lines(heads, kv_heads)
-        group = heads // kv_heads
-        narrow, wide = _tiles(table, narrow_lines // group, wide_lines // group)
+        table, sizes, device, heads = self._table, self._launcher.sizes, query.device, query.shape[1]
+        shapes, group = self._launcher.shapes(heads, kv_heads, query.dtype), heads // kv_heads
+        narrow, wide = _tiles(table, *(shape.lines // group for shape in shapes))
         counts = (table[:, 8] - table[:, 7]).clamp_min(0)
         slot_at = counts.cumsum(0) - counts - table[:, 7]
         few = counts[narrow[:, 0]]
@@ -258,20 +273,20 @@ def launch(
 ) -> None:
     """Compute the tiles: the narrow ones in splits where a row has several."""
     sizes, kind = launcher.sizes, launcher.kind
-    narrow_lines, wide_lines = launcher.lines(query.shape[1], layer_kv.shape[2])
+    heads, head_dim = query.shape[1:]
+    narrow, wide = launcher.shapes(heads, layer_kv.shape[2], query.dtype)
     one = replace(sizes, most_splits=1)
     if len(there.wide):
-        _attend(there, there.wide, query, layer_kv, out, lse, kind, one, wide_lines, 1)
+        _attend(there, there.wide, query, layer_kv, out, lse, kind, one, wide, 1)
     if not len(there.narrow):
         return
     if there.splits <= 1:
-        _attend(there, there.narrow, query, layer_kv, out, lse, kind, one, narrow_lines, 1)
+        _attend(there, there.narrow, query, layer_kv, out, lse, kind, one, narrow, 1)
         return
     part_out = query.new_empty((there.splits, *out.shape), dtype=torch.float32)
     part_lse = part_out.new_empty(part_out.shape[:3])
-    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, kind, sizes, narrow_lines, there.splits)
-    heads, head_dim = query.shape[1:]
-    queries = narrow_lines // (heads // layer_kv.shape[2])
+    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, kind, sizes, narrow, there.splits)
+    queries = narrow.lines // (heads // layer_kv.shape[2])
     kernels.merge_splits[(len(there.narrow), queries, heads)](
         part_out, part_lse, there.table, there.narrow, out, lse, part_out.stride(0), part_lse.stride(0),
         HEADS=heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), QUERIES=queries,
@@ -281,7 +296,7 @@ def launch(
 
 def _attend(
     there: DeviceTable, tiles: Tensor, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor,
-    kind: AttentionKind, sizes: TileSizes, lines: int, splits: int,
+    kind: AttentionKind, sizes: TileSizes, shape: TileShape, splits: int,
 ) -> None:  # fmt: skip
     heads, head_dim = query.shape[1:]
     kv_heads = layer_kv.shape[2]
@@ -290,11 +305,10 @@ def _attend(
         query, layer_kv, there.table, there.slot_at, there.slots, tiles, out, lse,
         query.stride(0), layer_kv.stride(0), out.stride(0) if is_split else 0, lse.stride(0) if is_split else 0,
         kind.scale_of(head_dim), kind.cap, kind.window,
-        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=lines,
-        BLOCK_KEYS=sizes.keys, LEAST_KEYS=sizes.least_keys, MOST_SPLITS=sizes.most_splits, IS_CAPPED=bool(kind.cap),
-        IS_WINDOWED=bool(kind.window),
-        IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16,
-        num_warps=WIDE_WARPS if lines >= sizes.wide else NARROW_WARPS, num_stages=2,
+        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
+        BLOCK_KEYS=shape.keys, LEAST_KEYS=sizes.least_keys, MOST_SPLITS=sizes.most_splits, IS_CAPPED=bool(kind.cap),
+        IS_WINDOWED=bool(kind.window), IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16,
+        num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
 
 
@@ -320,18 +334,27 @@ class _Packed:
 
 
 class _Single:
-    """One cell of a row that has several: its result is fp32 and merges."""
+    """One cell of a row that has several. If it has all keys of its queries, it is computed straight into the results;
+    if not, its result is fp32 and merges.
+    """
 
     def __init__(self, launcher: TileLauncher, cell: Cell) -> None:
         self._cell = cell
+        self._is_whole = self._is_last and cell.start <= count_below(
+            cell.span.positions, launcher.kind.first_seen(cell.row.queries[cell.first])
+        )
         table = CellTable([cell])
-        table.rows[0, 1] = 0
+        if not self._is_whole:
+            table.rows[0, 1] = 0
         self._tiles = Tiles(launcher, table.rows, table.run_at, table.run_slot)
 
     def compute(self, results: RowResults, layer_kv: Tensor, rows: Sequence[int]) -> None:
         """See `piecewise.Compute`."""
         cell = self._cell
         keys = cell.span.room if isinstance(cell.span, RoomSpan) else layer_kv
+        if self._is_whole:
+            self._tiles.attend(results.query, keys, results.out, results.lse)
+            return
         out = results.query.new_empty(cell.stop - cell.first, *results.query.shape[1:], dtype=torch.float32)
         lse = out.new_empty(out.shape[:2])
         self._tiles.attend(results.query, keys, out, lse)

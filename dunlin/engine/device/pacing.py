@@ -1,6 +1,6 @@
-"""How far the host runs ahead of a device: it launches a piece of a step once the last but one is done.
+"""How far the host runs ahead of a device: it launches a piece of a step once little enough is left to be done.
 
-So a stop takes effect after two pieces at most, and the device always has one to go on with.
+So a stop takes effect soon, and the device always has a piece to go on with.
 """
 
 from collections import deque
@@ -8,12 +8,16 @@ from typing import Protocol
 
 import torch
 
+AHEAD_MS = 2.0
+"""Work that may be launched beyond the piece that is computed, if that piece is a short one."""
+MOST_AHEAD = 16
+
 
 class Pacer(Protocol):
     """Bounds what is launched and not done. Called by the thread that launches."""
 
     def pace(self) -> None:
-        """A piece was launched: wait until the one before it is done."""
+        """A piece was launched: wait until few enough are under way."""
         ...
 
     def settle(self) -> None:
@@ -22,19 +26,41 @@ class Pacer(Protocol):
 
 
 class CudaPacer:
-    """Owns an event for each piece that is under way on the current stream of `device`."""
+    """Owns an event for each piece that is under way on the current stream of `device`.
+
+    At least one piece more than the one that is computed; as many as take `AHEAD_MS` if the longest of the last few
+    pieces is any guide: the launches of short pieces take the host as long as the pieces take the device.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._events: deque[torch.cuda.Event] = deque()
+        self._done: torch.cuda.Event | None = None
+        self._lengths_ms: deque[float] = deque(maxlen=6)
 
     def pace(self) -> None:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         self._events.append(event)
-        if len(self._events) > 1:
-            self._events.popleft().synchronize()
+        while self._events and (len(self._events) > self._most or self._events[0].query()):
+            self._take()
 
     def settle(self) -> None:
         self._events.clear()
+        self._done = None
         torch.cuda.current_stream(self._device).synchronize()
+
+    @property
+    def _most(self) -> int:
+        """Pieces that may be under way."""
+        if len(self._lengths_ms) < (self._lengths_ms.maxlen or 0):
+            return 1
+        return min(max(int(AHEAD_MS / max(*self._lengths_ms, 1e-3)), 1), MOST_AHEAD)
+
+    def _take(self) -> None:
+        """Wait for the oldest piece, and learn what it took."""
+        event = self._events.popleft()
+        event.synchronize()
+        if self._done is not None:
+            self._lengths_ms.append(self._done.elapsed_time(event))
+        self._done = event

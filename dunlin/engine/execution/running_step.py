@@ -225,7 +225,7 @@ class RunningStep:
         samples = SampledRows()
         if sampled:
             draws = [row.state.next_draw() for row in sampled]
-            samples = apply_samples(sampled, decoder.numerics.sample(decoder.logits(hidden[last]), draws))
+            samples = apply_samples(sampled, decoder.numerics.sample(decoder.logits(_tokens_of(hidden, last)), draws))
             if sampled[0].hidden_out:
                 _leave_tokens(sampled, rooms)
         samples.scores = scores
@@ -300,3 +300,10 @@ def _leave_tokens(sampled: Sequence[StepRow], rooms: TransitRooms) -> None:
     told = [(row.sequence, row.state.tokens) for row in sampled if len(row.state.tokens) > row.stop]
     rows = [(sequence, range(len(tokens) - 1, len(tokens))) for sequence, tokens in told]
     rooms.put(sampled[0].hidden_out, rows, [torch.tensor([tokens[-1]]) for _, tokens in told])
+
+
+def _tokens_of(hidden: Tensor, chosen: Sequence[int]) -> Tensor:
+    """The hidden states of the chosen tokens. To index by a list would wait for the device."""
+    if len(chosen) == len(hidden):
+        return hidden
+    return hidden.index_select(0, torch.tensor(chosen).to(hidden.device, non_blocking=True))

@@ -24,7 +24,10 @@ TritonAttention, split_count = triton_paged.TritonAttention, triton_paged.split_
 
 # (tokens, tokens before them): tiles end at 16 and 32 lines, blocks and splits at 32 keys.
 ROWS = [(1, 0), (1, 31), (1, 32), (1, 150), (3, 40), (9, 0), (35, 21)]
-SMALL = triton_paged.TileSizes(wide=32, narrow=16, keys=32, least_keys=32, most_splits=4)
+TileShape = triton_paged.TileShape
+SMALL = triton_paged.TileSizes(
+    TileShape(32, 32, 4, 2), TileShape(32, 32, 4, 2), TileShape(16, 32, 4, 2), least_keys=32, most_splits=4
+)
 
 
 def compute(
