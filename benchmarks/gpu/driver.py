@@ -89,6 +89,21 @@ class EngineDriver:
         lengths = [len(self.texts[text][0]) for text in texts]
         return self.run(self.step(*((text, count - 1, count) for text, count in zip(texts, lengths, strict=True))))
 
+    def decode_steps(self, texts: Sequence[int], count: int, ahead: int = 2) -> None:
+        """So many tokens of each text, with up to `ahead` steps queued at a time, as an instance does."""
+        known = {text: len(self.texts[text][0]) for text in texts}
+        told = answered = 0
+        while answered < count:
+            while told < min(answered + ahead, count):
+                rows = [(text, known[text] + told - 1, known[text] + told) for text in texts]
+                self.tell(self.step(*rows))
+                told += 1
+            for done in self.runner.work(lambda: None):
+                assert isinstance(done, StepDone), done
+                answered += 1
+                for text, token in zip(done.sequence, done.token, strict=True):
+                    self.texts[text][0].append(token)
+
     def close(self) -> None:
         """Forget all texts; their slots are free."""
         for text in self.texts:

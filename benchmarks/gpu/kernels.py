@@ -32,7 +32,7 @@ def main() -> None:
     options = parser.parse_args()
     device = open_device("cuda")
     shape = replace(GPU.speed, layers=options.layers)
-    slots = options.rows * (options.context + 64) + 2 * options.prompt
+    slots = options.rows * (options.context + 10 * (2 * STEPS + 4)) + 2 * options.prompt
     driver = EngineDriver(random_model(shape, device, slots), device)
     random = torch.Generator().manual_seed(1)
 
@@ -40,8 +40,10 @@ def main() -> None:
         found: list[int] = torch.randint(0, shape.vocab, (count,), generator=random).tolist()
         return found
 
-    texts = [driver.open(tokens(options.context), 60, is_written=True) for _ in range(options.rows)]
-    _show(f"decode {options.rows} x {options.context}, {shape.layers} layers", lambda: driver.decode(texts))
+    texts = [driver.open(tokens(options.context), 10 * (2 * STEPS + 4), is_written=True) for _ in range(options.rows)]
+    _show(
+        f"decode {options.rows} x {options.context}, {shape.layers} layers", lambda: driver.decode_steps(texts, 10), 10
+    )
     driver.close()
 
     def prompt() -> None:
@@ -52,19 +54,21 @@ def main() -> None:
     _show(f"prompt of {options.prompt}, {shape.layers} layers", prompt)
 
 
-def _show(name: str, step: Callable[[], object]) -> None:
+def _show(name: str, step: Callable[[], object], count: int = 1) -> None:
+    """`step` computes `count` steps."""
     for _ in range(3):
         step()
     torch.cuda.synchronize()
     began_s = time.perf_counter()
     for _ in range(STEPS):
         step()
-    whole_us = 1e6 * (time.perf_counter() - began_s) / STEPS
+    turns = STEPS * count
+    whole_us = 1e6 * (time.perf_counter() - began_s) / turns
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         for _ in range(STEPS):
             step()
         torch.cuda.synchronize()
-    rows = [(each.self_device_time_total / STEPS, each.count / STEPS, each.key) for each in found.key_averages()]
+    rows = [(each.self_device_time_total / turns, each.count / turns, each.key) for each in found.key_averages()]
     on_device_us = sum(took for took, _, _ in rows)
     print(f"\n{name}: {whole_us:.0f} us a step, of which kernels {on_device_us:.0f} us")
     for took_us, count, key in sorted(rows, reverse=True)[:22]:

@@ -15,6 +15,7 @@ from dunlin.engine.attention.base import AttentionKind, LocalRows
 from dunlin.engine.attention.paged import DecodeRuns
 from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, expand, launch, split_count
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.host_copies import to_device, write
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 SEGMENT_LAYERS = 8
@@ -34,16 +35,41 @@ class SegmentKey:
     splits: int
 
 
+COLUMNS = 11
+
+
 @dataclass(frozen=True, slots=True)
 class StepBuffers:
-    """What the segments of one number of rows read and write. `hidden` is both. `tables` by kind of attention."""
+    """What the segments of one number of rows read and write. `hidden` is both. `given` int64 is what
+    the host writes of a step, in one copy: the slots of the rows' new tokens, where the slots of their keys begin, and
+    tables of the keys: of all, and of those that a kind of attention sees (`kinds`: which table is whose).
+    """
 
     hidden: Tensor
     turn: Tensor
-    places: Tensor
+    given: Tensor
     tiles: Tensor
     slots: Tensor
-    tables: dict[AttentionKind, tuple[Tensor, Tensor]]
+    kinds: dict[AttentionKind, int]
+
+    @property
+    def places(self) -> Tensor:
+        """`[rows]`"""
+        return self.given[: self._rows]
+
+    @property
+    def slot_at(self) -> Tensor:
+        """`[rows]`: of a row's first key."""
+        return self.given[self._rows : 2 * self._rows]
+
+    def table(self, kind: AttentionKind | None) -> Tensor:
+        """`[rows, 11]` for a kind of attention; None: all keys."""
+        at = 2 * self._rows + (0 if kind is None else self.kinds[kind]) * COLUMNS * self._rows
+        return self.given[at : at + COLUMNS * self._rows].view(self._rows, COLUMNS)
+
+    @property
+    def _rows(self) -> int:
+        return len(self.tiles)
 
 
 class DecodeSegments:
@@ -55,6 +81,7 @@ class DecodeSegments:
         self._buffers: dict[int, StepBuffers] = {}
         self._segments: dict[SegmentKey, Callable[[], None]] = {}
         self._runs: DecodeRuns | None = None
+        self._runs_there: tuple[Tensor, Tensor] | None = None
         self._kinds = {decoder.attention_kind(layer) for layer in range(decoder.config.layers)}
 
     def __repr__(self) -> str:
@@ -73,10 +100,10 @@ class DecodeSegments:
         buffers = self._buffers.get(padded)
         if buffers is None:
             buffers = self._buffers[padded] = self._make_buffers(padded, hidden, turn)
-        for into, given in ((buffers.hidden, hidden), (buffers.turn, turn), (buffers.places, batch.slots)):
+        for into, given in ((buffers.hidden, hidden), (buffers.turn, turn)):
             into[: len(rows)] = given
             into[len(rows) :] = given[0]
-        return StepSegments(self, buffers, len(rows), self._fill_tables(rows, buffers))
+        return StepSegments(self, buffers, len(rows), self._fill_tables(rows, batch.slots, buffers))
 
     def replay(self, key: SegmentKey, buffers: StepBuffers) -> None:
         """Compute a segment, recorded first if it is new."""
@@ -90,48 +117,47 @@ class DecodeSegments:
     def _make_buffers(self, count: int, hidden: Tensor, turn: Tensor) -> StepBuffers:
         device = hidden.device
         rows = torch.arange(count, device=device)
-        tables = {kind: (rows.new_empty(count, 11), rows.new_empty(count)) for kind in self._kinds}
         return StepBuffers(
             hidden.new_empty(count, *hidden.shape[1:]),
             turn.new_empty(count, *turn.shape[1:]),
-            rows.clone(),
+            rows.new_empty(count * (2 + COLUMNS * (1 + len(self._kinds)))),
             torch.stack((rows, torch.zeros_like(rows)), 1),
             torch.empty(count * SLOTS_PER_ROW, dtype=torch.int32, device=device),
-            tables,
+            {kind: at for at, kind in enumerate(sorted(self._kinds, key=repr), 1)},
         )
 
-    def _fill_tables(self, rows: LocalRows, buffers: StepBuffers) -> int:
+    def _fill_tables(self, rows: LocalRows, slots: Tensor, buffers: StepBuffers) -> int:
         """Write the rows' tables and slots; returns into how many splits their keys are cut at most."""
-        chosen = list(range(len(rows)))
-        if self._runs is None or not self._runs.fit(rows, chosen):
+        chosen, count = list(range(len(rows))), len(buffers.tiles)
+        if self._runs is None or self._runs_there is None or not self._runs.fit(rows, chosen):
             self._runs = DecodeRuns(rows, chosen)
-        device = buffers.hidden.device
-        run_at, run_slot = (each.to(device) for each in (self._runs.run_at, self._runs.run_slot))
-        at = torch.tensor(rows.lengths).cumsum(0) - torch.tensor(rows.lengths)
-        splits = 1
-        for kind, (table, slot_at) in buffers.tables.items():
-            filled = self._runs.table(rows, chosen, kind.window)
-            table[: len(rows)].copy_(filled)
-            table[len(rows) :] = table[0]
-            table[:, 0] = table[:, 1] = buffers.tiles[:, 0]
-            slot_at[: len(rows)].copy_(at)
-            slot_at[len(rows) :] = slot_at[0]
-            keys = max((filled[:, 8] - filled[:, 7]).tolist())
-            splits = max(splits, split_count(keys, SIZES))
+            device = buffers.hidden.device
+            self._runs_there = to_device(self._runs.run_at, device), to_device(self._runs.run_slot, device)
+        lengths = torch.tensor(rows.lengths)
+        parts, splits = [lengths.cumsum(0) - lengths, self._runs.table(rows, chosen, 0)], 1
+        for kind in buffers.kinds:
+            parts.append(self._runs.table(rows, chosen, kind.window))
+            splits = max(splits, split_count(int((parts[-1][:, 8] - parts[-1][:, 7]).max()), SIZES))
+        padded = [_padded(part, count) for part in parts]
+        for table in padded[1:]:
+            table[:, 0] = table[:, 1] = torch.arange(count)
+        write(buffers.given[count:], torch.cat([part.view(-1) for part in padded]))
+        buffers.places[: len(rows)] = slots
+        buffers.places[len(rows) :] = slots[0]
         # From each row's first key, so that layers of all kinds find slots at the same places.
-        whole = self._runs.table(rows, chosen, 0).to(device)
-        expand(whole, run_at, run_slot, at.to(device), buffers.slots, max(rows.lengths))
+        expand(buffers.table(None)[: len(rows)], *self._runs_there, buffers.slot_at, buffers.slots, max(rows.lengths))
         return 1 << (splits - 1).bit_length()
 
     def _compute(self, key: SegmentKey, buffers: StepBuffers) -> None:
         decoder, hidden = self._decoder, buffers.hidden
         for layer in key.layers:
             kind = decoder.attention_kind(layer)
-            table, slot_at = buffers.tables[kind]
             query = decoder.project(layer, hidden, buffers.turn, buffers.places)
             mixed = query.new_empty(query.shape)
             lse = query.new_empty(query.shape[:2], dtype=torch.float32)
-            there = DeviceTable(table, slot_at, buffers.slots, buffers.tiles, buffers.tiles[:0], key.splits)
+            there = DeviceTable(
+                buffers.table(kind), buffers.slot_at, buffers.slots, buffers.tiles, buffers.tiles[:0], key.splits
+            )
             launch(TileLauncher(kind, SIZES), there, query, decoder.kv[layer], mixed, lse)
             hidden = decoder.finish(layer, hidden, mixed)
         buffers.hidden.copy_(hidden)
@@ -151,6 +177,11 @@ class StepSegments:
         before it.
         """
         end = min((layer // SEGMENT_LAYERS + 1) * SEGMENT_LAYERS, stop)
-        key = SegmentKey(range(layer, end), len(self._buffers.places), self._splits)
+        key = SegmentKey(range(layer, end), len(self._buffers.tiles), self._splits)
         self._segments.replay(key, self._buffers)
         return end, self._buffers.hidden[: self._rows]
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """As many rows as `count`: the first one again behind the last."""
+    return torch.cat((rows, rows[:1].expand(count - len(rows), *rows.shape[1:])))

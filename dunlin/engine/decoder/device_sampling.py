@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.gumbel import noise_key
+from dunlin.engine.decoder.host_copies import HostCopy, to_device
 from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, adjusted_scores, with_logprobs
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -17,19 +18,35 @@ _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT, _UNUSED_BITS = 31, 12
 
 
-def sample_on_device(logits: Tensor, draws: Sequence[SamplingInput]) -> list[SampledToken | None]:
-    """See `sample_tokens`."""
+class DeviceChoices:
+    """See `Choices`. The host reads them after what was launched up to now, whatever is launched later."""
+
+    def __init__(self, logits: Tensor, draws: Sequence[SamplingInput], tokens: Tensor, finite: Tensor) -> None:
+        self.tokens = tokens
+        self._logits = logits
+        self._draws = draws
+        self._copy = HostCopy(torch.stack((tokens, finite.long())))
+
+    def read(self) -> list[SampledToken | None]:
+        rows = enumerate(zip(*self._copy.read().tolist(), strict=True))
+        return [self._choice(row, token) if fine else None for row, (token, fine) in rows]
+
+    def _choice(self, row: int, token: int) -> SampledToken:
+        wanted = self._draws[row].sampling.logprobs
+        return SampledToken(token) if wanted is None else with_logprobs(self._logits[row], token, wanted)
+
+
+def choose_on_device(logits: Tensor, draws: Sequence[SamplingInput]) -> DeviceChoices:
+    """Launch what `sample_tokens` computes."""
     scores = adjusted_scores(logits, draws)
     best = scores.argmax(dim=-1)
     finite = scores.gather(1, best[:, None])[:, 0].isfinite()
     drawn = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
     chosen = best
     if drawn:
-        rows = torch.tensor(drawn, device=scores.device)
+        rows = to_device(torch.tensor(drawn), scores.device)
         chosen = best.index_copy(0, rows, _draw(scores.index_select(0, rows), [draws[row] for row in drawn]))
-    tokens, good = torch.stack((chosen, finite.long())).tolist()
-    found = zip(logits, tokens, draws, good, strict=True)
-    return [with_logprobs(row, token, draw.sampling.logprobs) if fine else None for row, token, draw, fine in found]
+    return DeviceChoices(logits, draws, chosen, finite)
 
 
 def _draw(scores: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
@@ -49,15 +66,15 @@ def _draw(scores: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
+    return to_device(torch.tensor(values, dtype=torch.float64), like.device)[:, None]
 
 
 def _keep_highest(scaled: Tensor, counts: Sequence[int]) -> None:
     """Exclude scores lower than the row's `counts`-th."""
     most = max(count for count in counts if count < scaled.shape[1])
-    places = torch.tensor([min(count, most) - 1 for count in counts], device=scaled.device)[:, None]
+    places = to_device(torch.tensor([min(count, most) - 1 for count in counts]), scaled.device)[:, None]
     least = scaled.topk(most, dim=1).values.gather(1, places)
-    whole = torch.tensor([count == scaled.shape[1] for count in counts], device=scaled.device)[:, None]
+    whole = to_device(torch.tensor([count == scaled.shape[1] for count in counts]), scaled.device)[:, None]
     scaled.masked_fill_((scaled < least) & ~whole, float("-inf"))
 
 
@@ -80,7 +97,7 @@ def gumbel_noise(keys: Sequence[int], vocabulary: int, device: torch.device) -> 
     Integers are of 64 bits and wrap; a shift to the right is made one without sign by a mask.
     """
     steps = torch.arange(1, vocabulary + 1, device=device) * _signed(_GOLDEN)
-    mixed = steps + torch.tensor([_signed(key) for key in keys], dtype=torch.int64, device=device)[:, None]
+    mixed = steps + to_device(torch.tensor([_signed(key) for key in keys], dtype=torch.int64), device)[:, None]
     for shift, factor in _MIX:
         mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
     bits = _shifted(mixed ^ _shifted(mixed, _LAST_SHIFT), _UNUSED_BITS)

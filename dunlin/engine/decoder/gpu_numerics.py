@@ -6,7 +6,7 @@ Imported only where a GPU is chosen: Triton may not be there.
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.triton_paged import TritonAttention
 from dunlin.engine.decoder import triton_rows
-from dunlin.engine.decoder.device_sampling import sample_on_device
+from dunlin.engine.decoder.device_sampling import choose_on_device
 from dunlin.engine.decoder.experts import gated
 from dunlin.engine.decoder.numerics import Numerics, apply_at_once, plain_linear
 
@@ -25,7 +25,7 @@ def gpu_numerics(attention: Attention | None = None, piece_rows: int = PIECE_ROW
         norm=triton_rows.norm,
         silu_gate=triton_rows.silu_gate,
         turn=triton_rows.turn,
-        sample=sample_on_device,
+        choose=choose_on_device,
         has_fixed_pieces=True,
     )
 

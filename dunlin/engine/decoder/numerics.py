@@ -16,7 +16,7 @@ from dunlin.engine.decoder.native.prompt_kernels import PromptKernels, choose_pr
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
-from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, sample_tokens
+from dunlin.engine.decoder.sampling import Choices, SamplingInput, choose_tokens
 
 # In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
 # batches are.
@@ -31,7 +31,7 @@ EXACT_ROWS = 32
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 RowWise = Callable[..., Tensor]
-Sample = Callable[[Tensor, Sequence[SamplingInput]], list[SampledToken | None]]
+Choose = Callable[[Tensor, Sequence[SamplingInput]], Choices]
 """(logits, draws) -> choices; see `sample_tokens`."""
 
 
@@ -91,7 +91,7 @@ class Numerics:
     `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
     which rotates the first `heads` of each token in place, are the rest of a layer. `linear_into(into, input, weight,
     bias)` writes the product, `put(layer_kv, slots, keys and values)` what attention reads. `add_deltas` adds what
-    adapters do. `sample` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the
+    adapters do. `choose` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the
     host's tells what they take.
     """
 
@@ -107,7 +107,7 @@ class Numerics:
     linear_into: Callable[[Tensor, Tensor, Tensor, Tensor | None], None] = linear_into
     put: Callable[[Tensor, Tensor, Tensor], None] = put_slots
     add_deltas: AddDeltas = add_gathered
-    sample: Sample = sample_tokens
+    choose: Choose = choose_tokens
     has_fixed_pieces: bool = False
 
 

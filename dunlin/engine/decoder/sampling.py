@@ -7,6 +7,7 @@ sequence.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -43,6 +44,38 @@ class SampledToken:
     token: int
     logprob: float = 0.0
     top: tuple[tuple[int, float], ...] = ()
+
+
+class Choices(Protocol):
+    """The next tokens of some rows, chosen or being chosen by a device."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """`[rows]` int64 on the device: what is launched now finds them there. Of rows without a choice: any token."""
+        ...
+
+    def read(self) -> list[SampledToken | None]:
+        """The choices; see `sample_tokens`. Waits for them."""
+        ...
+
+
+class HostChoices:
+    """See `Choices`: chosen already."""
+
+    def __init__(self, choices: list[SampledToken | None]) -> None:
+        self._choices = choices
+
+    @property
+    def tokens(self) -> Tensor:
+        return torch.tensor([0 if each is None else each.token for each in self._choices])
+
+    def read(self) -> list[SampledToken | None]:
+        return self._choices
+
+
+def choose_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> HostChoices:
+    """See `sample_tokens`."""
+    return HostChoices(sample_tokens(logits, draws))
 
 
 def sample_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> list[SampledToken | None]:

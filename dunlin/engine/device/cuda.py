@@ -16,7 +16,7 @@ from dunlin.engine.device.host_driver import HostMemoryDriver
 from dunlin.engine.device.kv_access import DeviceKvAccess
 from dunlin.engine.device.memory_driver import CudaMemoryDriver
 from dunlin.engine.device.names import INTERPRET
-from dunlin.engine.device.pacing import CudaPacer
+from dunlin.engine.device.pacing import CudaPacer, HostPacer
 from dunlin.engine.device.staging import CudaStaging, HostStaging
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
@@ -66,6 +66,7 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
         _gpu_numerics(name),
         DeviceMemory(driver),
         DeviceKvAccess(HostStaging()),
+        HostPacer(),
         work_clock=time.perf_counter,
         begin_segments=_segments(call_again),
         warm_rows=WARM[0],

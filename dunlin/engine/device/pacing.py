@@ -25,6 +25,14 @@ class Pacer(Protocol):
         ...
 
 
+class HostPacer:
+    """See `Pacer`, where work is done when the call that launches it returns."""
+
+    def pace(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+
 class CudaPacer:
     """Owns an event for each piece that is under way on the current stream of `device`.
 
@@ -42,7 +50,7 @@ class CudaPacer:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         self._events.append(event)
-        while self._events and (len(self._events) > self._most or self._events[0].query()):
+        while self._events and (len(self._events) > self._most or self._events[0].query()):  # type: ignore[no-untyped-call]
             self._take()
 
     def settle(self) -> None:

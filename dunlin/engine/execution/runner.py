@@ -96,6 +96,7 @@ class EngineRunner:
             work_clock,
             None if pacer is None else pacer.settle,
             begin_segments,
+            None if pacer is None else self._may_run_ahead,
         )
         self.layers = (
             None
@@ -144,10 +145,11 @@ class EngineRunner:
         Ends early where `safepoint` returns something true, or a transfer ended: what has arrived is to be received,
         and `work` called again goes on there.
         """
+        is_between = self.steps.is_ahead or not self.steps.is_running
         changed = [] if self.layers is None or self.steps.is_running else self.layers.work()
         if not len(self.steps):
             return [*changed, *self._transfers.work_idle()]
-        before = [] if self.steps.is_running else self._transfers.work_before_step(self.steps.last_step_s)
+        before = self._transfers.work_before_step(self.steps.last_step_s) if is_between else []
         self._lockstep.begin_turn(before)
         self._transfers.step_goes_on()
         landed: list[Event] = []
@@ -167,6 +169,10 @@ class EngineRunner:
     def land_as(self, done: TransferDone) -> None:
         """A transfer that another rank copies for all has ended so."""
         self._transfers.land_as(done)
+
+    def _may_run_ahead(self) -> bool:
+        """Whether nothing waits for a moment in which no step runs."""
+        return not self._transfers.has_work and (self.layers is None or not self.layers.busy)
 
     def _write_behind(self) -> None:
         """Layers that the running step has finished may be copied."""

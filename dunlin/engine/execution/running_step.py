@@ -4,19 +4,22 @@ Rows may leave it between two pieces of the iteration, or of the log-probabiliti
 """
 
 from collections.abc import Callable, Container, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.host_copies import to_device
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
+from dunlin.engine.decoder.sampling import Choices
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.prompt_scores import PromptPart, PromptScorer, PromptScoring
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import StepDone
-from dunlin.messages.types import f32, i8, i32, i64
+from dunlin.messages.types import PromptScores, f32, i8, i32, i64
 
 _NO_ROWS: frozenset[int] = frozenset()
 
@@ -55,6 +58,10 @@ class RunningStep:
         self._is_cut_short = False
         self._scoring: PromptScoring | None = None
         self._stops: dict[int, int] = {}
+        self._sampled: list[StepRow] = []
+        self._choices: Choices | None = None
+        self._scores: PromptScores | None = None
+        self._unscorable: AbstractSet[int] = _NO_ROWS
         self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
         # Decode rows alone, which are many, have no prompt to score: they are not looked at.
         wanted = self._can_pause and any(row.state.unscored(row.start, row.stop) for row in rows)
@@ -204,32 +211,58 @@ class RunningStep:
         self._rows.clear()
         return SampledRows()
 
-    def finish(self, decoder: Decoder, rooms: TransitRooms) -> SampledRows:
-        """Take in what the rows computed: KV, hidden states, tokens. Once it is done.
+    def choose(self, decoder: Decoder, rooms: TransitRooms) -> None:
+        """Take in what the rows computed, KV and hidden states, and choose their next tokens: a device may still be at
+        it. Once the step is done; `finish` reads the choices.
 
         :raises TransferError: a room does not hold what it had place for when the step began.
         """
         if not isinstance(self._iteration, Iteration) or not self._rows:
-            return SampledRows()
+            return
         hidden = self._iteration.hidden
         if self.layers.stop < len(decoder.kv):
             self._leave_hidden(hidden, rooms)
-        scores, unscorable = (None, _NO_ROWS) if self._scoring is None else self._scoring.finish()
-        sampled, last, end = [], [], 0
-        for number, row in self._rows.items():
-            row.state.valid.set(self.layers, row.valid_stop)
+        if self._scoring is not None:
+            self._scores, self._unscorable = self._scoring.finish()
+        last, end = [], 0
+        for number, row in list(self._rows.items()):
             end = self._stops[number] if self._stops else end + row.tokens
-            if row.sample and number not in unscorable:
-                sampled.append(row)
+            if row.state.ended:  # by the token that was not read when this step began
+                self._dropped.append(self._rows.pop(number).sequence)
+                continue
+            row.state.valid.set(self.layers, row.valid_stop)
+            if row.sample and number not in self._unscorable:
+                self._sampled.append(row)
                 last.append(end - 1)
-        samples = SampledRows()
-        if sampled:
-            draws = [row.state.next_draw() for row in sampled]
-            samples = apply_samples(sampled, decoder.numerics.sample(decoder.logits(_tokens_of(hidden, last)), draws))
-            if sampled[0].hidden_out:
-                _leave_tokens(sampled, rooms)
-        samples.scores = scores
-        for number in unscorable:
+        if self._sampled:
+            draws = [row.state.next_draw() for row in self._sampled]
+            self._choices = decoder.numerics.choose(decoder.logits(_tokens_of(hidden, last)), draws)
+            for row in self._sampled:
+                row.state.unread = 1
+
+    def next_tokens(self, following: Sequence[tuple[int, int]]) -> Tensor | None:
+        """On the device, the tokens that were chosen of the sequences `following`, each with the position that its
+        token has; None where one was not, or peers are to be told first.
+        """
+        if self._choices is None or self._exchange is not None or self._sampled[0].hidden_out or self._unscorable:
+            return None
+        places = {(row.sequence, row.stop): place for place, row in enumerate(self._sampled)}
+        chosen = [places.get(each) for each in following]
+        if None in chosen:
+            return None
+        tokens = self._choices.tokens
+        return tokens if chosen == list(range(len(tokens))) else tokens[to_device(torch.tensor(chosen), tokens.device)]
+
+    def finish(self, rooms: TransitRooms) -> SampledRows:
+        """Read what was chosen, and let the sequences know.
+
+        :raises TransferError: a room does not hold what it had place for when the step began.
+        """
+        samples = SampledRows() if self._choices is None else apply_samples(self._sampled, self._choices.read())
+        if self._sampled and self._sampled[0].hidden_out:
+            _leave_tokens(self._sampled, rooms)
+        samples.scores = self._scores
+        for number in self._unscorable:
             self._rows[number].state.fail()
             samples.failed.append(self._rows[number].sequence)
         return samples
@@ -306,4 +339,4 @@ def _tokens_of(hidden: Tensor, chosen: Sequence[int]) -> Tensor:
     """The hidden states of the chosen tokens. To index by a list would wait for the device."""
     if len(chosen) == len(hidden):
         return hidden
-    return hidden.index_select(0, torch.tensor(chosen).to(hidden.device, non_blocking=True))
+    return hidden.index_select(0, to_device(torch.tensor(chosen), hidden.device))

@@ -137,7 +137,8 @@ class EngineSequence:
     """One open sequence of a model of `layers`. `tokens` is the prompt followed by everything generated.
 
     `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been. The
-    log-probabilities of the `scored` prompt tokens after the first are known, where any are wanted. `matcher`, at the
+    log-probabilities of the `scored` prompt tokens after the first are known, where any are wanted. `unread`: the next
+    token (1, else 0) that a device has chosen, and that was not read from there yet. `matcher`, at the
     beginning of a text, is that of its grammar: it takes in every generated token, those of `opened` first. `adapter`
     is the number of its adapter; 0: it has none.
     """
@@ -153,6 +154,7 @@ class EngineSequence:
         self.valid = ValidKv(layers)
         self.scored = opened.scored
         self.finish = FinishReason.RUNNING
+        self.unread = 0
         self._stop_ids = frozenset(opened.stop_ids)
         self._matcher = matcher
         if matcher is not None:
@@ -161,6 +163,11 @@ class EngineSequence:
         for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
             self.slots.assign(self.slots.length, ELSEWHERE if start < 0 else start, length)
         self.valid.set(range(layers), self.slots.length)
+
+    @property
+    def known(self) -> int:
+        """Its tokens, with the one that was not read yet."""
+        return len(self.tokens) + self.unread
 
     @property
     def ended(self) -> bool:
@@ -194,6 +201,7 @@ class EngineSequence:
 
     def fail(self) -> None:
         """End without a next token: its logits are not finite."""
+        self.unread = 0
         self.finish = FinishReason.ERROR
 
     def next_draw(self) -> SamplingInput:
@@ -208,6 +216,7 @@ class EngineSequence:
     def append(self, token: int) -> FinishReason:
         """Append a sampled token; returns whether it was the last."""
         self.tokens.append(token)
+        self.unread = 0
         if self._matcher is not None and token not in self._stop_ids:
             self._matcher.consume((token,))
         if token in self._stop_ids:

@@ -150,6 +150,16 @@ def _is_kept_whole(step: Step, keep: Keep, shape: EngineShape) -> bool:
     )
 
 
+def is_plain_decode(step: Step, shape: EngineShape) -> bool:
+    """Whether all its rows sample the token after one token, here and through all layers, and none may leave it."""
+    is_whole = step.layer_start == 0 and step.layer_stop in (0, shape.layers) and shape.stop == shape.layers
+    is_bound = step.after or step.peers or step.serve is not None or step.hidden_in or step.hidden_out
+    rows = zip(step.start, step.stop, step.sample, strict=True)
+    return (
+        is_whole and not is_bound and not step.preemptible and all(stop - start == 1 and s for start, stop, s in rows)
+    )
+
+
 def check_layers(step: Step, shape: EngineShape) -> None:
     """:raises StepError: it was composed for another layout, or for layers that are not held."""
     if step.layout != shape.layout:
@@ -230,7 +240,7 @@ def runnable_rows(
 
 
 def _check_row(row: StepRow, layers: range) -> None:
-    name, known, held = f"sequence {row.sequence}", len(row.state.tokens), row.state.valid.tokens(layers)
+    name, known, held = f"sequence {row.sequence}", row.state.known, row.state.valid.tokens(layers)
     if row.stop > known:
         raise StepError(f"{name}: tokens up to {row.stop} are named, {known} are known")
     if row.sample and row.stop != known:
@@ -256,10 +266,12 @@ def _check_scores(row: StepRow) -> None:
 
 
 def pack_rows(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
-    """The batch of the rows; every row's last token is sampled or not as `StepRow.sample` says."""
+    """The batch of the rows; every row's last token is sampled or not as `StepRow.sample` says. A token that was not
+    read yet is 0 in it.
+    """
     if any(each.split is not None for each in active):
         return _pack_split(active, backend)
-    tokens = list(chain.from_iterable([each.state.tokens[each.start : each.stop] for each in active]))
+    tokens = list(chain.from_iterable([each.state.tokens[each.start : each.stop] or _UNREAD for each in active]))
     positions = list(chain.from_iterable([range(each.start, each.stop) for each in active]))
     slots = list(chain.from_iterable([each.state.slots.slots(each.start, each.stop) for each in active]))
     stops = list(accumulate([each.stop - each.start for each in active]))
@@ -268,6 +280,9 @@ def pack_rows(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:
     last = [stop - 1 for stop, each in zip(stops, active, strict=True) if each.sample]
     columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
     return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
+
+
+_UNREAD = [0]
 
 
 def _pack_split(active: Sequence[StepRow], backend: Attention) -> DecoderBatch:

@@ -77,6 +77,15 @@ class StepQueue:
     def append(self, step: QueuedStep) -> None:
         self._steps.append(step)
 
+    @property
+    def first(self) -> QueuedStep | None:
+        """The one that came first."""
+        return self._steps[0] if self._steps else None
+
+    def put_first(self, step: QueuedStep) -> None:
+        """Back to where it was taken from."""
+        self._steps.appendleft(step)
+
     def pop_ready(self) -> QueuedStep | None:
         """The first step that waits for no transfer and shares no sequence with one before it that has to wait."""
         held: set[int] = set()

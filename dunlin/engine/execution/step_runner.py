@@ -34,6 +34,7 @@ from dunlin.engine.execution.step_batch import (
     StepRow,
     check_layers,
     check_step,
+    is_plain_decode,
     pack_rows,
     row_adapters,
     runnable_rows,
@@ -54,8 +55,9 @@ class StepRunner:
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
     whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
-    `EngineRunner`'s. `settle` waits until a device has computed what a step launched; `begin_segments` is for steps
-    that no row leaves.
+    `EngineRunner`'s. `settle` waits until a device has computed what a step launched; `may_run_ahead()`: a step may be
+    launched before the tokens of the one before are read; None: there is no device that would compute beside the host.
+    `begin_segments` is for steps that no row leaves.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class StepRunner:
         work_clock: Callable[[], float],
         settle: Callable[[], None] | None = None,
         begin_segments: BeginSegments | None = None,
+        may_run_ahead: Callable[[], bool] | None = None,
     ) -> None:
         self.last_step_s = 0.0
         self.count = WorkCount()
@@ -81,6 +84,8 @@ class StepRunner:
         self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
         self._settle = settle
+        self._may_run_ahead = may_run_ahead
+        self._is_ahead = False
         self._begin_segments = begin_segments
         self._stage_rooms = StageRooms(rooms, sequences, decoder)
         self._links = links
@@ -107,6 +112,11 @@ class StepRunner:
     def is_running(self) -> bool:
         """Whether a step has begun and has not been answered."""
         return self._running is not None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether all of the running step is launched already: the engine stands between two steps."""
+        return self._is_ahead
 
     @property
     def is_waiting(self) -> bool:
@@ -191,12 +201,12 @@ class StepRunner:
         """Take in the interrupts that wait for this safepoint; or else compute the running step, or the next one that
         is ready, until it is done or a safepoint asks for a pause.
         """
-        if self._interrupts:
+        if self._interrupts and not self._is_ahead:
             return self.take_interrupts()
         queued = self._queue.pop_ready() if self._running is None else None
         if self._running is None and queued is None:
             return []
-        started_s = self._clock()
+        started_s = self._idle_since_s if self._is_ahead else self._clock()
         if queued is not None:
             try:
                 self._running = self._begin(queued)
@@ -206,7 +216,8 @@ class StepRunner:
                 return [Unsupported(what, str(error), step=queued.number)]
             self._running.idle_s = started_s - self._idle_since_s
         assert self._running is not None
-        return self._compute(self._running, safepoint, started_s)
+        events = self._compute(self._running, safepoint, started_s)
+        return [*events, *self.take_interrupts()] if self._interrupts and self._running is None else events
 
     def take_interrupts(self) -> list[Event]:
         """Let the rows leave: the answers of the interrupts, then those of the steps that have no row left."""
@@ -238,22 +249,49 @@ class StepRunner:
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
         try:
             running.run(safepoint, self._beat)
-            samples = running.finish(self._decoder, self.rooms) if running.done else None
-            if samples is not None and self._settle is not None:
-                self._settle()
+            samples, ahead = self._finish(running) if running.done else (None, None)
         except TransferError:  # a peer is gone, computes something else, or wrote over the room
-            samples = running.abandon()
+            samples, ahead = running.abandon(), None
         ended_s = self._clock()
         running.compute_s += ended_s - started_s
         self._idle_since_s = ended_s
         if samples is None:
             return []
-        self._running = None
+        self._running, self._is_ahead = ahead, ahead is not None
         self.last_step_s = running.compute_s
         for row in running.rows.values():
             if row.hidden_out and row.sequence not in self._sequences:  # closed while it ran
                 self.rooms.forget(row.sequence)
         return [running.answer(samples)]
+
+    def _finish(self, running: RunningStep) -> tuple[SampledRows, RunningStep | None]:
+        """The tokens of a step whose layers are launched, and the step that was launched before they were read."""
+        running.choose(self._decoder, self.rooms)
+        ahead = self._launch_ahead(running)
+        samples = running.finish(self.rooms)
+        if ahead is None and self._settle is not None:
+            self._settle()
+        return samples, ahead
+
+    def _launch_ahead(self, running: RunningStep) -> RunningStep | None:
+        """Launch the next step, if it is one of decode rows that all go on from this one: the device has its tokens."""
+        queued = self._queue.first
+        if queued is None or self._interrupts or self._may_run_ahead is None or not self._may_run_ahead():
+            return None
+        step = queued.step
+        if step is None or queued.left or not is_plain_decode(step, self._shape):
+            return None
+        tokens = running.next_tokens(list(zip(step.sequence, step.start, strict=True)))
+        if tokens is None:
+            return None
+        self._queue.remove(queued)
+        try:
+            ahead = self._begin_step(queued, step, frozenset(), tokens)
+        except StepError:  # it is answered in its turn
+            self._queue.put_first(queued)
+            return None
+        ahead.run(lambda: False, self._beat)
+        return ahead
 
     def _interrupt(self, message: Interrupt, suspended: list[Event]) -> Interrupted:
         """`suspended`: takes in the answer of a step that is parked whole."""
@@ -324,7 +362,10 @@ class StepRunner:
             self.parked.unclaim(queued.sequences)
             raise
 
-    def _begin_step(self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int]) -> RunningStep:
+    def _begin_step(
+        self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int], tokens: Tensor | None = None
+    ) -> RunningStep:
+        """`tokens`: those of its rows, on the device, where the host does not know them yet."""
         check_layers(step, self._shape)  # they may have changed since it was queued
         layers = step_layers(step, self._shape)
         samples = layers.stop == self._shape.layers
@@ -340,7 +381,7 @@ class StepRunner:
         for row, extents in zip(found.rows, found.extents, strict=True):
             row.issue(layers, extents)
         may_leave = step.preemptible or exchange is not None
-        iteration = self._iterate(found.rows, layers, hidden, (), exchange, may_leave) if found.rows else None
+        iteration = self._iterate(found.rows, layers, hidden, (), exchange, may_leave, tokens) if found.rows else None
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
         running = RunningStep(
@@ -404,12 +445,15 @@ class StepRunner:
         resumed: Sequence[RowProgress] = (),
         exchange: StepExchange | None = None,
         may_leave: bool = True,
+        tokens: Tensor | None = None,
     ) -> Iteration:
         is_decode = all(row.is_decode for row in rows)
         sizes = None if is_decode else self._sizes
         batch = pack_rows(rows, self._decoder.numerics.attention)
         if self._decoder.adapters:
             batch = replace(batch, adapters=row_adapters(rows))
+        if tokens is not None:
+            batch = replace(batch.to(self._decoder.device), tokens=tokens)
         segments = self._begin_segments if is_decode and not may_leave else None
         return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange, segments)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.numerics import Numerics, Sample
-from dunlin.engine.decoder.sampling import SampledToken, SamplingInput
+from dunlin.engine.decoder.numerics import Choose, Numerics
+from dunlin.engine.decoder.sampling import Choices, HostChoices, SampledToken, SamplingInput
 from dunlin.engine.ranks.collective import Collective
 
 NO_TOKEN = -1
@@ -17,23 +17,23 @@ def rank_numerics(numerics: Numerics, collective: Collective) -> Numerics:
     """The same arithmetic; linear work is cut by counts, for the ranks' clocks differ."""
     if collective.ranks == 1:
         return numerics
-    sample = _leading(numerics.sample, collective) if not collective.rank else _following(collective)
-    return replace(numerics, sample=sample, has_fixed_pieces=True)
+    choose = _leading(numerics.choose, collective) if not collective.rank else _following(collective)
+    return replace(numerics, choose=choose, has_fixed_pieces=True)
 
 
-def _leading(sample: Sample, collective: Collective) -> Sample:
-    def choose(logits: Tensor, draws: Sequence[SamplingInput]) -> list[SampledToken | None]:
-        chosen = sample(logits, draws)
+def _leading(choose: Choose, collective: Collective) -> Choose:
+    def choose_and_tell(logits: Tensor, draws: Sequence[SamplingInput]) -> Choices:
+        chosen = choose(logits, draws).read()
         tokens = [NO_TOKEN if each is None else each.token for each in chosen]
         collective.all_gather(torch.tensor(tokens, dtype=torch.int64))
-        return chosen
+        return HostChoices(chosen)
 
-    return choose
+    return choose_and_tell
 
 
-def _following(collective: Collective) -> Sample:
-    def choose(_: Tensor, draws: Sequence[SamplingInput]) -> list[SampledToken | None]:
+def _following(collective: Collective) -> Choose:
+    def choose(_: Tensor, draws: Sequence[SamplingInput]) -> Choices:
         told = collective.all_gather(torch.zeros(len(draws), dtype=torch.int64))[0].tolist()
-        return [None if token == NO_TOKEN else SampledToken(token) for token in told]
+        return HostChoices([None if token == NO_TOKEN else SampledToken(token) for token in told])
 
     return choose

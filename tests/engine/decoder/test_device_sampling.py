@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dunlin.engine.decoder.device_sampling import gumbel_noise, sample_on_device
+from dunlin.engine.decoder.device_sampling import choose_on_device, gumbel_noise
 from dunlin.engine.decoder.gumbel import gumbel_noise as noise_by_token
 from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
 from dunlin.messages.types import SamplingParams, f32, i32
@@ -46,14 +46,14 @@ params = st.builds(
 @given(draws=st.lists(params, min_size=1, max_size=6), seed=st.integers(0, 1000))
 def test_a_batch_has_the_choices_of_its_rows(draws: list[SamplingInput], seed: int) -> None:
     scores = logits(len(draws), seed)
-    assert sample_on_device(scores, draws) == sample_tokens(scores, draws)
+    assert choose_on_device(scores, draws).read() == sample_tokens(scores, draws)
 
 
 def test_of_equally_likely_tokens_the_first_are_in_the_nucleus() -> None:
     scores = torch.zeros(1, VOCABULARY)
     for seed in range(30):
         draws = [draw(temperature=1.0, top_p=0.1, seed=seed)]
-        (found,) = sample_on_device(scores, draws)
+        (found,) = choose_on_device(scores, draws).read()
         assert found == sample_tokens(scores, draws)[0]
         assert found is not None
         assert found.token < 50
@@ -65,7 +65,7 @@ def test_logprobs_and_biases_are_those_of_the_row() -> None:
         draw(temperature=0.0, logprobs=3, bias_tokens=i32([7, 9]), bias_values=f32([50.0, -50.0])),
         draw(temperature=1.0, seed=4, logprobs=0, bad_tokens=i32([3]), bad_stops=i32([1])),
     ]
-    found = sample_on_device(scores, draws)
+    found = choose_on_device(scores, draws).read()
     assert found == sample_tokens(scores, draws)
     assert found[0] is not None
     assert found[0].token == 7
@@ -76,5 +76,5 @@ def test_a_row_without_a_finite_best_score_has_no_token(temperature: float) -> N
     scores = logits(3)
     scores[1, 4] = float("nan")
     scores[2] = float("-inf")
-    found = sample_on_device(scores, [draw(temperature=temperature, seed=each) for each in range(3)])
+    found = choose_on_device(scores, [draw(temperature=temperature, seed=each) for each in range(3)]).read()
     assert [each is None for each in found] == [False, True, True]

@@ -1,41 +1,85 @@
-"""The host runs two pieces ahead of the device at most. Events play those of CUDA."""
+"""The host runs ahead of the device by one piece, or by short ones of a bounded length. Events play those of CUDA."""
 
 import pytest
 import torch
 
-from dunlin.engine.device.pacing import CudaPacer
+from dunlin.engine.device.pacing import AHEAD_MS, MOST_AHEAD, CudaPacer
 
-TOLD: list[str] = []
+
+class Device:
+    """Pieces by number; the device has `done` of them, and each takes `piece_ms`."""
+
+    def __init__(self, piece_ms: float) -> None:
+        self.piece_ms = piece_ms
+        self.launched = self.done = 0
+
+    @property
+    def under_way(self) -> int:
+        return self.launched - self.done
 
 
 class Event:
-    made = 0
-
-    def __init__(self) -> None:
-        Event.made += 1
-        self.name = f"piece {Event.made}"
+    def __init__(self, device: Device) -> None:
+        self.device = device
 
     def record(self, stream: "Stream") -> None:
-        TOLD.append(f"{self.name} launched")
+        self.device.launched += 1
+        self.number = self.device.launched
+
+    def query(self) -> bool:
+        return self.device.done >= self.number
 
     def synchronize(self) -> None:
-        TOLD.append(f"{self.name} done")
+        self.device.done = max(self.device.done, self.number)
+
+    def elapsed_time(self, later: "Event") -> float:
+        return (later.number - self.number) * self.device.piece_ms
 
 
 class Stream:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
     def synchronize(self) -> None:
-        TOLD.append("all done")
+        self.device.done = self.device.launched
 
 
-def test_a_piece_is_launched_once_the_last_but_one_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    TOLD.clear()
-    Event.made = 0
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
-    pacer = CudaPacer(torch.device("cuda", 0))
-    for _ in range(3):
+def make_pacer(monkeypatch: pytest.MonkeyPatch, piece_ms: float) -> tuple[CudaPacer, Device]:
+    device = Device(piece_ms)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event(device))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: Stream(device))
+    return CudaPacer(torch.device("cuda", 0)), device
+
+
+@pytest.mark.parametrize(
+    ("piece_ms", "most"), [(5.0, 1), (AHEAD_MS, 1), (AHEAD_MS / 2.5, 2), (AHEAD_MS / 6.5, 6), (1e-6, MOST_AHEAD)]
+)
+def test_as_many_pieces_are_under_way_as_take_the_time(
+    monkeypatch: pytest.MonkeyPatch, piece_ms: float, most: int
+) -> None:
+    pacer, device = make_pacer(monkeypatch, piece_ms)
+    seen = []
+    for _ in range(60):
         pacer.pace()
-    assert TOLD == ["piece 1 launched", "piece 2 launched", "piece 1 done", "piece 3 launched", "piece 2 done"]
-    pacer.settle()
+        seen.append(device.under_way)
+    assert seen[:5] == [1] * 5, "as long as no length is known"
+    assert max(seen) == seen[-1] == most
+
+
+def test_pieces_that_are_done_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pacer, device = make_pacer(monkeypatch, 5.0)
+    for _ in range(20):
+        pacer.pace()
+        device.done = device.launched
     pacer.pace()
-    assert TOLD[5:] == ["all done", "piece 4 launched"], "what is settled is waited for no more"
+    assert device.under_way == 1
+
+
+def test_what_is_settled_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    pacer, device = make_pacer(monkeypatch, 5.0)
+    pacer.pace()
+    pacer.pace()
+    pacer.settle()
+    assert device.under_way == 0
+    pacer.pace()
+    assert device.under_way == 1

@@ -1,0 +1,35 @@
+"""Copies between host and device that do not make the host wait for what the device has to do before."""
+
+import torch
+from torch import Tensor
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Host values on `device`, after what was launched before; the very tensor where that is the host."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def write(into: Tensor, values: Tensor) -> None:
+    """Host values into a tensor of a device, after what was launched before."""
+    into.copy_(values.pin_memory() if into.device.type == "cuda" else values, non_blocking=True)
+
+
+class HostCopy:
+    """What `source` is once all that was launched before is done; what is launched afterwards is not waited for."""
+
+    def __init__(self, source: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._copy = source
+        if source.device.type == "cuda":
+            self._copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+            self._copy.copy_(source, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def read(self) -> Tensor:
+        """Wait for it."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copy
