@@ -1,6 +1,6 @@
 """Which tiles suit this GPU's attention: prompts and decode rows of an 8B's heads, with several sizes of tiles each.
 
-    python -m benchmarks.gpu.tune [--seconds 60]
+    python -m benchmarks.gpu.tune [--only prompts] [--seconds 60]
 
 Prints TFLOP/s of prompts and GB/s of decode rows for each; `TileSizes` of `engine/attention/triton_paged.py` has what
 was best on an H100.
@@ -23,7 +23,7 @@ HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 PROMPTS = ((1, 2048), (1, 8192))
 DECODES = ((1, 4096), (16, 512), (16, 4096), (64, 4096))
 WIDE = [
-    TileShape(*each) for each in product((64, 128), (64, 128), (4, 8), (2, 3)) if each[0] * each[1] >= each[2] << 10
+    TileShape(*each) for each in product((128, 64), (64, 128), (8, 4), (3, 2)) if each[0] * each[1] >= each[2] << 10
 ]
 NARROW = [TileShape(16, *each) for each in product((32, 64, 128), (2, 4, 8), (2, 3, 4))]
 LEAST_KEYS = (256, 512)
@@ -33,9 +33,11 @@ def main() -> int:
     """Try all sizes; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="no size is begun after so many")
-    until_s = time.monotonic() + parser.parse_args().seconds
-    for name, bench, shapes in (("decode", _decode, DECODES), ("prompts", _prompts, PROMPTS)):
-        for sizes in _candidates(name):
+    parser.add_argument("--only", choices=("decode", "prompts"), help="the others are not tried")
+    options = parser.parse_args()
+    until_s = time.monotonic() + options.seconds
+    for name, bench, shapes in (("prompts", _prompts, PROMPTS), ("decode", _decode, DECODES)):
+        for sizes in _candidates(name) if options.only in (None, name) else ():
             if time.monotonic() >= until_s:
                 print("no time left", file=sys.stderr)
                 return 1

@@ -160,7 +160,8 @@ class DecodeSegments:
             )
             launch(TileLauncher(kind, SIZES), there, query, decoder.kv[layer], mixed, lse)
             hidden = decoder.finish(layer, hidden, mixed)
-        buffers.hidden.copy_(hidden)
+        if hidden is not buffers.hidden:
+            buffers.hidden.copy_(hidden)
 
 
 class StepSegments:

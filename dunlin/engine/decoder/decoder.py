@@ -129,6 +129,11 @@ class Decoder:
         self, layer: int, hidden: Tensor, turn: Tensor, slots: Tensor, adapters: Tensor | None = None
     ) -> Tensor:
         """Write the tokens' keys and values into `slots`; returns their queries `[tokens, heads, head_dim]`."""
+        place = self.numerics.place
+        if place is not None:
+            fused = self._fused(layer, hidden, adapters)
+            place(fused, self.config.heads, self.config.kv_heads, self._turn_of(layer, turn), self.kv[layer], slots)
+            return fused[:, : self.config.heads]
         rows = [hidden, self._turn_of(layer, turn), *([] if adapters is None else [adapters])]
         return self._write(layer, self.numerics.rows(partial(self._project, layer), *rows), slots)
 
@@ -160,8 +165,9 @@ class Decoder:
 
     def put_projected(self, layer: int, fused: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
         """The rest of `project`, after its product."""
-        rotated = self._rotate(self._weights.layers[layer], fused, self._turn_of(layer, turn))
-        return self._write(layer, rotated, slots)
+        split = self._split(self._weights.layers[layer], fused)
+        self.numerics.turn(split, self.config.heads + self.config.kv_heads, self._turn_of(layer, turn))
+        return self._write(layer, split, slots)
 
     def begin_finish(
         self, layer: int, start: int, stop: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None
@@ -207,17 +213,22 @@ class Decoder:
 
     def _project(self, layer: int, hidden: Tensor, turn: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
+        split = self._fused(layer, hidden, adapters)
+        self.numerics.turn(split, self.config.heads + self.config.kv_heads, turn)
+        return split
+
+    def _fused(self, layer: int, hidden: Tensor, adapters: Tensor | None) -> Tensor:
+        """Queries, keys and values before they are rotated."""
         weights = self._weights.layers[layer]
         normed = self._norm(hidden, weights["input_norm"])
-        return self._rotate(weights, self._linear(layer, "qkv", normed, adapters), turn)
+        return self._split(weights, self._linear(layer, "qkv", normed, adapters))
 
-    def _rotate(self, weights: dict[str, Tensor], fused: Tensor, turn: Tensor) -> Tensor:
+    def _split(self, weights: dict[str, Tensor], fused: Tensor) -> Tensor:
         heads, kv_heads = self.config.heads, self.config.kv_heads
         split = fused.view(-1, heads + 2 * kv_heads, self.config.head_dim)
         if self.config.qk_norm:
             split[:, :heads] = self._norm(split[:, :heads], weights["query_norm"])
             split[:, heads : heads + kv_heads] = self._norm(split[:, heads : heads + kv_heads], weights["key_norm"])
-        self.numerics.turn(split, heads + kv_heads, turn)
         return split
 
     def _write(self, layer: int, projected: Tensor, slots: Tensor) -> Tensor:
@@ -229,20 +240,26 @@ class Decoder:
     def _finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Output projection and MLP, both with their residual."""
         weights = self._weights.layers[layer]
-        out = self._summed(layer, "out", mixed.reshape(mixed.shape[0], -1), adapters)
-        hidden = hidden + self._after(weights.get("attention_post_norm"), out)
+        hidden = self._add_to(hidden, layer, "out", "attention_post_norm", mixed.reshape(mixed.shape[0], -1), adapters)
         normed = self._norm(hidden, weights["mlp_norm"])
-        is_mixed = "router" in weights
-        fed = self._feed_experts(weights, normed) if is_mixed else self._feed(layer, normed, adapters)
-        return hidden + self._after(weights.get("mlp_post_norm"), fed)
+        if "router" in weights:
+            return hidden + self._after(weights.get("mlp_post_norm"), self._feed_experts(weights, normed))
+        gate_up = self._linear(layer, "gate_up", normed, adapters)
+        return self._add_to(hidden, layer, "down", "mlp_post_norm", self._activate(gate_up), adapters)
+
+    def _add_to(
+        self, hidden: Tensor, layer: int, block: str, post_norm: str, given: Tensor, adapters: Tensor | None
+    ) -> Tensor:
+        """The residual with the block's product of `given`; the residual's tensor may be written."""
+        weights, onto = self._weights.layers[layer], self.numerics.linear_onto
+        is_plain = adapters is None and self.collective.ranks == 1 and f"{block}_bias" not in weights
+        if onto is not None and is_plain and post_norm not in weights:
+            return onto(hidden, given, weights[block])
+        return hidden + self._after(weights.get(post_norm), self._summed(layer, block, given, adapters))
 
     def _after(self, post_norm: Tensor | None, result: Tensor) -> Tensor:
         """What is added to the residual."""
         return result if post_norm is None else self._norm(result, post_norm)
-
-    def _feed(self, layer: int, normed: Tensor, adapters: Tensor | None) -> Tensor:
-        gate_up = self._linear(layer, "gate_up", normed, adapters)
-        return self._summed(layer, "down", self._activate(gate_up), adapters)
 
     def _feed_experts(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
         gate_up, down = self._by_expert(weights)

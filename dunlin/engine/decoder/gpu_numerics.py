@@ -25,6 +25,8 @@ def gpu_numerics(attention: Attention | None = None, piece_rows: int = PIECE_ROW
         norm=triton_rows.norm,
         silu_gate=triton_rows.silu_gate,
         turn=triton_rows.turn,
+        place=triton_rows.place,
+        linear_onto=triton_rows.linear_onto,
         choose=choose_on_device,
         has_fixed_pieces=True,
     )

@@ -457,5 +457,7 @@ def _put(whole: Tensor | None, part: Tensor, start: int, tokens: int) -> Tensor:
         return part
     if whole is None:
         whole = part.new_empty(tokens, *part.shape[1:])
-    whole[start : start + len(part)] = part
+    into = whole[start : start + len(part)]
+    if into.data_ptr() != part.data_ptr():  # else it was computed in its place
+        into.copy_(part)
     return whole

@@ -35,6 +35,10 @@ Choose = Callable[[Tensor, Sequence[SamplingInput]], Choices]
 """(logits, draws) -> choices; see `sample_tokens`."""
 
 
+Place = Callable[[Tensor, int, int, Tensor, Tensor, Tensor], None]
+"""(queries, keys and values, heads, kv_heads, angles, layer_kv, slots) -> None: the queries are left, rotated."""
+
+
 silu_gate = gated("silu")
 
 
@@ -91,8 +95,9 @@ class Numerics:
     `norm(input, weight, epsilon)`, `silu_gate(gates and what they let through)` and `turn(vectors, heads, angles)`,
     which rotates the first `heads` of each token in place, are the rest of a layer. `linear_into(into, input, weight,
     bias)` writes the product, `put(layer_kv, slots, keys and values)` what attention reads. `add_deltas` adds what
-    adapters do. `choose` chooses tokens. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the
-    host's tells what they take.
+    adapters do. `choose` chooses tokens. `place` is `turn` and `put` at once, `linear_onto(residual, input, weight)`
+    the product added to the residual, in its place; None: they are computed by parts. `has_fixed_pieces`: blocks always
+    have `piece_rows`, for no clock of the host's tells what they take.
     """
 
     rows: Callable[..., Tensor]
@@ -108,6 +113,8 @@ class Numerics:
     put: Callable[[Tensor, Tensor, Tensor], None] = put_slots
     add_deltas: AddDeltas = add_gathered
     choose: Choose = choose_tokens
+    place: Place | None = None
+    linear_onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     has_fixed_pieces: bool = False
 
 

@@ -33,6 +33,41 @@ def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_stride, HEADS: tl.constexpr,
+               TURNED: tl.constexpr, ALL: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
+               REST: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
+               BLOCK_REST: tl.constexpr):  # fmt: skip
+    """Rotate queries and keys as `turn_rows` does, queries in place, and write keys and values to their slot: grid
+    (tokens, blocks of heads). Of ALL heads the first HEADS are queries, those up to TURNED rotated.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
+    pairs = tl.arange(0, BLOCK_PAIRS)
+    is_pair = pairs < PAIRS
+    cosine = tl.load(turn + token * turn_stride + pairs, mask=is_pair, other=0.0)[None, :]
+    sine = tl.load(turn + token * turn_stride + PAIRS + pairs, mask=is_pair, other=0.0)[None, :]
+    is_query, is_kept = head < HEADS, (head >= HEADS) & (head < ALL)
+    is_item = (head < ALL)[:, None] & is_pair[None, :]
+    from_query = vectors + token * vector_stride + head[:, None] * HEAD_DIM
+    from_slot = layer_kv + tl.load(slots + token) * slot_stride + (head[:, None] - HEADS) * HEAD_DIM
+    left = tl.load(from_query + pairs[None, :], mask=is_item, other=0.0)
+    right = tl.load(from_query + PAIRS + pairs[None, :], mask=is_item, other=0.0)
+    is_turned = (head < TURNED)[:, None]
+    turned_left = (left.to(tl.float32) * cosine - right.to(tl.float32) * sine).to(left.dtype)
+    turned_right = (right.to(tl.float32) * cosine + left.to(tl.float32) * sine).to(left.dtype)
+    left, right = tl.where(is_turned, turned_left, left), tl.where(is_turned, turned_right, right)
+    tl.store(from_query + pairs[None, :], left, mask=is_item & is_query[:, None])
+    tl.store(from_query + PAIRS + pairs[None, :], right, mask=is_item & is_query[:, None])
+    tl.store(from_slot + pairs[None, :], left, mask=is_item & is_kept[:, None])
+    tl.store(from_slot + PAIRS + pairs[None, :], right, mask=is_item & is_kept[:, None])
+    if REST > 0:
+        rest = tl.arange(0, BLOCK_REST)
+        is_rest = is_kept[:, None] & (rest < REST)[None, :]
+        others = tl.load(from_query + 2 * PAIRS + rest[None, :], mask=is_rest, other=0.0)
+        tl.store(from_slot + 2 * PAIRS + rest[None, :], others, mask=is_rest)
+
+
+@triton.jit
 def turn_rows(vectors, turn, vector_stride, turn_stride, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
               BLOCK: tl.constexpr):  # fmt: skip
     """Rotate a head in place: grid (tokens, heads). Dimension i pairs with i + PAIRS."""

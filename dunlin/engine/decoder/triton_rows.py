@@ -11,6 +11,8 @@ from dunlin.engine.decoder import triton_row_kernels as kernels
 
 MOST_WIDTH = 1 << 15
 """Of a norm that one program holds."""
+HEADS_AT_ONCE = 16
+"""Of a token, that a program rotates and writes."""
 
 
 def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -52,3 +54,24 @@ def turn(vectors: Tensor, heads: int, angles: Tensor) -> None:
             vectors, given, vectors.stride(0), 2 * pairs, HEAD_DIM=vectors.shape[2], PAIRS=pairs,
             BLOCK=triton.next_power_of_2(pairs), num_warps=1,
         )  # fmt: skip
+
+
+def place(vectors: Tensor, heads: int, kv_heads: int, angles: Tensor, layer_kv: Tensor, slots: Tensor) -> None:
+    """`turn` of queries and keys of `vectors` `[tokens, heads + 2 kv_heads, head_dim]`, the queries in place; keys and
+    values go to their `slots` of `layer_kv` `[slot, 2, kv_heads, head_dim]` alone.
+    """
+    count, pairs, head_dim = len(vectors), angles.shape[-1], vectors.shape[2]
+    given, rest = angles.contiguous(), head_dim - 2 * pairs
+    if count:
+        everything = heads + 2 * kv_heads
+        kernels.place_rows[(count, triton.cdiv(everything, HEADS_AT_ONCE))](
+            vectors, given, layer_kv, slots, vectors.stride(0), 2 * pairs, layer_kv.stride(0), HEADS=heads,
+            TURNED=heads + kv_heads, ALL=everything, HEAD_DIM=head_dim, PAIRS=pairs, REST=rest,
+            BLOCK_HEADS=HEADS_AT_ONCE, BLOCK_PAIRS=triton.next_power_of_2(pairs),
+            BLOCK_REST=triton.next_power_of_2(max(rest, 1)), num_warps=4,
+        )  # fmt: skip
+
+
+def linear_onto(residual: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """`residual + rows @ weight.T`, in the residual's place: the product's kernel adds it."""
+    return residual.addmm_(rows, weight.t())

@@ -40,7 +40,8 @@ class StageRooms:
         """:raises StepError: the room has not the rows' hidden states."""
         try:
             dtype, width = self._decoder.kv[0].dtype, self._decoder.config.hidden
-            return self._rooms.take(room, [row.name for row in rows], dtype, width).to(self._decoder.device)
+            found = self._rooms.take(room, [row.name for row in rows], dtype, width)
+            return found.to(self._decoder.device, copy=True)  # a layer may add to it in place
         except TransferError as error:
             raise StepError(str(error)) from None
 

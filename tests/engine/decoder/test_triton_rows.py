@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.decoder.numerics import silu_gate, turn_heads
+from dunlin.engine.decoder.numerics import put_slots, silu_gate, turn_heads
 from dunlin.engine.decoder.rope import rotary_angles
 
 triton_rows = pytest.importorskip("dunlin.engine.decoder.triton_rows", exc_type=ModuleNotFoundError)
@@ -59,3 +59,19 @@ def test_turn_leaves_the_other_heads_and_dimensions(dtype: torch.dtype, head_dim
     turn_heads(theirs, 4, angles)
     assert near(ours, theirs)
     assert torch.equal(ours[:, 4:], theirs[:, 4:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "pairs"), [(4, 2, 16, 8), (3, 1, 20, 6), (16, 8, 8, 4)])
+def test_place_turns_and_writes(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, pairs: int) -> None:
+    tokens, everything = 5, heads + 2 * kv_heads
+    ours = random(tokens, everything, head_dim, dtype=dtype)
+    theirs = ours.clone()
+    angles = rotary_angles(torch.logspace(0, -2, pairs), torch.arange(7, 7 + tokens), 1.0)
+    slots = torch.tensor([11, 3, 0, 9, 4])
+    kept, wanted = (torch.full((12, 2, kv_heads, head_dim), 0.5, dtype=dtype) for _ in range(2))
+    triton_rows.place(ours, heads, kv_heads, angles, kept, slots)
+    turn_heads(theirs, heads + kv_heads, angles)
+    put_slots(wanted, slots, theirs[:, heads:])
+    assert near(ours[:, :heads], theirs[:, :heads])
+    assert near(kept, wanted), "slots that were not named keep what they have"
