@@ -42,6 +42,7 @@ class EngineDriver:
             work_clock=device.work_clock,
             pacer=device.pacer,
             begin_segments=None if begin is None else begin(loaded.decoder),
+            rows_may_leave_segments=device.rows_may_leave_segments,
         )
         self._slots = loaded.slots
         self._next_slot = 0

@@ -101,7 +101,8 @@ class SpeedPart:
 
     def interrupts(self) -> None:
         """From the moment that an interrupt is due until its answer, at random moments of a long prompt."""
-        tokens, driver = self.plan.interrupted_tokens, self._driver
+        # So long a prompt goes piece by piece; a tiny plan's would be one segment, which nothing interrupts.
+        tokens, driver = self.plan.interrupted_tokens, EngineDriver(self.loaded, self.device, with_segments=False)
         spacing_s = max(self._prefill_s(tokens) / 20, 1e-4)
         responses: list[float] = []
         moments = np.random.default_rng(3)

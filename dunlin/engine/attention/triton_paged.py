@@ -46,7 +46,7 @@ class TileSizes:
     GPUs `python -m benchmarks.gpu.tune` finds what suits.
     """
 
-    wide: TileShape = TileShape(128, 64, 8, 2)
+    wide: TileShape = TileShape(128, 128, 8, 3)
     wide_fp32: TileShape = TileShape(32, 32, 4, 2)
     narrow: TileShape = TileShape(16, 64, 4, 2)
     least_keys: int = 256
@@ -227,7 +227,7 @@ class Tiles:
         """Copy the table to the device and look the slots up there."""
         table, sizes, device, heads = self._table, self._launcher.sizes, query.device, query.shape[1]
         shapes, group = self._launcher.shapes(heads, kv_heads, query.dtype), heads // kv_heads
-        narrow, wide = _tiles(table, *(shape.lines // group for shape in shapes))
+        narrow, wide = find_tiles(table, *(shape.lines // group for shape in shapes))
         counts = (table[:, 8] - table[:, 7]).clamp_min(0)
         slot_at = counts.cumsum(0) - counts - table[:, 7]
         few = counts[narrow[:, 0]]
@@ -255,7 +255,7 @@ def split_count(keys: int, sizes: TileSizes = SIZES) -> int:
     return -(-keys // each)
 
 
-def _tiles(table: Tensor, narrow_queries: int, wide_queries: int) -> tuple[Tensor, Tensor]:
+def find_tiles(table: Tensor, narrow_queries: int, wide_queries: int) -> tuple[Tensor, Tensor]:
     """(narrow, wide) tiles `[tiles, 2]`: row, first query. A row of no more queries than a narrow tile's is one."""
     tokens = table[:, 2]
     is_narrow = tokens <= narrow_queries

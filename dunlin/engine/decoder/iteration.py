@@ -119,7 +119,7 @@ class Iteration:
     `hidden`: the states after the layer before `layers`, packed like the batch; embedded if there is none. `resumed`:
     where every row stands, all in one layer. `sizes`: how linear work is cut; None if nothing can interrupt it.
     `exchange`: what brings the keys that rows await; `is_waiting`: the last `advance` found nothing to do but wait.
-    `begin_segments`: computes several layers in one piece where it can; no row may leave then.
+    `begin_segments`: computes several layers in one piece where it can; once a row leaves, the others go on without.
     """
 
     def __init__(
@@ -158,7 +158,8 @@ class Iteration:
         self._pass: AttentionPass | None = None
         self._mixed: Tensor | None = None
         self._linear = LinearQueue()
-        self._segments = None if begin_segments is None else begin_segments(batch, self._hidden, self._turn)
+        is_whole = begin_segments is not None and not resumed and exchange is None
+        self._segments = begin_segments(batch, self._hidden, self._turn) if begin_segments and is_whole else None
         self._begin_project()
 
     def __repr__(self) -> str:
@@ -200,7 +201,12 @@ class Iteration:
             self._exchange.leave(number)
         row = self._rows[at]
         self._linear.forget(row.start, row.stop)
-        self._skip_empty_phase()
+        if self._segments is None:
+            self._skip_empty_phase()
+        elif len(self._left) < len(self._rows):
+            self._segments = None
+            self._compact()
+            self._begin_project()
         return progress
 
     @property

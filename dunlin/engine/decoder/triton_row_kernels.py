@@ -38,7 +38,8 @@ def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_
                REST: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
                BLOCK_REST: tl.constexpr):  # fmt: skip
     """Rotate queries and keys as `turn_rows` does, queries in place, and write keys and values to their slot: grid
-    (tokens, blocks of heads). Of ALL heads the first HEADS are queries, those up to TURNED rotated.
+    (tokens, blocks of heads). Of ALL heads the first HEADS are queries, those up to TURNED rotated. What has a slot
+    below 0 is not written.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
@@ -46,10 +47,11 @@ def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_
     is_pair = pairs < PAIRS
     cosine = tl.load(turn + token * turn_stride + pairs, mask=is_pair, other=0.0)[None, :]
     sine = tl.load(turn + token * turn_stride + PAIRS + pairs, mask=is_pair, other=0.0)[None, :]
-    is_query, is_kept = head < HEADS, (head >= HEADS) & (head < ALL)
+    slot = tl.load(slots + token)
+    is_query, is_kept = head < HEADS, (head >= HEADS) & (head < ALL) & (slot >= 0)
     is_item = (head < ALL)[:, None] & is_pair[None, :]
     from_query = vectors + token * vector_stride + head[:, None] * HEAD_DIM
-    from_slot = layer_kv + tl.load(slots + token) * slot_stride + (head[:, None] - HEADS) * HEAD_DIM
+    from_slot = layer_kv + slot * slot_stride + (head[:, None] - HEADS) * HEAD_DIM
     left = tl.load(from_query + pairs[None, :], mask=is_item, other=0.0)
     right = tl.load(from_query + PAIRS + pairs[None, :], mask=is_item, other=0.0)
     is_turned = (head < TURNED)[:, None]

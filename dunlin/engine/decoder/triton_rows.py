@@ -58,7 +58,7 @@ def turn(vectors: Tensor, heads: int, angles: Tensor) -> None:
 
 def place(vectors: Tensor, heads: int, kv_heads: int, angles: Tensor, layer_kv: Tensor, slots: Tensor) -> None:
     """`turn` of queries and keys of `vectors` `[tokens, heads + 2 kv_heads, head_dim]`, the queries in place; keys and
-    values go to their `slots` of `layer_kv` `[slot, 2, kv_heads, head_dim]` alone.
+    values go to their `slots` of `layer_kv` `[slot, 2, kv_heads, head_dim]` alone, those without one (-1) nowhere.
     """
     count, pairs, head_dim = len(vectors), angles.shape[-1], vectors.shape[2]
     given, rest = angles.contiguous(), head_dim - 2 * pairs

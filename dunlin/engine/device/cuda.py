@@ -48,6 +48,7 @@ def cuda_device(name: str) -> EngineDevice:
         CudaPacer(device),
         time.perf_counter,
         _segments(CudaGraphs()),
+        True,
         *WARM,
     )
 
@@ -69,6 +70,7 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
         HostPacer(),
         work_clock=time.perf_counter,
         begin_segments=_segments(call_again),
+        rows_may_leave_segments=True,
         warm_rows=WARM[0],
         warm_tokens=WARM[1],
     )
@@ -105,9 +107,9 @@ def _check_cuda(device: torch.device) -> None:
 
 def _segments(record: Record) -> Callable[[Decoder], BeginSegments]:
     def make(decoder: Decoder) -> BeginSegments:
-        from dunlin.engine.decoder.decode_segments import DecodeSegments
+        from dunlin.engine.decoder.recorded_segments import RecordedSegments
 
-        return DecodeSegments(decoder, record).begin
+        return RecordedSegments(decoder, record).begin
 
     return make
 

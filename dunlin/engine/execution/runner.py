@@ -66,6 +66,7 @@ class EngineRunner:
         grammars: GrammarCompiler | None = None,
         pacer: Pacer | None = None,
         begin_segments: BeginSegments | None = None,
+        rows_may_leave_segments: bool = False,
         lockstep: Lockstep = ALONE,
     ) -> None:
         """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one.
@@ -96,6 +97,7 @@ class EngineRunner:
             work_clock,
             None if pacer is None else pacer.settle,
             begin_segments,
+            rows_may_leave_segments,
             None if pacer is None else self._may_run_ahead,
         )
         self.layers = (

@@ -57,7 +57,7 @@ class StepRunner:
     whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
     `EngineRunner`'s. `settle` waits until a device has computed what a step launched; `may_run_ahead()`: a step may be
     launched before the tokens of the one before are read; None: there is no device that would compute beside the host.
-    `begin_segments` is for steps that no row leaves.
+    `begin_segments` is for steps of decode rows that no row leaves, and for others if `rows_may_leave_segments`.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class StepRunner:
         work_clock: Callable[[], float],
         settle: Callable[[], None] | None = None,
         begin_segments: BeginSegments | None = None,
+        rows_may_leave_segments: bool = False,
         may_run_ahead: Callable[[], bool] | None = None,
     ) -> None:
         self.last_step_s = 0.0
@@ -87,6 +88,7 @@ class StepRunner:
         self._may_run_ahead = may_run_ahead
         self._is_ahead = False
         self._begin_segments = begin_segments
+        self._rows_may_leave_segments = rows_may_leave_segments
         self._stage_rooms = StageRooms(rooms, sequences, decoder)
         self._links = links
         self._give_up_exchange = give_up_exchange
@@ -454,7 +456,8 @@ class StepRunner:
             batch = replace(batch, adapters=row_adapters(rows))
         if tokens is not None:
             batch = replace(batch.to(self._decoder.device), tokens=tokens)
-        segments = self._begin_segments if is_decode and not may_leave else None
+        is_fixed = (is_decode and not may_leave) or self._rows_may_leave_segments
+        segments = self._begin_segments if is_fixed else None
         return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange, segments)
 
 

@@ -166,6 +166,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
             runner: EngineRunner | LeadingRunner = EngineRunner(
                 loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers,
                 work_clock=device.work_clock, grammars=grammars, pacer=device.pacer, begin_segments=segments,
+                rows_may_leave_segments=device.rows_may_leave_segments,
             )  # fmt: skip
         else:
             runner = _leading_runner(loaded, options, joined, others, beat, grammars)

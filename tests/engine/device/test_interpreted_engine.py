@@ -20,8 +20,8 @@ from dunlin.messages.types import SamplingParams, Verdict, i64
 from tests.engine.build import Sequences, load, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
 
-decode_segments = pytest.importorskip("dunlin.engine.decoder.decode_segments", exc_type=ModuleNotFoundError)
-DecodeSegments = decode_segments.DecodeSegments
+recorded_segments = pytest.importorskip("dunlin.engine.decoder.recorded_segments", exc_type=ModuleNotFoundError)
+RecordedSegments = recorded_segments.RecordedSegments
 
 OTHER = [9, 8, 7]
 STEPS = 4
@@ -93,7 +93,7 @@ def test_logits_are_the_cpus(directory: Path, model: LoadedModel) -> None:
 
 @pytest.fixture
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_segments, "SEGMENT_LAYERS", 2)
+    monkeypatch.setattr(recorded_segments, "SEGMENT_LAYERS", 2)
 
 
 @pytest.mark.usefixtures("short_segments")
@@ -108,7 +108,7 @@ def test_texts_are_the_cpus_by_recorded_segments_too(
         recorded.append(1)
         return function
 
-    segments = DecodeSegments(model.decoder, record)
+    segments = RecordedSegments(model.decoder, record)
     runner = make_runner(model, device, begin_segments=segments.begin)
     assert generate(runner, STEPS, sampling=SamplingParams(**sampling)) == told
     assert len(recorded) == 2, "of 2 rows: layers 0 and 1, and the last"
@@ -161,7 +161,7 @@ def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: Loaded
 
 def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: EngineDevice) -> None:
     begun: list[int] = []
-    segments = DecodeSegments(model.decoder, lambda function: function)
+    segments = RecordedSegments(model.decoder, lambda function: function)
 
     def begin(*given: Any) -> Any:
         begun.append(1)

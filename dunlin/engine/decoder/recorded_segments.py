@@ -1,0 +1,108 @@
+"""Small steps as recorded segments of layers: a few launches instead of hundreds.
+
+A segment computes on buffers of its own, for a padded size of step; which slots and how many keys a row has is read
+from memory, so a recorded segment serves every step of that size. KV and weights stay at their addresses while layers
+are dropped and come back, so a segment is valid whenever its layers are held. Between two segments rows may leave.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dunlin.engine.attention.base import LocalRows
+from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.step_buffers import StepBuffers, StepSize, StepTabler
+
+Record = Callable[[Callable[[], None]], Callable[[], None]]
+SEGMENT_LAYERS = 8
+"""Layers of a segment, from a multiple of it on."""
+LARGE_TOKENS, LARGE_LAYERS = 128, 4
+"""A segment of more tokens has fewer layers, so that the next safepoint is soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """A recorded segment."""
+
+    layers: range
+    size: StepSize
+
+
+class RecordedSegments:
+    """Owns the recorded segments of one decoder, and their buffers by number of tokens."""
+
+    def __init__(self, decoder: Decoder, record: Record) -> None:
+        self._decoder = decoder
+        self._record = record
+        self._tabler = StepTabler(decoder)
+        self._buffers: dict[int, StepBuffers] = {}
+        self._segments: dict[SegmentKey, Callable[[], None]] = {}
+
+    def __repr__(self) -> str:
+        return f"[segments: {len(self._segments)} | sizes: {sorted(self._buffers)}]"
+
+    def begin(self, batch: DecoderBatch, hidden: Tensor, turn: Tensor) -> "StepSegments | None":
+        """The step of `batch`, whose tokens have these `hidden` states and turn so; None: it cannot be computed by
+        segments.
+        """
+        rows = batch.rows
+        decoder = self._decoder
+        is_plain = batch.adapters is None and decoder.config.experts is None and decoder.numerics.place is not None
+        if not is_plain or not isinstance(rows, LocalRows) or not rows:
+            return None
+        tables = self._tabler.tables(rows)
+        if tables.size is None:
+            return None
+        tokens = tables.size.tokens
+        if tokens not in self._buffers:
+            self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn)
+        buffers = self._buffers[tokens]
+        if sum(rows.lengths) > len(buffers.slots):
+            return None
+        buffers.fill(batch, hidden, turn, tables, self._tabler.runs(hidden.device))
+        return StepSegments(self, tables.size, len(batch.slots))
+
+    def run(self, layers: range, size: StepSize) -> Tensor:
+        """Compute a segment, recorded first if it is new; returns the hidden states after it."""
+        key, buffers = SegmentKey(layers, size), self._buffers[size.tokens]
+        segment = self._segments.get(key)
+        if segment is None:
+            before = buffers.hidden.clone()
+            segment = self._segments[key] = self._record(lambda: self._compute(key, buffers))
+            buffers.hidden.copy_(before)  # recording computes, too
+        segment()
+        return buffers.hidden
+
+    def _compute(self, key: SegmentKey, buffers: StepBuffers) -> None:
+        decoder, hidden, size = self._decoder, buffers.hidden, key.size
+        narrow, wide = buffers.narrow[: size.narrow], buffers.wide[: size.wide]
+        for layer in key.layers:
+            kind = decoder.attention_kind(layer)
+            query = decoder.project(layer, hidden, buffers.turn, buffers.places)
+            mixed = query.new_empty(query.shape)
+            lse = query.new_empty(query.shape[:2], dtype=torch.float32)
+            there = DeviceTable(buffers.tables[kind], buffers.slot_at, buffers.slots, narrow, wide, size.splits)
+            launch(TileLauncher(kind, SIZES), there, query, decoder.kv[layer], mixed, lse)
+            hidden = decoder.finish(layer, hidden, mixed)
+        if hidden is not buffers.hidden:
+            buffers.hidden.copy_(hidden)
+
+
+class StepSegments:
+    """One step of `tokens` tokens on its way through segments."""
+
+    def __init__(self, segments: RecordedSegments, size: StepSize, tokens: int) -> None:
+        self._segments = segments
+        self._size = size
+        self._tokens = tokens
+        self._layers = LARGE_LAYERS if size.tokens > LARGE_TOKENS and size.wide else SEGMENT_LAYERS
+
+    def run(self, layer: int, stop: int) -> tuple[int, Tensor]:
+        """Compute from `layer` to the end of its segment, or to `stop`; returns the next layer, and the hidden states
+        before it.
+        """
+        end = min((layer // self._layers + 1) * self._layers, stop)
+        return end, self._segments.run(range(layer, end), self._size)[: self._tokens]

@@ -1,0 +1,159 @@
+"""What recorded segments read and write: buffers for steps of up to so many tokens, and the sizes that are recorded.
+
+A step is padded to one of a few sizes. Padding tokens have no slot, so nothing of theirs is kept; padding tiles are of
+a row without tokens.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dunlin.engine.attention.base import AttentionKind, LocalRows
+from dunlin.engine.attention.paged import DecodeRuns
+from dunlin.engine.attention.triton_paged import LEAST_QUERIES, SIZES, TileLauncher, expand, find_tiles, split_count
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.host_copies import to_device, write
+
+DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Sizes of steps of one token a row."""
+MIXED_TOKENS = (32, 64, 128, 256, 512)
+"""Sizes of other steps: what an instance composes by default, and less."""
+MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (0, 16, 64, 256), (4, 8, 16, 32, 64), (1, 4, 16)
+MIXED_PAIRS = 1 << 23
+"""(query, key) pairs of a layer at most: a segment's attention takes about 2 ms then."""
+SLOTS_PER_TOKEN, LEAST_SLOTS = 8192, 1 << 20
+COLUMNS = 11
+NO_SLOT = -1
+_NO_ROW = (0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """A step's size, padded: its tokens, tiles of few and of many queries, and splits of a narrow tile's keys."""
+
+    tokens: int
+    narrow: int
+    wide: int
+    splits: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """What the host writes of a step: for each kind of attention a table of rows, and their tiles."""
+
+    whole: Tensor
+    by_kind: dict[AttentionKind, Tensor]
+    narrow: Tensor
+    wide: Tensor
+    size: StepSize | None
+
+
+class StepBuffers:
+    """Owns the buffers of steps of up to `tokens` tokens. `hidden` is read and written; `given` int64 is what the host
+    writes of a step, in one copy.
+    """
+
+    def __init__(self, tokens: int, kinds: Sequence[AttentionKind], hidden: Tensor, turn: Tensor) -> None:
+        self.tokens = tokens
+        self.hidden = hidden.new_empty(tokens, *hidden.shape[1:])
+        self.turn = turn.new_empty(tokens, *turn.shape[1:])
+        self.places = torch.empty(tokens, dtype=torch.int64, device=hidden.device)
+        self.slots = torch.empty(max(tokens * SLOTS_PER_TOKEN, LEAST_SLOTS), dtype=torch.int32, device=hidden.device)
+        self._kinds = kinds
+        self._rows = min(tokens, DECODE_ROWS[-1]) + 1  # the last one has no tokens
+        parts = [self._rows, *[COLUMNS * self._rows] * (1 + len(kinds)), 2 * self._rows, 2 * MIXED_WIDE[-1]]
+        self._given = torch.empty(sum(parts), dtype=torch.int64, device=hidden.device)
+        found = torch.split(self._given, parts)
+        self.slot_at = found[0]
+        self.whole = found[1].view(-1, COLUMNS)
+        self.tables = {kind: part.view(-1, COLUMNS) for kind, part in zip(kinds, found[2:-2], strict=True)}
+        self.narrow, self.wide = found[-2].view(-1, 2), found[-1].view(-1, 2)
+
+    def fill(
+        self, batch: DecoderBatch, hidden: Tensor, turn: Tensor, tables: StepTables, runs: Sequence[Tensor]
+    ) -> None:
+        """Write a step into the buffers. `runs`: of its rows' slots, on the device."""
+        count = len(batch.slots)
+        for into, given in ((self.hidden, hidden), (self.turn, turn), (self.places, batch.slots)):
+            into[:count] = given
+        self.places[count:] = NO_SLOT
+        lengths = tables.whole[:, 8]
+        none = torch.tensor([[self._rows - 1, 0]])
+        parts = [
+            _padded((lengths.cumsum(0) - lengths)[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
+            *(_padded(each, self._rows, torch.tensor([_NO_ROW])) for each in (tables.whole, *tables.by_kind.values())),
+            _padded(tables.narrow, self._rows, none),
+            _padded(tables.wide, MIXED_WIDE[-1], none),
+        ]
+        write(self._given, torch.cat([part.reshape(-1) for part in parts]))
+        # From each row's first key, so that layers of all kinds find slots at the same places.
+        expand(self.whole[: len(lengths)], runs[0], runs[1], self.slot_at, self.slots, int(lengths.max()))
+
+
+class StepTabler:
+    """Makes the tables of one decoder's steps; remembers the runs of slots of the last one's rows."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.kinds = sorted({decoder.attention_kind(layer) for layer in range(decoder.config.layers)}, key=repr)
+        self._runs: DecodeRuns | None = None
+        self._there: tuple[Tensor, Tensor] | None = None
+        config = decoder.config
+        group = config.heads // config.kv_heads
+        shapes = TileLauncher(self.kinds[0], SIZES).shapes(config.heads, config.kv_heads, decoder.kv[0].dtype)
+        self._queries = shapes[0].lines // group, shapes[1].lines // group
+
+    def runs(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The runs of the rows of the last tables."""
+        assert self._runs is not None
+        if self._there is None:
+            self._there = to_device(self._runs.run_at, device), to_device(self._runs.run_slot, device)
+        return self._there
+
+    def tables(self, rows: LocalRows) -> StepTables:
+        """The tables of a step's rows. Their `size` is None where it is none of those that are recorded."""
+        chosen = range(len(rows))
+        if self._runs is None or not self._runs.fit(rows, chosen):
+            self._runs, self._there = DecodeRuns(rows, chosen), None
+        whole = self._runs.table(rows, chosen, 0)
+        whole[:, 2] = torch.tensor(rows.stops) - whole[:, 0]
+        whole[:, 3] = whole[:, 8] - whole[:, 2]
+        by_kind = {kind: _windowed(whole, kind.window) for kind in self.kinds}
+        narrow, wide = find_tiles(whole, *self._queries)
+        return StepTables(whole, by_kind, narrow, wide, _size_of(whole, by_kind.values(), narrow, wide))
+
+
+def _windowed(whole: Tensor, window: int) -> Tensor:
+    if not window:
+        return whole
+    table = whole.clone()
+    table[:, 7] = (table[:, 3] - window + 1).clamp_min(0)
+    return table
+
+
+def _size_of(whole: Tensor, tables: Collection[Tensor], narrow: Tensor, wide: Tensor) -> StepSize | None:
+    tokens, rows = int(whole[:, 2].sum()), len(whole)
+    few = narrow[:, 0]
+    keys = max((int((each[few, 8] - each[few, 7]).max()) for each in tables), default=0) if len(few) else 0
+    splits = split_count(keys, SIZES)
+    if tokens == rows:
+        padded = _at_least(DECODE_ROWS, rows)
+        return None if padded is None else StepSize(padded, padded, 0, 1 << (splits - 1).bit_length())
+    pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
+    found = (
+        _at_least(MIXED_TOKENS, tokens), _at_least(MIXED_NARROW, len(narrow)), _at_least(MIXED_WIDE, len(wide)),
+        _at_least(MIXED_SPLITS, splits),
+    )  # fmt: skip
+    if rows > DECODE_ROWS[-1] or pairs > MIXED_PAIRS or None in found:
+        return None
+    return StepSize(*(each or 0 for each in found))
+
+
+def _at_least(sizes: Sequence[int], count: int) -> int | None:
+    return next((size for size in sizes if size >= count), None)
+
+
+def _padded(rows: Tensor, count: int, padding: Tensor) -> Tensor:
+    """As many rows as `count`."""
+    return torch.cat((rows, padding.expand(count - len(rows), -1)))
