@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu.driver import EngineDriver
 from benchmarks.gpu.equality import finish_all, move
-from benchmarks.gpu.limits import DeviceLimits
+from benchmarks.gpu.limits import DeviceLimits, wait
 from benchmarks.gpu.plan import GpuPlan
 from benchmarks.gpu.results import Results
 from dunlin.engine.decoder.loader import LoadedModel
@@ -105,6 +105,7 @@ class SpeedPart:
         tokens, driver = self.plan.interrupted_tokens, EngineDriver(self.loaded, self.device, with_segments=False)
         spacing_s = max(self._prefill_s(tokens) / 20, 1e-4)
         responses: list[float] = []
+        free: list[float] = []
         moments = np.random.default_rng(3)
         while len(responses) < self.plan.interrupts:
             text = driver.open(self._tokens(tokens), 1)
@@ -115,12 +116,15 @@ class SpeedPart:
                 left = driver.runner.work(lambda: False)
                 assert isinstance(left[0], Interrupted), left
                 responses.append(1e3 * (time.perf_counter() - due_s))
+                wait(self.device.torch_device)
+                free.append(1e3 * (time.perf_counter() - due_s))
                 driver.tell(Resume(driver.number(), i64([text])))
                 due_s = time.perf_counter() + moments.exponential(spacing_s)
             assert events
             driver.close()
-        found = {"p50": median(responses), "p99": float(np.quantile(responses, 0.99)), "max": max(responses)}
-        self.results.put(INTERRUPTS, f"response within {tokens} tokens, ms ({len(responses)} interrupts)", found)
+        found = _spread(responses)
+        self.results.put(INTERRUPTS, f"answer within {tokens} tokens, ms ({len(responses)} interrupts)", found)
+        self.results.put(INTERRUPTS, "and until the device has done what was launched", _spread(free))
         if not self.plan.is_interpreted:
             self.results.expect(found["p99"] <= 5.0, f"p99 of responses is {found['p99']:.1f} ms, the goal 5")
 
@@ -191,6 +195,10 @@ class SpeedPart:
         shape = self.plan.speed
         weights = 2.0 * (shape.layers * shape.layer_parameters + shape.vocab * shape.hidden)
         return weights + float(rows) * context * shape.kv_bytes
+
+
+def _spread(found: Sequence[float]) -> dict[str, float]:
+    return {"p50": median(found), "p99": float(np.quantile(found, 0.99)), "max": max(found)}
 
 
 def timed(work: Callable[[], object]) -> float:
