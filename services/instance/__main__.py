@@ -13,7 +13,7 @@ from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
 from dunlin.cost import PROFILES_FILE
-from dunlin.engine.device.names import CPU, device_of, granule_bytes
+from dunlin.engine.device.names import CPU, CUDA, device_kind, device_of, granule_bytes
 from dunlin.engine.process.options import ENGINE_MODULE
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
@@ -32,6 +32,8 @@ from services.instance.server_learnt_steps import saver
 from services.instance.step_profile import find_step_times, learnt_key
 
 TABLES = {"cluster": ClusterConfig, "instance": InstanceProcessConfig}
+HOST_KV_BYTES = 256 << 20
+"""On the CPU, where nothing says how much."""
 DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
 
 
@@ -130,13 +132,15 @@ def engine_settings(
         # A granule more per layer and rank than the slots fill: the engine rounds down, the core caps at max_slots.
         spare_bytes = config.engine.ranks * granule_bytes(config.engine.device)
         kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + spare_bytes)
+    elif not kv_bytes and not config.engine.memory_bytes and device_kind(config.engine.device) != CUDA:
+        kv_bytes = HOST_KV_BYTES
     engine = config.engine
     _check_ranks(load_config(model), engine.ranks, adapters or {})
     loaded = tuple(load_adapter(Path(each), load_config(model)) for each in (adapters or {}).values())
     named = tuple(dict.fromkeys(f"{one.digest}={one.directory}" for one in loaded))
     return EngineLaunchSettings(
         model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module, adapters=named,
-        ranks=engine.ranks,
+        ranks=engine.ranks, memory_bytes=engine.memory_bytes, memory_share=engine.gpu_memory_utilization,
     )  # fmt: skip
 
 

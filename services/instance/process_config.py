@@ -54,11 +54,28 @@ class EngineConfig:
         why="`dunlin profile` keeps it there",
     )
     kv_bytes: int = setting(
-        256 << 20,
-        "Memory for KV, unless instance.kv_cache.max_slots says how many slots.",
+        0,
+        "Memory for KV, unless instance.kv_cache.max_slots says how many slots. 0: what memory_bytes leaves beside the "
+        "weights; without that either, 256 MiB on the CPU, and on a GPU what gpu_memory_utilization leaves.",
         unit="bytes",
-        least=1 << 20,
-        why="enough for the built-in model on any machine; set it to what the device has left beside the weights",
+        least=0,
+        why="256 MiB are enough for the built-in model on any machine, and a GPU has memory for nothing else",
+    )
+    memory_bytes: int = setting(
+        0,
+        "Memory for weights and KV together, where kv_bytes is 0; 0: see there.",
+        unit="bytes",
+        least=0,
+        why="kv_bytes tells what there is by default",
+    )
+    gpu_memory_utilization: float = setting(
+        0.9,
+        "Share of a GPU's memory that its engine uses in all: weights, KV and work space (vLLM: "
+        "gpu_memory_utilization). What others use there counts against it.",
+        unit="share of the memory",
+        above=0,
+        most=1,
+        why="the rest is for what the driver and libraries take now and then",
     )
 
     def __post_init__(self) -> None:

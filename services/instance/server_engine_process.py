@@ -65,6 +65,7 @@ class EngineProcess(asyncio.Protocol):
         self._is_active = False
         self._was_stopped = False
         self._sent_garbage = False
+        self._said_ready: EngineReady | None = None
 
     @property
     def pid(self) -> int:
@@ -75,6 +76,13 @@ class EngineProcess(asyncio.Protocol):
     def was_ready(self) -> bool:
         """Whether it could take steps."""
         return self.ready.done()
+
+    def kv_bytes(self, granule_bytes: int) -> int:
+        """The bytes of KV that give an engine the slots that this one has. Once it was ready."""
+        assert self._said_ready is not None
+        ready = self._said_ready
+        by_layer = -(-ready.slots * (ready.kv_bytes_per_token // ready.model_layers) // granule_bytes)
+        return ready.model_layers * by_layer * granule_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -145,6 +153,7 @@ class EngineProcess(asyncio.Protocol):
     def _on_message(self, header: Header, message: Message) -> None:
         """The core hears events from the engine's incarnation, and what this host says of it from incarnation 0."""
         if isinstance(message, EngineReady) and not self.ready.done():
+            self._said_ready = message
             self.ready.set_result(self._loop.time())
         elif isinstance(message, EngineFailed):
             self.failure = message.reason

@@ -10,11 +10,11 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dunlin.effects import Address
-from dunlin.engine.device.names import CPU
+from dunlin.engine.device.names import CPU, granule_bytes
 from dunlin.engine.process.options import ENGINE_MODULE, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.remote.options import HelperOptions
@@ -41,8 +41,7 @@ class EngineLaunchSettings:
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
-    nodes than `node`; None: there is none. `adapters`, `device`, `ranks`: as in `EngineOptions`; the ranks share the
-    `threads`.
+    nodes than `node`; None: there is none. The others are as in `EngineOptions`; the ranks share the `threads`.
     """
 
     model: Path
@@ -57,6 +56,8 @@ class EngineLaunchSettings:
     adapters: tuple[str, ...] = ()
     device: str = CPU
     ranks: int = 1
+    memory_bytes: int = 0
+    memory_share: float = 0.9
 
 
 @dataclass(slots=True)
@@ -153,11 +154,17 @@ class EngineProcessSupervisor:
         return (await self._start(standby=False), False) if child is None else (child, True)
 
     async def _start_standby(self, child: EngineProcess) -> None:
+        await asyncio.shield(child.ready)
+        self._keep_kv_bytes(child)
         if self._settings.standby:
-            await asyncio.shield(child.ready)
             await asyncio.sleep(STANDBY_AFTER_S)
             if self.standby() is None:
                 self._standby = await self._start(standby=True)
+
+    def _keep_kv_bytes(self, child: EngineProcess) -> None:
+        """The next engine gets what this one found, whatever is free then: its slots are to be the same."""
+        if not self._settings.kv_bytes:
+            self._settings = replace(self._settings, kv_bytes=child.kv_bytes(granule_bytes(self._settings.device)))
 
     def _measure(self, seconds: float, stood_by: bool) -> None:
         if stood_by:
@@ -203,6 +210,8 @@ class EngineProcessSupervisor:
             device=settings.device,
             ranks=settings.ranks,
             rank_arena_fds=tuple(self._arena_fds[1:]),
+            memory_bytes=settings.memory_bytes,
+            memory_share=settings.memory_share,
         )
         command, environment = options.command(settings.module), options.environment(os.environ)
         return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)

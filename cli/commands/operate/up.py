@@ -135,7 +135,19 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
 
 def _add_resources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--slots", type=whole_number(16), metavar="N", help="token slots of each instance (default: what 256 MiB hold)"
+        "--slots",
+        type=whole_number(16),
+        metavar="N",
+        help="token slots of each instance (default: what 256 MiB hold; on a GPU what --gpu-memory-utilization leaves)",
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="memory for weights and KV of each instance, such as 8GiB (instead of --slots)"
+    )
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=number(0),
+        metavar="F",
+        help="share of its GPU's memory that an engine uses in all (default: 0.9)",
     )
     parser.add_argument(
         "--tier-mib", type=whole_number(1), metavar="MIB", help="host memory for KV of each node (default: 256)"
@@ -239,6 +251,8 @@ _SHORT_FOR = {
     "threads": "instance.engine.threads",
     "tp": "instance.engine.ranks",
     "slots": "instance.kv_cache.max_slots",
+    "memory": "instance.engine.memory_bytes",
+    "gpu_memory_utilization": "instance.engine.gpu_memory_utilization",
     "no_prefix_reuse": "instance.kv_cache.prefix_caching",
     "checkpoint_share": "instance.checkpoint.engine_share",
     "max_wait_s": "dispatcher.admission.max_wait_s",

@@ -48,8 +48,10 @@ def cuda_device(name: str) -> EngineDevice:
         CudaPacer(device),
         time.perf_counter,
         _segments(CudaGraphs()),
-        True,
-        *WARM,
+        rows_may_leave_segments=True,
+        memory_info=lambda: torch.cuda.mem_get_info(device),
+        warm_rows=WARM[0],
+        warm_tokens=WARM[1],
     )
 
 

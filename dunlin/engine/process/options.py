@@ -53,6 +53,10 @@ class EngineOptions:
     """Of rank 0: the other ranks' arenas."""
     shared_fd: int = -1
     """Of the other ranks: the memory that all of them share; `socket_fd` is a socket to rank 0."""
+    memory_bytes: int = 0
+    """Of weights and KV, where `kv_bytes` is 0; 0: the GPU's memory tells."""
+    memory_share: float = 0.9
+    """Of a GPU's memory that the engine uses in all, where neither says how much KV there is."""
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -94,6 +98,8 @@ _TYPES = {
     "ranks": int,
     "rank": int,
     "shared_fd": int,
+    "memory_bytes": int,
+    "memory_share": float,
 }
 _SWITCHES = ("deterministic", "standby")
 
