@@ -41,7 +41,7 @@ class EngineDriver:
             layers=layers,
             work_clock=device.work_clock,
             pacer=device.pacer,
-            begin_segments=None if begin is None else begin(loaded.decoder),
+            begin_segments=None if begin is None else begin(loaded.decoder, None),
             rows_may_leave_segments=device.rows_may_leave_segments,
         )
         self._slots = loaded.slots

@@ -14,7 +14,7 @@ from torch import Tensor
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.step_buffers import StepBuffers, StepSize, StepTabler
+from dunlin.engine.decoder.step_buffers import StepBuffers, StepSize, StepTabler, usual_sizes
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 SEGMENT_LAYERS = 8
@@ -49,21 +49,42 @@ class RecordedSegments:
         segments.
         """
         rows = batch.rows
-        decoder = self._decoder
-        is_plain = batch.adapters is None and decoder.config.experts is None and decoder.numerics.place is not None
-        if not is_plain or not isinstance(rows, LocalRows) or not rows:
+        if batch.adapters is not None or not self._can_record or not isinstance(rows, LocalRows) or not rows:
             return None
         tables = self._tabler.tables(rows)
         if tables.size is None:
             return None
-        tokens = tables.size.tokens
-        if tokens not in self._buffers:
-            self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn)
-        buffers = self._buffers[tokens]
+        buffers = self._buffers_of(tables.size.tokens, hidden, turn)
         if sum(rows.lengths) > len(buffers.slots):
             return None
         buffers.fill(batch, hidden, turn, tables, self._tabler.runs(hidden.device))
         return StepSegments(self, tables.size, len(batch.slots))
+
+    @torch.inference_mode()
+    def warm_up(self, beat: Callable[[], object]) -> None:
+        """Record the usual sizes before they are needed; `beat` is called after each segment."""
+        token = torch.zeros(1, dtype=torch.int64, device=self._decoder.device)
+        hidden, turn = self._decoder.embed(token), self._decoder.angles(token)
+        for size in usual_sizes() if self._can_record else ():
+            buffers = self._buffers_of(size.tokens, hidden, turn)
+            buffers.clear()
+            buffers.hidden.copy_(hidden.expand_as(buffers.hidden))
+            buffers.turn.copy_(turn.expand_as(buffers.turn))
+            for layers in self._decoder.held_runs:
+                layer, step = layers.start, StepSegments(self, size, 1)
+                while layer < layers.stop:
+                    layer, _ = step.run(layer, layers.stop)
+                    beat()
+
+    @property
+    def _can_record(self) -> bool:
+        """Whether the decoder's layers compute the same for a padded step."""
+        return self._decoder.config.experts is None and self._decoder.numerics.place is not None
+
+    def _buffers_of(self, tokens: int, hidden: Tensor, turn: Tensor) -> StepBuffers:
+        if tokens not in self._buffers:
+            self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn)
+        return self._buffers[tokens]
 
     def run(self, layers: range, size: StepSize) -> Tensor:
         """Compute a segment, recorded first if it is new; returns the hidden states after it."""

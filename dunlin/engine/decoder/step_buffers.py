@@ -16,6 +16,7 @@ from dunlin.engine.attention.triton_paged import LEAST_QUERIES, SIZES, TileLaunc
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.host_copies import to_device, write
 
+DECODE_SPLITS = (1, 4, 16, 64)
 DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of steps of one token a row."""
 MIXED_TOKENS = (32, 64, 128, 256, 512)
@@ -37,6 +38,12 @@ class StepSize:
     narrow: int
     wide: int
     splits: int
+
+
+def usual_sizes() -> list[StepSize]:
+    """Those that are met soon: decode steps of up to 64 rows and 1,024 keys a row, and prompts alone."""
+    rows = [StepSize(count, count, 0, splits) for count in DECODE_ROWS if count <= 64 for splits in DECODE_SPLITS[:2]]
+    return [*rows, *(StepSize(tokens, 0, wide, 1) for tokens, wide in zip(MIXED_TOKENS, MIXED_WIDE, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class StepBuffers:
         parts = [self._rows, *[COLUMNS * self._rows] * (1 + len(kinds)), 2 * self._rows, 2 * MIXED_WIDE[-1]]
         self._given = torch.empty(sum(parts), dtype=torch.int64, device=hidden.device)
         found = torch.split(self._given, parts)
+        self._none = torch.tensor([[self._rows - 1, 0]])
         self.slot_at = found[0]
         self.whole = found[1].view(-1, COLUMNS)
         self.tables = {kind: part.view(-1, COLUMNS) for kind, part in zip(kinds, found[2:-2], strict=True)}
@@ -80,16 +88,25 @@ class StepBuffers:
             into[:count] = given
         self.places[count:] = NO_SLOT
         lengths = tables.whole[:, 8]
-        none = torch.tensor([[self._rows - 1, 0]])
-        parts = [
-            _padded((lengths.cumsum(0) - lengths)[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
-            *(_padded(each, self._rows, torch.tensor([_NO_ROW])) for each in (tables.whole, *tables.by_kind.values())),
-            _padded(tables.narrow, self._rows, none),
-            _padded(tables.wide, MIXED_WIDE[-1], none),
-        ]
-        write(self._given, torch.cat([part.reshape(-1) for part in parts]))
+        self._write((tables.whole, *tables.by_kind.values()), tables.narrow, tables.wide)
         # From each row's first key, so that layers of all kinds find slots at the same places.
         expand(self.whole[: len(lengths)], runs[0], runs[1], self.slot_at, self.slots, int(lengths.max()))
+
+    def clear(self) -> None:
+        """Write a step without tokens: what is computed of it goes nowhere."""
+        self.places.fill_(NO_SLOT)
+        no_rows, no_tiles = torch.empty(0, COLUMNS, dtype=torch.int64), torch.empty(0, 2, dtype=torch.int64)
+        self._write([no_rows] * (1 + len(self._kinds)), no_tiles, no_tiles)
+
+    def _write(self, tables: Sequence[Tensor], narrow: Tensor, wide: Tensor) -> None:
+        lengths = tables[0][:, 8]
+        parts = [
+            _padded((lengths.cumsum(0) - lengths)[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
+            *(_padded(each, self._rows, torch.tensor([_NO_ROW])) for each in tables),
+            _padded(narrow, self._rows, self._none),
+            _padded(wide, MIXED_WIDE[-1], self._none),
+        ]
+        write(self._given, torch.cat([part.reshape(-1) for part in parts]))
 
 
 class StepTabler:
@@ -139,7 +156,8 @@ def _size_of(whole: Tensor, tables: Collection[Tensor], narrow: Tensor, wide: Te
     splits = split_count(keys, SIZES)
     if tokens == rows:
         padded = _at_least(DECODE_ROWS, rows)
-        return None if padded is None else StepSize(padded, padded, 0, 1 << (splits - 1).bit_length())
+        most = _at_least(DECODE_SPLITS, splits)
+        return None if padded is None or most is None else StepSize(padded, padded, 0, most)
     pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
     found = (
         _at_least(MIXED_TOKENS, tokens), _at_least(MIXED_NARROW, len(narrow)), _at_least(MIXED_WIDE, len(wide)),

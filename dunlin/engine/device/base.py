@@ -31,9 +31,10 @@ class DeviceUnavailable(ValueError):
 @dataclass(frozen=True, slots=True)
 class EngineDevice:
     """`choose_numerics()` gives the fast numerics and what to tell of them. `work_clock` tells the seconds that work
-    took the host's thread. `pacer` None: work is done when the call that computes it returns. `begin_segments(decoder)`
-    computes several layers of its small steps in one piece, of decode steps alone unless `rows_may_leave_segments`;
-    None: nothing is gained by that. `memory_info()` tells the device's (free, whole) memory in bytes. Steps of up to
+    took the host's thread. `pacer` None: work is done when the call that computes it returns. `begin_segments(decoder,
+    beat)` computes several layers of its small steps in one piece, of decode steps alone unless
+    `rows_may_leave_segments`; with `beat`, which is called now and then, what is usual is prepared at once. None:
+    nothing is gained by that. `memory_info()` tells the device's (free, whole) memory in bytes. Steps of up to
     `warm_rows` rows and `warm_tokens` tokens are computed once at the start.
     """
 
@@ -44,7 +45,7 @@ class EngineDevice:
     kv: KvAccess = HOST_KV
     pacer: Pacer | None = None
     work_clock: Callable[[], float] = time.thread_time
-    begin_segments: Callable[[Decoder], BeginSegments] | None = None
+    begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
     rows_may_leave_segments: bool = False
     memory_info: Callable[[], tuple[int, int]] | None = None
     warm_rows: int = EXACT_ROWS

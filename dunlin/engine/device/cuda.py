@@ -47,7 +47,7 @@ def cuda_device(name: str) -> EngineDevice:
         DeviceKvAccess(CudaStaging(device)),
         CudaPacer(device),
         time.perf_counter,
-        _segments(CudaGraphs()),
+        _segments(CudaGraphs(), warms_up=True),
         rows_may_leave_segments=True,
         memory_info=lambda: torch.cuda.mem_get_info(device),
         warm_rows=WARM[0],
@@ -71,7 +71,7 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
         DeviceKvAccess(HostStaging()),
         HostPacer(),
         work_clock=time.perf_counter,
-        begin_segments=_segments(call_again),
+        begin_segments=_segments(call_again, warms_up=False),
         rows_may_leave_segments=True,
         warm_rows=WARM[0],
         warm_tokens=WARM[1],
@@ -107,11 +107,14 @@ def _check_cuda(device: torch.device) -> None:
         raise DeviceUnavailable(f"{device}: there are {torch.cuda.device_count()} GPUs, numbered from 0")
 
 
-def _segments(record: Record) -> Callable[[Decoder], BeginSegments]:
-    def make(decoder: Decoder) -> BeginSegments:
+def _segments(record: Record, warms_up: bool) -> Callable[[Decoder, Callable[[], object] | None], BeginSegments]:
+    def make(decoder: Decoder, beat: Callable[[], object] | None = None) -> BeginSegments:
         from dunlin.engine.decoder.recorded_segments import RecordedSegments
 
-        return RecordedSegments(decoder, record).begin
+        segments = RecordedSegments(decoder, record)
+        if warms_up and beat is not None:
+            segments.warm_up(beat)
+        return segments.begin
 
     return make
 

@@ -164,7 +164,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
         if others is None:
             memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv, device.kv), rooms, access, options.node)
             layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
-            segments = None if device.begin_segments is None else device.begin_segments(loaded.decoder)
+            segments = None if device.begin_segments is None else device.begin_segments(loaded.decoder, beat)
             runner: EngineRunner | LeadingRunner = EngineRunner(
                 loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers,
                 work_clock=device.work_clock, grammars=grammars, pacer=device.pacer, begin_segments=segments,
@@ -361,7 +361,7 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         try:
             checked = _check(model, options, channel.raise_if_activated, device)
             if device.begin_segments is not None:
-                device.begin_segments(model.decoder)  # its library is loaded before it is needed
+                device.begin_segments(model.decoder, None)  # its library is loaded before it is needed
             return checked if model.arena.is_current() else None
         except ModelError:
             if model.arena.is_current():

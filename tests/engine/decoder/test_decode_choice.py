@@ -53,7 +53,7 @@ def test_the_processors_engine_takes_the_kernel_if_it_agrees(
     begin = cpu_device().begin_segments
     assert begin is not None
     assert agrees(decoder) is (factor == 1.0)
-    assert (begin(decoder)(*given(decoder)) is not None) is (factor == 1.0)
+    assert (begin(decoder, None)(*given(decoder)) is not None) is (factor == 1.0)
 
 
 @pytest.mark.usefixtures("_kernel")

@@ -3,7 +3,7 @@ and it is the faster way.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ TRIED_KEYS = 48
 TURNS = 3
 
 
-def choose_decode_steps(decoder: Decoder) -> BeginSegments:
+def choose_decode_steps(decoder: Decoder, beat: Callable[[], object] | None = None) -> BeginSegments:
     """The kernel, where it was built, can run here, and computes a layer as the decoder does, for as many rows as it is
     no slower for; else: none.
     """
