@@ -20,6 +20,13 @@ class ParkedRow:
         """Rows that agree in this can be resumed together."""
         return self.progress.layer, self.progress.block, self.layers
 
+    def check_kv(self) -> None:
+        """:raises StepError: the sequence's slots changed while the row was parked."""
+        row, state = self.row, self.row.state
+        held = state.valid.tokens(range(self.progress.layer, self.layers.stop))
+        if held < row.start or state.slots.length < row.stop:
+            raise StepError(f"sequence {row.sequence}: slots up to {state.slots.length}, KV up to {held}")
+
 
 class ParkedRows:
     """Owns the parked rows by sequence. One that a queued step has claimed is still here until that step begins."""

@@ -20,6 +20,7 @@ from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.lockstep import ALONE, Lockstep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.step_batch import EngineShape
+from dunlin.engine.execution.step_iterations import StepIterations
 from dunlin.engine.execution.step_runner import StepRunner
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.engine import (
@@ -71,7 +72,8 @@ class EngineRunner:
     ) -> None:
         """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one.
         `pacer`: bounds how far this thread runs ahead of a device; None: it computes itself. `begin_segments`: computes
-        several layers of a decode step in one piece. `lockstep`: tells the other ranks of this engine.
+        several layers of a small step in one piece, of decode rows alone unless `rows_may_leave_segments`. `lockstep`:
+        tells the other ranks of this engine.
         """
         self._pacer = pacer
         self._lockstep = lockstep
@@ -95,9 +97,8 @@ class EngineRunner:
             self._transfers.links,
             self._transfers.give_up_exchange,
             work_clock,
+            StepIterations(decoder, self._limits, work_clock, begin_segments, rows_may_leave_segments),
             None if pacer is None else pacer.settle,
-            begin_segments,
-            rows_may_leave_segments,
             None if pacer is None else self._may_run_ahead,
         )
         self.layers = (

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import BeginSegments, Iteration, RowProgress, Safepoint, WorkCount
-from dunlin.engine.decoder.numerics import Numerics
-from dunlin.engine.decoder.piece_sizes import PieceSizes
+from dunlin.engine.decoder.iteration import Safepoint, WorkCount
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
 from dunlin.engine.execution.limits import RunnerLimits
@@ -31,15 +29,13 @@ from dunlin.engine.execution.step_batch import (
     RunnableRows,
     SampledRows,
     StepError,
-    StepRow,
     check_layers,
     check_step,
     is_plain_decode,
-    pack_rows,
-    row_adapters,
     runnable_rows,
     step_layers,
 )
+from dunlin.engine.execution.step_iterations import StepIterations
 from dunlin.engine.execution.step_queue import QueuedStep, StepQueue
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_link import PeerLink
@@ -57,7 +53,6 @@ class StepRunner:
     whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
     `EngineRunner`'s. `settle` waits until a device has computed what a step launched; `may_run_ahead()`: a step may be
     launched before the tokens of the one before are read; None: there is no device that would compute beside the host.
-    `begin_segments` is for steps of decode rows that no row leaves, and for others if `rows_may_leave_segments`.
     """
 
     def __init__(
@@ -74,25 +69,22 @@ class StepRunner:
         links: Callable[[Sequence[Address], Ints, Ints, int], list[PeerLink]],
         give_up_exchange: Callable[[Step], None],
         work_clock: Callable[[], float],
+        iterations: StepIterations,
         settle: Callable[[], None] | None = None,
-        begin_segments: BeginSegments | None = None,
-        rows_may_leave_segments: bool = False,
         may_run_ahead: Callable[[], bool] | None = None,
     ) -> None:
         self.last_step_s = 0.0
-        self.count = WorkCount()
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
         self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
         self._settle = settle
         self._may_run_ahead = may_run_ahead
         self._is_ahead = False
-        self._begin_segments = begin_segments
-        self._rows_may_leave_segments = rows_may_leave_segments
         self._stage_rooms = StageRooms(rooms, sequences, decoder)
         self._links = links
         self._give_up_exchange = give_up_exchange
         self._decoder = decoder
+        self._iterations = iterations
         self._shape = shape
         self._clock = clock
         self._limits = limits
@@ -102,13 +94,17 @@ class StepRunner:
         self._queue = StepQueue(is_landing)
         self._running: RunningStep | None = None
         self._interrupts: list[Interrupt] = []
-        self._sizes = _piece_sizes(decoder.numerics, limits, work_clock)
         self._scorer = PromptScorer(decoder.logits, decoder.config.vocab, work_clock, limits.response_s)
         self._idle_since_s = clock()
 
     def __len__(self) -> int:
         """Steps that are not answered."""
         return len(self._queue) + (self._running is not None)
+
+    @property
+    def count(self) -> WorkCount:
+        """What was computed of rows."""
+        return self._iterations.count
 
     @property
     def is_running(self) -> bool:
@@ -383,7 +379,9 @@ class StepRunner:
         for row, extents in zip(found.rows, found.extents, strict=True):
             row.issue(layers, extents)
         may_leave = step.preemptible or exchange is not None
-        iteration = self._iterate(found.rows, layers, hidden, (), exchange, may_leave, tokens) if found.rows else None
+        iteration = (
+            self._iterations.make(found.rows, layers, hidden, (), exchange, may_leave, tokens) if found.rows else None
+        )
         serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
         work = iteration or serving
         running = RunningStep(
@@ -415,13 +413,13 @@ class StepRunner:
         parked = [self.parked.get(each) for each in queued.sequences if each not in gone]
         rows = [each.row for each in parked]
         for each in parked:
-            _check_kv(each)
+            each.check_kv()
         self._stage_rooms.check(rows)
         for sequence in queued.sequences:
             self.parked.remove(sequence)
         if not parked:
             return RunningStep(queued.number, (), range(0), None, gone, queued.left)
-        iteration = self._iterate(rows, parked[0].layers, resumed=[each.progress for each in parked])
+        iteration = self._iterations.make(rows, parked[0].layers, resumed=[each.progress for each in parked])
         scorer = self._scorer if parked[0].layers.stop == self._shape.layers else None
         return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
 
@@ -438,41 +436,3 @@ class StepRunner:
         self.suspended.make_way(parked.step.own_rooms)
         parked.step.go_on(queued.number, spoiled, queued.left)
         return parked.step
-
-    def _iterate(
-        self,
-        rows: Sequence[StepRow],
-        layers: range,
-        hidden: Tensor | None = None,
-        resumed: Sequence[RowProgress] = (),
-        exchange: StepExchange | None = None,
-        may_leave: bool = True,
-        tokens: Tensor | None = None,
-    ) -> Iteration:
-        is_decode = all(row.is_decode for row in rows)
-        sizes = None if is_decode else self._sizes
-        batch = pack_rows(rows, self._decoder.numerics.attention)
-        if self._decoder.adapters:
-            batch = replace(batch, adapters=row_adapters(rows))
-        if tokens is not None:
-            batch = replace(batch.to(self._decoder.device), tokens=tokens)
-        is_fixed = (is_decode and not may_leave) or self._rows_may_leave_segments
-        segments = self._begin_segments if is_fixed else None
-        return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange, segments)
-
-
-def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:
-    columns = numerics.piece_columns
-    if columns is not None and limits.piece_columns is not None:
-        columns = limits.piece_columns
-    if numerics.has_fixed_pieces:
-        return PieceSizes(0.0, clock, limits.piece_tokens or numerics.piece_rows, columns)
-    return PieceSizes(limits.response_s, clock, limits.piece_tokens or numerics.piece_rows, columns)
-
-
-def _check_kv(parked: ParkedRow) -> None:
-    """:raises StepError: the sequence's slots changed while the row was parked."""
-    row, state = parked.row, parked.row.state
-    held = state.valid.tokens(range(parked.progress.layer, parked.layers.stop))
-    if held < row.start or state.slots.length < row.stop:
-        raise StepError(f"sequence {row.sequence}: slots up to {state.slots.length}, KV up to {held}")
