@@ -10,7 +10,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +20,7 @@ from cli.launch.certificates import CLIENT, issue_cluster_certificates, tls_dir
 from cli.launch.child_process import last_line
 from cli.launch.cluster_state import ClusterState, DataDirLock, write_state
 from cli.launch.errors import LaunchError
+from cli.launch.memory import memory_lines, slots_of
 from cli.launch.options import UpOptions
 from cli.launch.ports import claim_port, claim_ports, endpoint
 from cli.launch.process_specs import ClusterPorts, ProcessSpec, service_specs
@@ -28,6 +29,7 @@ from cli.launch.ready_message import hints, ready_line
 from cli.launch.status_query import query_status
 from cli.launch.supervisor import StatusPrinter, Supervisor
 from dunlin.config.show import as_toml
+from dunlin.messages.fleet import FleetStatus
 from dunlin.model.builtin import served_name
 from dunlin.wire.security import TlsIdentity
 
@@ -119,8 +121,14 @@ class LocalCluster:
 
     def _probe(self, names: tuple[str, ...]) -> Readiness:
         doors_answer = all(http_answers(f"{url}/health", self._context) for url in self._urls())
-        status = query_status(self._endpoints()[0], self._monitor(), self._client_dir())
-        return check_readiness(status, names, doors_answer)
+        return check_readiness(self._status(), names, doors_answer)
+
+    def _status(self) -> FleetStatus | None:
+        return query_status(self._endpoints()[0], self._monitor(), self._client_dir())
+
+    def memory(self) -> Iterator[str]:
+        """What instances have, each a line."""
+        return memory_lines(self.options.settings, self._dir.path, slots_of(self._status()))
 
     def _until(self, look: Callable[[], Readiness], limit_s: float) -> bool:
         deadline_s = time.monotonic() + limit_s
@@ -223,6 +231,8 @@ def _run(cluster: LocalCluster, data_dir: DataDirLock) -> int:
             print(ready_line(state), flush=True)
             for hint in hints(state, options.host, bool(options.settings["dispatcher.tenants.keys_file"])):
                 _say(hint)
+            for line in cluster.memory():
+                _say(line)
             cluster.watch()
         _say("stopping")
         return 0

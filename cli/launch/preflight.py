@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.launch.errors import LaunchError
+from cli.launch.memory import check_memory
 from cli.launch.options import UpOptions
 from dunlin.config.adapters import split_adapters
 from dunlin.config.resolve import Settings
@@ -40,6 +41,7 @@ def check_options(options: UpOptions) -> None:
         )
     _check_host(options.host)
     _check_settings(options.settings, options.nodes)
+    check_memory(options)
     if options.tls and options.etcd:
         raise LaunchError("--tls with --etcd: its CA is made here, and your etcd does not know it; leave one out")
     if options.etcd:

@@ -123,7 +123,8 @@ def _value(one: Given, known: Mapping[str, Setting]) -> Value:
     except msgspec.ValidationError:
         decoded = None
     if decoded is None or not setting.declared.admits(decoded):
-        raise ConfigError(f"{one.name} is {one.value!r} ({one.source}): needs {setting.needs}")
+        sizes = ", or a size such as 8GiB or 800MiB" if setting.declared.unit == "bytes" else ""
+        raise ConfigError(f"{one.name} is {one.value!r} ({one.source}): needs {setting.needs}{sizes}")
     return Value(setting, decoded, one.source)
 
 

@@ -13,7 +13,7 @@ from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
 from dunlin.cost import PROFILES_FILE
-from dunlin.engine.device.names import CPU, CUDA, device_kind, device_of, granule_bytes
+from dunlin.engine.device.names import CPU, device_of
 from dunlin.engine.process.options import ENGINE_MODULE
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
@@ -25,16 +25,14 @@ from dunlin.runtime.arguments import CommandParser
 from dunlin.runtime.cuda_driver import gpu_names
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
-from services.instance.process_config import InstanceProcessConfig, PeerTransfersConfig
+from services.instance.memory import largest_step, told_kv_bytes
+from services.instance.process_config import DTYPES, InstanceProcessConfig, PeerTransfersConfig
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
 from services.instance.server_learnt_steps import saver
 from services.instance.step_profile import find_step_times, learnt_key
 
 TABLES = {"cluster": ClusterConfig, "instance": InstanceProcessConfig}
-HOST_KV_BYTES = 256 << 20
-"""On the CPU, where nothing says how much."""
-DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,8 +63,12 @@ def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     flags.add_argument("--engine-module", default=ENGINE_MODULE, help=argparse.SUPPRESS)
     short.add(flags, "--threads", "instance.engine.threads", "compute threads of the engine", metavar="N")
     room = flags.add_mutually_exclusive_group()
-    short.add(room, "--kv-mib", "instance.engine.kv_bytes", "memory for KV", unit=1 << 20, metavar="MIB")
+    text = "memory for KV; by default 256 on the CPU"
+    short.add(room, "--kv-mib", "instance.engine.kv_bytes", text, unit=1 << 20, metavar="MIB")
     short.add(room, "--slots", "instance.kv_cache.max_slots", "token slots instead of --kv-mib", metavar="N")
+    short.add(room, "--memory", "instance.engine.memory_bytes", "for weights and KV, as 8GiB or 800MiB", metavar="SIZE")
+    text = "share of the GPU's memory that the engine may use in all"
+    short.add(flags, "--gpu-memory-utilization", "instance.engine.gpu_memory_utilization", text, metavar="F")
 
 
 def _add_scheduling(flags: argparse.ArgumentParser, short: Shorthands) -> None:
@@ -122,25 +124,18 @@ def engine_settings(
 
     Raises:
         ModelError: there is no such model or adapter, or not one that can be served.
-        ConfigError: several ranks cannot compute it.
+        ConfigError: several ranks cannot compute it, or its memory is too little.
     """
-    dtype, item_bytes = DTYPES[config.engine.dtype]
-    model = resolve_model(config.model, models_folder(data_dir))
-    kv_bytes, slots = config.engine.kv_bytes, config.kv_cache.max_slots
-    if slots:
-        shape = load_config(model)
-        # A granule more per layer and rank than the slots fill: the engine rounds down, the core caps at max_slots.
-        spare_bytes = config.engine.ranks * granule_bytes(config.engine.device)
-        kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + spare_bytes)
-    elif not kv_bytes and not config.engine.memory_bytes and device_kind(config.engine.device) != CUDA:
-        kv_bytes = HOST_KV_BYTES
-    engine = config.engine
-    _check_ranks(load_config(model), engine.ranks, adapters or {})
-    loaded = tuple(load_adapter(Path(each), load_config(model)) for each in (adapters or {}).values())
+    model, engine = resolve_model(config.model, models_folder(data_dir)), config.engine
+    shape = load_config(model)
+    _check_ranks(shape, engine.ranks, adapters or {})
+    kv_bytes = told_kv_bytes(config, shape)
+    loaded = tuple(load_adapter(Path(each), shape) for each in (adapters or {}).values())
     named = tuple(dict.fromkeys(f"{one.digest}={one.directory}" for one in loaded))
+    tokens, rows = largest_step(config.scheduler)
     return EngineLaunchSettings(
-        model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module, adapters=named,
-        ranks=engine.ranks, memory_bytes=engine.memory_bytes, memory_share=engine.gpu_memory_utilization,
+        model, kv_bytes, DTYPES[engine.dtype][0], engine.deterministic, engine.threads, engine.standby, module,
+        adapters=named, ranks=engine.ranks, gpu_share=engine.gpu_memory_utilization, step_tokens=tokens, step_rows=rows,
     )  # fmt: skip
 
 

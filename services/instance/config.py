@@ -168,7 +168,7 @@ class KvCacheConfig:
     max_slots: int = setting(
         0,
         "Token slots that are used at most; 0: all that the engine offers. A live engine allocates memory for as many "
-        "(instance.engine.kv_bytes counts only where this is 0).",
+        "(instance.engine.kv_bytes and gpu_memory_utilization count only where this is 0).",
         unit="slots",
         least=0,
         why="memory is the usual measure",

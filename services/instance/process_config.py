@@ -7,6 +7,11 @@ from dunlin.engine.device.names import CPU, check_device_name
 from dunlin.model.rank_part import MOST_RANKS
 from services.instance.config import InstanceConfig
 
+DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
+"""The engine's name of a precision, and bytes of an item."""
+DEFAULT_KV_BYTES = 256 << 20
+"""Where nothing says how much, and the device is not a GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -55,31 +60,37 @@ class EngineConfig:
     )
     kv_bytes: int = setting(
         0,
-        "Memory for KV, unless instance.kv_cache.max_slots says how many slots. 0: what memory_bytes leaves beside the "
-        "weights; without that either, 256 MiB on the CPU, and on a GPU what gpu_memory_utilization leaves.",
+        "Memory for KV, unless instance.kv_cache.max_slots says how many slots. 0: what memory_bytes leaves; if that "
+        "is 0 too, on a GPU what gpu_memory_utilization leaves, on the CPU 256 MiB.",
         unit="bytes",
         least=0,
-        why="256 MiB are enough for the built-in model on any machine, and a GPU has memory for nothing else",
+        why="256 MiB are enough for the built-in model on any machine; a GPU has nothing else to do",
     )
     memory_bytes: int = setting(
         0,
-        "Memory for weights and KV together, where kv_bytes is 0; 0: see there.",
+        "Memory for weights and KV of the engine, on any device: what the weights leave is KV. Refused where KV for "
+        "2048 tokens (the longest text of the model, if that is shorter) does not fit, or the machine has less "
+        "available. Not with kv_bytes or instance.kv_cache.max_slots. 0: they, or the device, say.",
         unit="bytes",
         least=0,
-        why="kv_bytes tells what there is by default",
+        why="a machine has other uses for its memory, which only its user knows",
     )
     gpu_memory_utilization: float = setting(
         0.9,
-        "Share of a GPU's memory that its engine uses in all: weights, KV and work space (vLLM: "
-        "gpu_memory_utilization). What others use there counts against it.",
-        unit="share of the memory",
+        "Share of a GPU's whole memory that the engine may use in all: weights, KV and work space (vLLM's word). What "
+        "weights and the largest step leave is KV, as far as it is free. Counts only on a GPU, and only where neither "
+        "kv_bytes, memory_bytes nor instance.kv_cache.max_slots is given. `dunlin up` divides it among the instances "
+        "that it puts on one GPU.",
+        unit="share of the GPU's memory",
         above=0,
         most=1,
-        why="the rest is for what the driver and libraries take now and then",
+        why="vLLM's; the rest is for what is counted too low, and for a screen",
     )
 
     def __post_init__(self) -> None:
         check(self)
+        if self.kv_bytes and self.memory_bytes:
+            raise ValueError("engine.kv_bytes and engine.memory_bytes (--memory) both say how much: drop one of them")
         if self.deterministic and self.dtype != "fp32":
             raise ValueError(f"deterministic computes in fp32, not {self.dtype}: drop one of the two")
         check_device_name(self.device)
@@ -129,3 +140,9 @@ class InstanceProcessConfig(InstanceConfig):
 
     engine: EngineConfig = section(EngineConfig)
     peer_transfers: PeerTransfersConfig = section(PeerTransfersConfig)
+
+    def __post_init__(self) -> None:
+        if self.engine.memory_bytes and self.kv_cache.max_slots:
+            raise ValueError(
+                "engine.memory_bytes (--memory) and kv_cache.max_slots (--slots) both say how much KV: drop one of them"
+            )

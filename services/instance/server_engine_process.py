@@ -33,7 +33,7 @@ class EngineProcess(asyncio.Protocol):
     """Owns one engine process. The outlet of the engine's address once it is in charge.
 
     `page` is shared with it. `lost` says why it is of no use any more, `ready` that it could take steps.
-    `is_prepared`: it stands by and waits.
+    `is_prepared`: it stands by and waits. `sizes`: what it said when it could first take steps.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class EngineProcess(asyncio.Protocol):
     ) -> None:
         self.failure: str | None = None
         self.is_prepared = False
+        self.sizes: EngineReady | None = None
         loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = loop.create_future()
         self.ready: asyncio.Future[float] = loop.create_future()
@@ -65,7 +66,6 @@ class EngineProcess(asyncio.Protocol):
         self._is_active = False
         self._was_stopped = False
         self._sent_garbage = False
-        self._said_ready: EngineReady | None = None
 
     @property
     def pid(self) -> int:
@@ -76,13 +76,6 @@ class EngineProcess(asyncio.Protocol):
     def was_ready(self) -> bool:
         """Whether it could take steps."""
         return self.ready.done()
-
-    def kv_bytes(self, granule_bytes: int) -> int:
-        """The bytes of KV that give an engine the slots that this one has. Once it was ready."""
-        assert self._said_ready is not None
-        ready = self._said_ready
-        by_layer = -(-ready.slots * (ready.kv_bytes_per_token // ready.model_layers) // granule_bytes)
-        return ready.model_layers * by_layer * granule_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -153,8 +146,8 @@ class EngineProcess(asyncio.Protocol):
     def _on_message(self, header: Header, message: Message) -> None:
         """The core hears events from the engine's incarnation, and what this host says of it from incarnation 0."""
         if isinstance(message, EngineReady) and not self.ready.done():
-            self._said_ready = message
             self.ready.set_result(self._loop.time())
+            self.sizes = message
         elif isinstance(message, EngineFailed):
             self.failure = message.reason
         self._sender = self._engine._replace(incarnation=header.sender.incarnation)

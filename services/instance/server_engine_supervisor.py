@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from dunlin.effects import Address
@@ -19,7 +19,7 @@ from dunlin.engine.process.options import ENGINE_MODULE, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
-from dunlin.messages.engine import EngineExited, EngineProgress
+from dunlin.messages.engine import EngineExited, EngineProgress, EngineReady
 from dunlin.runtime.core_host import CoreHost
 from services.instance.server_engine_process import EngineProcess
 
@@ -41,7 +41,9 @@ class EngineLaunchSettings:
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
-    nodes than `node`; None: there is none. The others are as in `EngineOptions`; the ranks share the `threads`.
+    nodes than `node`; None: there is none. `adapters`, `device`, `ranks`: as in `EngineOptions`; the ranks share the
+    `threads`. `kv_bytes` 0: the first engine finds them by `gpu_share`, `step_tokens` and `step_rows`, and those after
+    it have as many slots.
     """
 
     model: Path
@@ -56,8 +58,9 @@ class EngineLaunchSettings:
     adapters: tuple[str, ...] = ()
     device: str = CPU
     ranks: int = 1
-    memory_bytes: int = 0
-    memory_share: float = 0.9
+    gpu_share: float = 0.0
+    step_tokens: int = 0
+    step_rows: int = 0
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class EngineProcessSupervisor:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._standby: EngineProcess | None = None
         self._start_times = StartTimes()
+        self._kv_bytes = settings.kv_bytes
 
     async def run(self) -> None:
         """Keep an engine running until cancelled. One that never got ready is the start's failure."""
@@ -132,6 +136,7 @@ class EngineProcessSupervisor:
         try:
             reason = await child.lost
         finally:
+            self._remember_kv(child)
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -154,17 +159,17 @@ class EngineProcessSupervisor:
         return (await self._start(standby=False), False) if child is None else (child, True)
 
     async def _start_standby(self, child: EngineProcess) -> None:
-        await asyncio.shield(child.ready)
-        self._keep_kv_bytes(child)
         if self._settings.standby:
+            await asyncio.shield(child.ready)
             await asyncio.sleep(STANDBY_AFTER_S)
+            self._remember_kv(child)
             if self.standby() is None:
                 self._standby = await self._start(standby=True)
 
-    def _keep_kv_bytes(self, child: EngineProcess) -> None:
-        """The next engine gets what this one found, whatever is free then: its slots are to be the same."""
-        if not self._settings.kv_bytes:
-            self._settings = replace(self._settings, kv_bytes=child.kv_bytes(granule_bytes(self._settings.device)))
+    def _remember_kv(self, child: EngineProcess) -> None:
+        """The next engine gets as much KV, whatever is free by then: the core goes on with the same slots."""
+        if not self._kv_bytes and child.sizes is not None:
+            self._kv_bytes = kv_bytes_of(child.sizes, granule_bytes(self._settings.device))
 
     def _measure(self, seconds: float, stood_by: bool) -> None:
         if stood_by:
@@ -200,7 +205,7 @@ class EngineProcessSupervisor:
             socket_fd=theirs.fileno(),
             arena_fd=self._arena_fds[0],
             progress_fd=self._progress_fd,
-            kv_bytes=settings.kv_bytes,
+            kv_bytes=self._kv_bytes,
             dtype=settings.dtype,
             deterministic=settings.deterministic,
             threads=max(settings.threads // settings.ranks, 1),
@@ -210,11 +215,18 @@ class EngineProcessSupervisor:
             device=settings.device,
             ranks=settings.ranks,
             rank_arena_fds=tuple(self._arena_fds[1:]),
-            memory_bytes=settings.memory_bytes,
-            memory_share=settings.memory_share,
+            gpu_share=settings.gpu_share,
+            step_tokens=settings.step_tokens,
+            step_rows=settings.step_rows,
         )
         command, environment = options.command(settings.module), options.environment(os.environ)
         return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)
+
+
+def kv_bytes_of(ready: EngineReady, granule_bytes: int) -> int:
+    """The least KV, in bytes over all layers, that gives an engine as many slots as this one said that it has."""
+    slot_bytes = ready.kv_bytes_per_token // ready.model_layers
+    return ready.model_layers * -(-ready.slots * slot_bytes // granule_bytes) * granule_bytes
 
 
 def exit_description(exited: EngineExited | None) -> str:

@@ -10,9 +10,8 @@ import pytest
 
 from cli.main import main, make_parser
 from services.dispatcher.config import DispatcherConfig
-from services.instance.__main__ import HOST_KV_BYTES
 from services.instance.config import InstanceConfig
-from services.instance.process_config import EngineConfig
+from services.instance.process_config import DEFAULT_KV_BYTES, EngineConfig
 from services.kvstore.config import KvstoreConfig
 
 COMMANDS = ("up", "generate", "status", "explain", "replay", "model", "serve", "version")
@@ -137,8 +136,8 @@ def test_the_defaults_that_help_names_are_the_services_own(capsys: pytest.Captur
     assert f"0: none (default: {InstanceConfig().checkpoint.engine_share:g})" in said
     assert f"longer for its turn (default: {DispatcherConfig().admission.max_wait_s:g})" in said
     assert f"KV of each node (default: {KvstoreConfig().tier.capacity_bytes >> 20})" in said
-    assert f"(default: what {HOST_KV_BYTES >> 20} MiB hold; on a GPU what --gpu-memory-utilization leaves)" in said
-    assert f"an engine uses in all (default: {EngineConfig().gpu_memory_utilization:g})" in said
+    assert f"(default: what {DEFAULT_KV_BYTES >> 20} MiB hold; on a GPU" in said
+    assert f"and KV in the rest (default: {EngineConfig().gpu_memory_utilization:g})" in said
 
 
 def test_every_option_is_explained() -> None:

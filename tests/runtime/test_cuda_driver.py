@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.runtime.cuda_driver import gpu_names
+from dunlin.runtime.cuda_driver import gpu_memory_bytes, gpu_names
 
 
 class Driver:
@@ -22,7 +22,11 @@ class Driver:
 
     def cuDeviceGet(self, device: Any, number: int) -> int:
         device._obj.value = number
-        return 0
+        return int(number >= len(self.names))
+
+    def cuDeviceTotalMem_v2(self, size: Any, device: Any) -> int:
+        size._obj.value = (device.value + 1) << 30
+        return int(self.refuses == "cuDeviceTotalMem_v2")
 
     def cuDeviceGetName(self, text: Any, size: int, device: Any) -> int:
         text.value = self.names[device.value].encode()
@@ -47,3 +51,14 @@ def test_a_driver_that_refuses_is_none(monkeypatch: pytest.MonkeyPatch, refuses:
 
 def test_without_the_library_there_is_no_gpu() -> None:
     assert gpu_names("libdunlin-no-such-driver.so.1") == ()
+
+
+def test_a_gpus_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(["NVIDIA H200", "NVIDIA A10"]))
+    assert [gpu_memory_bytes(number) for number in (0, 1, 2)] == [1 << 30, 2 << 30, 0]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(["NVIDIA H200"], "cuDeviceTotalMem_v2"))
+    assert gpu_memory_bytes(0) == 0
+
+
+def test_without_the_library_there_is_no_memory() -> None:
+    assert gpu_memory_bytes(0, "libdunlin-no-such-driver.so.1") == 0

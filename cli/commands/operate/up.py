@@ -133,22 +133,27 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_resources(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    room = parser.add_mutually_exclusive_group()
+    room.add_argument(
         "--slots",
         type=whole_number(16),
         metavar="N",
-        help="token slots of each instance (default: what 256 MiB hold; on a GPU what --gpu-memory-utilization leaves)",
+        help="token slots of each instance (default: what 256 MiB hold; on a GPU see --gpu-memory-utilization)",
     )
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="memory for weights and KV of each instance, such as 8GiB (instead of --slots)"
+    room.add_argument(
+        "--memory", metavar="SIZE", help="memory for weights and KV of each instance, such as 8GiB or 800MiB"
     )
     parser.add_argument(
         "--gpu-memory-utilization",
-        type=number(0),
+        type=number(0, above=True),
         metavar="F",
-        help="share of its GPU's memory that an engine uses in all (default: 0.9)",
+        help="share of a GPU's memory for the instances on it: weights, work space, and KV in the rest (default: 0.9)",
     )
+
+
+def _add_resources(parser: argparse.ArgumentParser) -> None:
+    _add_memory(parser)
     parser.add_argument(
         "--tier-mib", type=whole_number(1), metavar="MIB", help="host memory for KV of each node (default: 256)"
     )
@@ -269,11 +274,14 @@ _THREADS = "instance.engine.threads"
 
 
 def _settings_of(arguments: argparse.Namespace) -> "tuple[Settings, list[Given]]":
-    """What holds, and what of it this command gave. The cores are shared where nothing says how many threads."""
+    """What holds, and what of it this command gave. The cores are shared where nothing says how many threads,
+    and a GPU's memory by the instances on it."""
+    from cli.launch.memory import divided_share
     from cli.launch.options import shared_threads
     from dunlin.config.errors import ConfigError
     from dunlin.config.resolve import resolve
     from dunlin.config.sources import Given, from_all
+    from dunlin.runtime.cuda_driver import gpu_names
     from services.settings import TABLES
 
     flags = _given(arguments)
@@ -281,6 +289,10 @@ def _settings_of(arguments: argparse.Namespace) -> "tuple[Settings, list[Given]]
         settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
         if not settings.is_given(_THREADS):
             flags.append(Given(_THREADS, shared_threads(arguments.instances), "dunlin up: all cores but one, shared"))
+            settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
+        divided = divided_share(settings, arguments.instances, len(gpu_names()))
+        if divided is not None:
+            flags.append(divided)
             settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
         for role, table in TABLES.items():
             settings.configure(role, table)

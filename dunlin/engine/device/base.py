@@ -18,6 +18,7 @@ from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.numerics import EXACT_ROWS, Numerics, choose_fast_numerics
 from dunlin.engine.device.names import CPU
 from dunlin.engine.device.pacing import Pacer
+from dunlin.engine.device.room import DeviceRoom
 from dunlin.engine.transfer.slab import HOST_KV, KvAccess
 
 WARM_TOKENS = 512
@@ -34,8 +35,8 @@ class EngineDevice:
     took the host's thread. `pacer` None: work is done when the call that computes it returns. `begin_segments(decoder,
     beat)` computes several layers of its small steps in one piece, of decode steps alone unless
     `rows_may_leave_segments`; with `beat`, which is called now and then, what is usual is prepared at once. None:
-    nothing is gained by that. `memory_info()` tells the device's (free, whole) memory in bytes. Steps of up to
-    `warm_rows` rows and `warm_tokens` tokens are computed once at the start.
+    nothing is gained by that. Steps of up to `warm_rows` rows and `warm_tokens` tokens are computed once at the start.
+    `room` tells how much memory a device of its own has; None: it is the host's.
     """
 
     name: str
@@ -47,9 +48,9 @@ class EngineDevice:
     work_clock: Callable[[], float] = time.thread_time
     begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
     rows_may_leave_segments: bool = False
-    memory_info: Callable[[], tuple[int, int]] | None = None
     warm_rows: int = EXACT_ROWS
     warm_tokens: int = WARM_TOKENS
+    room: DeviceRoom | None = None
 
     @property
     def is_host(self) -> bool:

@@ -17,6 +17,7 @@ from dunlin.engine.device.kv_access import DeviceKvAccess
 from dunlin.engine.device.memory_driver import CudaMemoryDriver
 from dunlin.engine.device.names import INTERPRET
 from dunlin.engine.device.pacing import CudaPacer, HostPacer
+from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, DeviceRoom
 from dunlin.engine.device.staging import CudaStaging, HostStaging
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
@@ -49,9 +50,9 @@ def cuda_device(name: str) -> EngineDevice:
         time.perf_counter,
         _segments(CudaGraphs(), warms_up=True),
         rows_may_leave_segments=True,
-        memory_info=lambda: torch.cuda.mem_get_info(device),
         warm_rows=WARM[0],
         warm_tokens=WARM[1],
+        room=DeviceRoom(lambda: torch.cuda.mem_get_info(device), CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES),
     )
 
 
@@ -75,6 +76,7 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
         rows_may_leave_segments=True,
         warm_rows=WARM[0],
         warm_tokens=WARM[1],
+        room=DeviceRoom(driver.memory_left),
     )
 
 

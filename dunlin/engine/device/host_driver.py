@@ -36,6 +36,10 @@ class HostMemoryDriver:
         """Granules that were created and not released."""
         return self._made - len(self._free)
 
+    def memory_left(self) -> tuple[int, int]:
+        """Memory that is free, and in all, bytes."""
+        return (self._most - self.created) * self.granule_bytes, self._most * self.granule_bytes
+
     def reserve(self, size_bytes: int) -> int:
         return _map(None, size_bytes, _PROT_NONE, _hole(), -1, 0)
 

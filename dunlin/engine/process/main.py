@@ -32,7 +32,7 @@ from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.engine.process.kv_memory import kv_bytes_of, size_text
+from dunlin.engine.process.memory import say_memory, with_kv_bytes
 from dunlin.engine.process.options import CANNOT_START, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
@@ -51,7 +51,6 @@ from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
-from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
 from dunlin.structured_output.compiler import GrammarCompiler
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
@@ -156,7 +155,9 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
             page.count()
             threads.adjust()
 
+        options = with_kv_bytes(options, device, beat)
         loaded = _load(options, device, beat, joined)
+        say_memory(loaded, options, device)
         threads.allow(checked or _check(loaded, options, beat, device))
         identity = joined.shared_identity(loaded.arena.identity)
         clock = time.perf_counter
@@ -278,17 +279,11 @@ def _load(
 ) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
     chosen = rank_numerics(_numerics(options, device), joined.collective)
-    item_bytes = TORCH_DTYPES[options.dtype].itemsize
-    kv_bytes = kv_bytes_of(options, device, load_config(options.model), item_bytes)
     loaded = load_model(
-        options.model, options.dtype, kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
+        options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
         collective=joined.collective,
     )  # fmt: skip
     wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
-    if not options.kv_bytes:
-        room = loaded.config.layers * loaded.config.slot_bytes(item_bytes) * loaded.slots
-        told = f"KV of {loaded.slots:,} tokens, {size_text(room)}, beside the weights"
-        print(f"dunlin engine {options.name}: {told}", file=sys.stderr, flush=True)
     adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
     if adapters:
         size = f"{adapters.size_bytes / (1 << 20):.1f} MiB beside the weights"

@@ -53,10 +53,11 @@ class EngineOptions:
     """Of rank 0: the other ranks' arenas."""
     shared_fd: int = -1
     """Of the other ranks: the memory that all of them share; `socket_fd` is a socket to rank 0."""
-    memory_bytes: int = 0
-    """Of weights and KV, where `kv_bytes` is 0; 0: the GPU's memory tells."""
-    memory_share: float = 0.9
-    """Of a GPU's memory that the engine uses in all, where neither says how much KV there is."""
+    gpu_share: float = 0.0
+    """Of the device's whole memory, for weights, KV and work space; `kv_bytes` 0: what of it is left is KV."""
+    step_tokens: int = 0
+    step_rows: int = 0
+    """Of the largest step: tokens, and rows; work space is left for it."""
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -98,8 +99,9 @@ _TYPES = {
     "ranks": int,
     "rank": int,
     "shared_fd": int,
-    "memory_bytes": int,
-    "memory_share": float,
+    "gpu_share": float,
+    "step_tokens": int,
+    "step_rows": int,
 }
 _SWITCHES = ("deterministic", "standby")
 

@@ -12,12 +12,17 @@ import pytest
 
 from dunlin.effects import Gone, Message
 from dunlin.messages.dispatch import Failed, Poisoned, Returned, Tokens
-from dunlin.messages.engine import EngineExited
-from dunlin.messages.types import FinishReason
+from dunlin.messages.engine import EngineExited, EngineReady
+from dunlin.messages.types import FinishReason, i32
 from dunlin.runtime.core_host import CoreHost, wall_clock
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
-from services.instance.server_engine_supervisor import EngineLaunchSettings, EngineProcessSupervisor, exit_description
+from services.instance.server_engine_supervisor import (
+    EngineLaunchSettings,
+    EngineProcessSupervisor,
+    exit_description,
+    kv_bytes_of,
+)
 from tests.engine.build import damage, make_checkpoint
 from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
@@ -52,7 +57,7 @@ class Seat:
         self.listener = Listener()
         self.failures: list[str] = []
         self.keeper = EngineProcessSupervisor(
-            self.host, EngineLaunchSettings(model, 3 << 20, **engine), self.failures.append
+            self.host, EngineLaunchSettings(model, **{"kv_bytes": 3 << 20, **engine}), self.failures.append
         )
         self.host.attach(D, self.listener)
         self.host.deliver(MANAGER, make_order())
@@ -308,6 +313,37 @@ def test_the_engines_memory_outlives_it_and_its_counter_goes_on(model: Path) -> 
             seat.host.deliver(D, Gone("done"))
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_the_next_engine_has_as_many_slots_whatever_is_free_by_then(model: Path, standby: bool) -> None:
+    """The first finds its KV; this one's device grows with each engine."""
+    engine = {
+        "kv_bytes": 0, "gpu_share": 0.5, "step_tokens": 16, "step_rows": 2, "standby": standby,
+        "module": "tests.fakes.roomy_engine",
+    }  # fmt: skip
+
+    async def story() -> None:
+        async with seated(model, engine) as seat:
+            first = await seat.until_ready()
+            slots = seat.core.report().capacity_slots
+            assert 50_000 < slots < 60_000
+            if standby:
+                await seat.until_one_stands_by()
+            os.kill(first, signal.SIGKILL)
+            assert await seat.until_ready(restarts=1) != first
+            assert seat.core.report().capacity_slots == slots
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("granules", [1, 7, 100])
+def test_as_many_slots_take_as_many_bytes(granules: int) -> None:
+    """Also where a granule holds no whole number of slots."""
+    slot_bytes, granule = 768, 1 << 16
+    slots = granules * granule // slot_bytes
+    ready = EngineReady(i32([0, 1, 2]), slots, 1, "", "float32", 3 * slot_bytes, 4096, 512, model_layers=3)
+    assert kv_bytes_of(ready, granule) == 3 * granules * granule
 
 
 @pytest.mark.parametrize(
