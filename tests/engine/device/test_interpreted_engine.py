@@ -22,6 +22,8 @@ from tests.engine.commands import PROMPT, make_open, make_step
 
 recorded_segments = pytest.importorskip("dunlin.engine.decoder.recorded_segments", exc_type=ModuleNotFoundError)
 RecordedSegments = recorded_segments.RecordedSegments
+step_buffers = pytest.importorskip("dunlin.engine.decoder.step_buffers", exc_type=ModuleNotFoundError)
+StepSize = step_buffers.StepSize
 
 OTHER = [9, 8, 7]
 STEPS = 4
@@ -175,3 +177,78 @@ def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: 
     assert begun == []
     run(runner, make_step(3, (1, at + 1, at + 2, at + 1)))
     assert begun == [1]
+
+
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few tiles as these tests have: the interpreter takes its time for each."""
+    monkeypatch.setattr(step_buffers, "MIXED_TOKENS", (16, 32))
+    monkeypatch.setattr(step_buffers, "MIXED_NARROW", (0, 2))
+    monkeypatch.setattr(step_buffers, "MIXED_WIDE", (0, 2))
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_small_steps_with_prompts_are_recorded_too(
+    model: LoadedModel,
+    device: EngineDevice,
+    wanted: Callable[..., list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_sizes(monkeypatch)
+    recorded: list[int] = []
+
+    def record(function: Callable[[], None]) -> Callable[[], None]:
+        recorded.append(1)
+        return function
+
+    segments = RecordedSegments(model.decoder, record)
+    runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
+    assert generate(runner, STEPS) == wanted()
+    # A prompt alone, one beside a decode row, and decode rows: layers 0 and 1, and the last.
+    assert len(recorded) == 6
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_a_row_leaves_between_two_segments_and_the_other_goes_on(
+    model: LoadedModel,
+    device: EngineDevice,
+    wanted: Callable[..., list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_sizes(monkeypatch)
+    segments = RecordedSegments(model.decoder, lambda function: function)
+    runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
+    for number, prompt in ((1, PROMPT), (2, OTHER)):
+        runner.receive(make_open(number, prompt))
+    runner.receive(make_step(1, (1, 0, len(PROMPT), 0), (2, 0, len(OTHER), 100)))
+    assert runner.work(lambda: True) == [], "after the first segment"
+    runner.receive(Interrupt(Verdict.SUSPEND, i64([1]), ticket=4))
+    (left,) = runner.work(lambda: None)
+    assert isinstance(left, Interrupted)
+    assert (list(left.parked), list(left.layer)) == ([1], [2])
+    (done,) = runner.work(lambda: None)
+    assert (list(done.sequence), list(done.token)) == ([2], wanted()[1][:1])
+    assert runner.receive(Resume(2, i64([1]))) == []
+    (done,) = runner.work(lambda: None)
+    assert (list(done.sequence), list(done.token)) == ([1], wanted()[0][:1])
+
+
+def test_what_is_recorded_in_advance_writes_no_kv(
+    model: LoadedModel, device: EngineDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [StepSize(2, 2, 0, 1), StepSize(32, 0, 4, 1)]
+    monkeypatch.setattr(recorded_segments, "usual_sizes", lambda: sizes)
+    recorded: list[int] = []
+
+    def record(function: Callable[[], None]) -> Callable[[], None]:
+        function()
+        recorded.append(1)
+        return function
+
+    segments, beats = RecordedSegments(model.decoder, record), []
+    before = [layer[: model.slots].clone() for layer in model.decoder.kv]
+    segments.warm_up(lambda: beats.append(1))
+    assert len(recorded) == len(beats) == len(sizes), "three layers are one segment"
+    assert all(torch.equal(layer[: model.slots], kv) for layer, kv in zip(model.decoder.kv, before, strict=True))
+    runner = make_runner(model, device, begin_segments=segments.begin)
+    generate(runner, STEPS)
+    assert len(recorded) == len(sizes), "its decode steps are of 2 rows"
