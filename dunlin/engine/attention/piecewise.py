@@ -117,7 +117,8 @@ class PiecewisePass:
         parts, packed = self._results.parts_of(row), self._results.packed(row)
         self._left.add(row)
         self._awaited.pop(row, None)
-        query, out, lse = (each.clone() for each in packed)
+        # A row alone takes the tensors with it: nothing is computed in them any more.
+        query, out, lse = packed if len(self._rows) == 1 else [each.clone() for each in packed]
         return RowState(query, out, lse, parts, progress, self._partials(row))
 
     def add(self, row: int, span: Arrival) -> None:

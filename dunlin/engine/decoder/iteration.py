@@ -397,7 +397,7 @@ class Iteration:
     def _progress(self, at: int) -> RowProgress:
         row, begun = self._rows[at], self._begun_of(at)
         ready = row.tokens - self._linear.left(row.start, row.stop)
-        hidden = self._hidden[row.start : row.stop].clone()
+        hidden = self._kept(self._hidden[row.start : row.stop])
         if self.phase is Phase.PROJECT and not ready:
             return RowProgress(self.layer, 0, 0, 0, hidden, begun=begun)
         if self.phase is Phase.FINISH and ready == row.tokens:  # ahead of the other rows
@@ -406,12 +406,18 @@ class Iteration:
         if self.phase is Phase.PROJECT or (self._pass is None and (before is None or before.attention is None)):
             assert self._query is not None
             projected = ready if self.phase is Phase.PROJECT else row.tokens
-            query = self._query[row.start : row.start + projected].clone()
+            query = self._kept(self._query[row.start : row.start + projected])
             return RowProgress(self.layer, 0, projected, 0, hidden, query, begun=begun)
         state = self._attention.leave(at)
         finished = ready if self.phase is Phase.FINISH else self._finished_before(at)
         block = sum(state.progress.values())
         return RowProgress(self.layer, block, row.tokens, finished, hidden, attention=state, begun=begun)
+
+    def _kept(self, part: Tensor) -> Tensor:
+        """A row's part of a tensor, to be kept: the very part where no other row goes on with that tensor. Of a long
+        prompt it is hundreds of megabytes, and who interrupts it waits for what is asked of the allocator.
+        """
+        return part if len(self._rows) == 1 and self._segments is None else part.clone()
 
     def _begun_of(self, at: int) -> LinearWork | None:
         """What was begun of a row's tokens: in this phase, or after attention by an iteration that it left."""
