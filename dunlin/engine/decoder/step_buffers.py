@@ -58,8 +58,9 @@ class StepTables:
 
 
 class StepBuffers:
-    """Owns the buffers of steps of up to `tokens` tokens. `hidden` is read and written; `given` int64 is what the host
-    writes of a step, in one copy.
+    """Owns the buffers of steps of up to `tokens` tokens: `hidden` states, which segments read and write, each token's
+    `turn` and place, and what the host writes of a step in one copy: where each row's slots begin, tables of its rows
+    (`whole`: all their keys; `tables`: those that a kind of attention sees), and their tiles.
     """
 
     def __init__(self, tokens: int, kinds: Sequence[AttentionKind], hidden: Tensor, turn: Tensor) -> None:
