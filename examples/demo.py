@@ -38,7 +38,8 @@ from examples.demo_story import StoryStream, request_story  # noqa: E402
 
 INSTANCES = 3
 BURST_S = 8.0
-OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
+OPENINGS = ("Once upon a time", "One sunny morning,", "It was a rainy day,", "Anna lived in a small")
+QUESTIONS = ("Hello!", "Who are you?", "What is the capital of France?", "What is a token?")
 STORY_TOKENS = 8000
 """More than a reader of the demo waits for."""
 ENGINE_GRACE_S = 120.0
@@ -56,13 +57,15 @@ def start(screen: DemoScreen) -> ClusterProcess:
     screen.heading("A cluster on this machine")
     screen.note(
         f"etcd, a dispatcher, a global manager, a monitor, a kvstore and {INSTANCES} instances, each with its engine "
-        "in a process of its own. The built-in model has a real architecture and learned next to nothing: expect "
-        "speech, not sense."
+        "in a process of its own. The model, builtin:chat, is very small and was trained for some minutes: it speaks "
+        "short English sentences, which must not be trusted."
     )
     began_s = time.monotonic()
     cluster = ClusterProcess(
         "--instances",
         str(INSTANCES),
+        "--model",
+        "builtin:chat",
         "--deterministic",
         "--set",
         f"instance.recovery.engine_grace_s={ENGINE_GRACE_S:g}",
@@ -75,12 +78,17 @@ def start(screen: DemoScreen) -> ClusterProcess:
 async def chat(screen: DemoScreen, client: dunlin.AsyncClient) -> None:
     """One conversation, as it comes."""
     screen.heading("A chat")
-    question = "What would you like to talk about?"
-    print(f"you     {question}\nmodel   ", end="", flush=True)
-    async with aclosing(client.stream(messages=[("user", question)], max_tokens=48, seed=7)) as pieces:
-        async for piece in pieces:
-            print(piece.text.replace("\n", " "), end="", flush=True)
-    print()
+    messages: list[tuple[str, str]] = []
+    for question in QUESTIONS:
+        messages.append(("user", question))
+        print(f"you     {question}\nmodel   ", end="", flush=True)
+        answer = ""
+        async with aclosing(client.stream(messages=messages, max_tokens=96, temperature=0.0)) as pieces:
+            async for piece in pieces:
+                answer += piece.text
+                print(piece.text.replace("\n", " "), end="", flush=True)
+        messages.append(("assistant", answer))
+        print()
 
 
 async def side_by_side(screen: DemoScreen, client: dunlin.AsyncClient) -> None:

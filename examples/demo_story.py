@@ -8,7 +8,21 @@ import dunlin
 from dunlin.messages.public import GenerateEvent
 from examples.demo_screen import DemoScreen
 
-STORY = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. " * 12
+_CHAPTER = (
+    "One {mood} morning, {name} went for a walk. {name} walked to the forest and looked around. There {name} met a "
+    'little {animal}. "Why are you so sad?" asked {name}. "I have lost {thing}," said the {animal}. They looked behind '
+    "every stone and every tree. At last they found it near the river. The {animal} was very happy and thanked {name}.\n"
+)
+STORY = "".join(
+    _CHAPTER.format(mood=mood, name=name, animal=animal, thing=thing)
+    for mood, name, animal, thing in (
+        ("sunny", "Anna", "fox", "a red ball"),
+        ("rainy", "Ben", "bear", "an old key"),
+        ("quiet", "Clara", "owl", "a small box"),
+        ("windy", "Tom", "duck", "a lost hat"),
+    )
+)
+"""Long enough that it is worth keeping what was computed of it."""
 
 
 class StoryStream:

@@ -170,12 +170,12 @@ def _check_nixl() -> None:
 
 def _check_model(model: str) -> None:
     from cli.launch.checkpoint_check import examine_checkpoint
+    from dunlin.model.builtin import NAMES, PREFIX
 
-    if model.startswith("builtin:"):
-        if model != "builtin:tiny":
-            raise LaunchError(
-                f"--model {model}: the only built-in model is builtin:tiny; or give a checkpoint's directory"
-            )
+    if model.startswith(PREFIX):
+        if model.removeprefix(PREFIX) not in NAMES:
+            known = " and ".join(PREFIX + name for name in NAMES)
+            raise LaunchError(f"--model {model}: the built-in models are {known}; or give a checkpoint's directory")
         return
     faults = examine_checkpoint(Path(model)).faults
     if faults:

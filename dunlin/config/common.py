@@ -35,13 +35,13 @@ class ClusterConfig:
     )
     model: str = setting(
         "builtin:tiny",
-        "The model: `builtin:tiny`, or the directory of a Hugging Face checkpoint. Dispatchers read its tokenizer and "
-        "its limits, instances its weights. The simulator takes --model-shape instead.",
+        "The model: `builtin:tiny`, `builtin:chat`, or the directory of a Hugging Face checkpoint. Dispatchers read "
+        "its tokenizer and its limits, instances its weights. The simulator takes --model-shape instead.",
         why="needs no download",
     )
     model_name: str = setting(
         "",
-        "What clients call the model in their requests. Empty: `builtin:tiny`, or the name of the directory.",
+        "What clients call the model in their requests. Empty: `builtin:NAME`, or the name of the directory.",
         why="the directory's name is what most deployments mean",
     )
     lora: tuple[str, ...] = setting(

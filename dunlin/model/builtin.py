@@ -1,4 +1,7 @@
-"""The model that ships with dunlin, made on first use, by a child process, so that resolving a model loads no torch."""
+"""The models that ship with dunlin: `chat`, trained, lies beside this file; `tiny`, random, is made on first use.
+
+It is made by a child process, so that resolving a model loads no torch.
+"""
 
 import fcntl
 import os
@@ -9,7 +12,9 @@ from pathlib import Path
 from dunlin.model.errors import ModelError
 
 PREFIX = "builtin:"
-NAMES = ("tiny",)
+NAMES = ("tiny", "chat")
+SHIPPED = {"chat": Path(__file__).with_name("chat")}
+"""Those that are in the package, with their weights; `examples/train_builtin` made them."""
 # Part of the directory's name: a checkpoint made by another version of this code is left alone.
 VERSION = 1
 
@@ -20,7 +25,7 @@ def models_folder(data_dir: Path) -> Path:
 
 
 def resolve_model(model: str, cache: Path) -> Path:
-    """The directory of `model`: itself, or for `builtin:NAME` a checkpoint under `cache`, made if it is not there.
+    """The directory of `model`: itself, or for `builtin:NAME` a shipped one, or one under `cache`, made once.
 
     :raises ModelError: no such built-in model, or the cache cannot be written.
     """
@@ -29,6 +34,8 @@ def resolve_model(model: str, cache: Path) -> Path:
     name = model.removeprefix(PREFIX)
     if name not in NAMES:
         raise ModelError(model, "no such built-in model", f"choose one of {', '.join(PREFIX + each for each in NAMES)}")
+    if name in SHIPPED:
+        return SHIPPED[name]
     directory = cache / f"builtin-{name}-{VERSION}"
     if not directory.is_dir():
         _make(directory)

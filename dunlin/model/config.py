@@ -94,7 +94,7 @@ def load_config(directory: Path) -> ModelConfig:
 def check_config(directory: Path) -> tuple[ModelConfig | None, list[ModelError]]:
     """Like `load_config`, with all that is wrong; the configuration only where nothing is."""
     if not directory.is_dir():
-        remedy = "give a directory with a Hugging Face checkpoint, or builtin:tiny"
+        remedy = "give a directory with a Hugging Face checkpoint, or builtin:chat"
         return None, [ModelError(directory, "no such directory", remedy)]
     path = directory / "config.json"
     try:

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
-    short.add(flags, "--model", "cluster.model", "builtin:tiny, or a Hugging Face checkpoint's directory")
+    short.add(flags, "--model", "cluster.model", "builtin:tiny, builtin:chat, or a Hugging Face checkpoint's directory")
     text = "a LoRA adapter that requests may name as their model (may be repeated)"
     short.add(flags, "--lora", "cluster.lora", text, several=True, metavar="NAME=DIR")
     short.add(flags, "--preset", "cluster.preset", "which policies decide")

@@ -43,7 +43,7 @@ def test_many_may_ask_for_the_builtin_model_at_once(tmp_path: Path) -> None:
 
 def test_any_other_name_is_a_directory_or_an_error(tmp_path: Path) -> None:
     assert resolve_model("/some/where", tmp_path) == Path("/some/where")
-    with pytest.raises(ModelError, match="builtin:huge: no such built-in model; choose one of builtin:tiny"):
+    with pytest.raises(ModelError, match="no such built-in model; choose one of builtin:tiny, builtin:chat"):
         resolve_model("builtin:huge", tmp_path)
 
 

@@ -50,7 +50,9 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="builtin:tiny", help="builtin:tiny (default), or a checkpoint's directory")
+    parser.add_argument(
+        "--model", default="builtin:tiny", help="builtin:tiny (default), builtin:chat, or a checkpoint's directory"
+    )
     parser.add_argument(
         "--dtype", choices=list(_DTYPES), default="fp32", help="precision of weights and KV (default: fp32)"
     )

@@ -39,7 +39,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--model",
         metavar="NAME|DIR",
-        help="builtin:tiny (default), or a checkpoint's directory",
+        help="builtin:tiny (default), builtin:chat, or a checkpoint's directory",
     )
     parser.add_argument(
         "--model-name",

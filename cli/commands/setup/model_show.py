@@ -86,7 +86,7 @@ def add(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "model", metavar="NAME|DIR", help="builtin:tiny, or the directory of a checkpoint or an adapter"
+        "model", metavar="NAME|DIR", help="builtin:tiny, builtin:chat, or the directory of a checkpoint or an adapter"
     )
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where built-in models are kept (default: as for `dunlin up`)"

@@ -144,7 +144,7 @@ def test_a_host_that_is_not_ours_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"cluster.model": "builtin:huge"}, "builtin:huge.*only built-in model is builtin:tiny"),
+        ({"cluster.model": "builtin:huge"}, "builtin:huge.*the built-in models are builtin:tiny and builtin:chat"),
         ({"cluster.model": "/no/such/model"}, "/no/such/model.*no such directory"),
         ({"etcd": "a:1,https://b:2"}, "write host:port; TLS is chosen by its own flags"),
         ({"etcd": "nonsense"}, "'nonsense' is not host:port"),

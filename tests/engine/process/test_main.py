@@ -195,7 +195,7 @@ def test_a_broken_model_is_reported_with_its_cause(tmp_path: Path) -> None:
     failed = child.receive()
     assert failed == EngineFailed(
         f"cannot start: {tmp_path / 'nowhere'}: no such directory; "
-        "give a directory with a Hugging Face checkpoint, or builtin:tiny"
+        "give a directory with a Hugging Face checkpoint, or builtin:chat"
     )
     assert child.wait() == CANNOT_START
     child.close()
