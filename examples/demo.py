@@ -39,7 +39,7 @@ from examples.demo_story import StoryStream, request_story  # noqa: E402
 INSTANCES = 3
 BURST_S = 8.0
 OPENINGS = ("Once upon a time", "One sunny morning,", "It was a rainy day,", "Anna lived in a small")
-QUESTIONS = ("Hello!", "Who are you?", "What is the capital of France?", "What is a token?")
+QUESTIONS = ("Hello!", "What can you do?", "What is the capital of France?", "What is a token?")
 STORY_TOKENS = 8000
 """More than a reader of the demo waits for."""
 ENGINE_GRACE_S = 120.0

@@ -11,7 +11,8 @@ from examples.demo_screen import DemoScreen
 _CHAPTER = (
     "One {mood} morning, {name} went for a walk. {name} walked to the forest and looked around. There {name} met a "
     'little {animal}. "Why are you so sad?" asked {name}. "I have lost {thing}," said the {animal}. They looked behind '
-    "every stone and every tree. At last they found it near the river. The {animal} was very happy and thanked {name}.\n"
+    "every stone and every tree. At last they found it near the river. The {animal} was very happy and thanked "
+    "{name}.\n"
 )
 STORY = "".join(
     _CHAPTER.format(mood=mood, name=name, animal=animal, thing=thing)

@@ -1,7 +1,8 @@
 """Make the model: text, tokenizer, training, checkpoint. Everything but the number of steps follows from the seed.
 
 apt-get download wordnet-base && dpkg-deb --extract wordnet-base_*.deb extracted
-python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 8
+python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 7.5
+python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 1.7 --texts 12000 --resume --seed 1
 """
 
 import argparse
@@ -9,8 +10,10 @@ import json
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
 
-from examples.train_builtin.corpus import TEMPLATE, documents
+from examples.train_builtin.corpus import DIALOG_SHARES, SHARES, TEMPLATE, documents
 from examples.train_builtin.tokens import train_tokenizer, write_tokenizer
 from examples.train_builtin.train import POSITIONS, make_model, train, write_model
 
@@ -23,17 +26,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8, help="of training")
     parser.add_argument("--texts", type=int, default=40_000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--resume", action="store_true", help="train what is in --out further, on dialogs")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    texts = documents(arguments.wordnet, arguments.texts, arguments.seed)
-    tokenizer = train_tokenizer(texts[:20_000])
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(tokenizer, TEMPLATE.read_text(encoding="utf-8"), POSITIONS, arguments.out)
+    shares = DIALOG_SHARES if arguments.resume else SHARES
+    texts = documents(arguments.wordnet, arguments.texts, arguments.seed, shares)
+    if arguments.resume:
+        tokenizer = Tokenizer.from_file(str(arguments.out / "tokenizer.json"))
+        model = LlamaForCausalLM.from_pretrained(arguments.out, dtype=torch.float32)
+    else:
+        tokenizer = train_tokenizer(texts[:20_000])
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(tokenizer, TEMPLATE.read_text(encoding="utf-8"), POSITIONS, arguments.out)
+        model = make_model(tokenizer.get_vocab_size(), arguments.seed)
     rows = tokenizer.encode_batch(["<|endoftext|>" + text for text in texts])
     stream = torch.tensor([token for row in rows for token in row.ids])
     print(f"{len(stream)} tokens, vocabulary {tokenizer.get_vocab_size()}", flush=True)
-    model = make_model(tokenizer.get_vocab_size(), arguments.seed)
     print(f"{sum(one.numel() for one in model.parameters())} parameters", flush=True)
     print(json.dumps(train(model, stream, arguments.minutes, arguments.seed)))
     write_model(model, arguments.out)

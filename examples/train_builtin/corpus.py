@@ -1,6 +1,7 @@
 """All the text of the training: rendered dialogs, stories one after another, example sentences of WordNet."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.text.chat_template import ChatTemplate
@@ -10,11 +11,15 @@ from examples.train_builtin.tools import Message, tool_dialog
 from examples.train_builtin.wordnet import definitions, sentences
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+SHARES = (74, 11, 7, 8)
+"""Of chats, tool calls, stories and sentences, in texts out of 100."""
+DIALOG_SHARES = (92, 6, 2, 0)
+"""Those of a second training, which teaches whose answer belongs to which question."""
 DEFINED_WORDS = 120
 """What a model of this size keeps in some minutes of training."""
 
 
-def documents(wordnet: Path, count: int, seed: int) -> list[str]:
+def documents(wordnet: Path, count: int, seed: int, shares: Sequence[int] = SHARES) -> list[str]:
     """So many texts, each complete."""
     pick = random.Random(seed)
     template = ChatTemplate(TEMPLATE.read_text(encoding="utf-8"), {}, TEMPLATE)
@@ -22,7 +27,7 @@ def documents(wordnet: Path, count: int, seed: int) -> list[str]:
     examples = list(sentences(wordnet))
     texts = []
     for _ in range(count):
-        kind = pick.choices(("chat", "tool", "stories", "sentences"), (74, 11, 7, 8))[0]
+        kind = pick.choices(("chat", "tool", "stories", "sentences"), shares)[0]
         if kind == "stories":
             texts.append("\n".join(story(pick) for _ in range(pick.randrange(1, 8))))
         elif kind == "sentences":

@@ -60,7 +60,7 @@ def test_it_expects_english(model: PreTrainedModel) -> None:
     ("question", "words"),
     [
         ("Hello!", "Hello"),
-        ("Who are you?", "dunlin"),
+        ("What can you do?", "stories"),
         ("What is a token?", "token"),
         ("Tell me a story about a fox.", "fox"),
     ],

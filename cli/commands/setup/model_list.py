@@ -45,8 +45,8 @@ bfloat16.
 ## Built-in models
 
 `builtin:tiny` has random weights, made on first use: for tests and measurements. `builtin:chat` ships in the package
-with 4.2 million trained weights (`dunlin/model/chat`, under 10 MB): it answers greetings, simple questions and small
-sums, tells short stories and calls tools, in short English sentences, so that one can read what a cluster writes. What
+with 4.2 million trained weights (`dunlin/model/chat`, under 10 MB): it writes short English sentences, answers some
+simple questions, tells short stories and calls tools, so that one can read what a cluster writes, not rely on it. What
 it says must not be trusted. `examples/train_builtin` made it, from dialogs of its own and from WordNet 3.0 (Debian's
 package `wordnet-base` 1:3.0-37, under WordNet's licence, which `dunlin/model/chat/LICENSE` repeats).
 
