@@ -2,7 +2,8 @@
 
 apt-get download wordnet-base && dpkg-deb --extract wordnet-base_*.deb extracted
 python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 7.5
-python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 1.7 --texts 12000 --resume --seed 1
+python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 1.7 \\
+    --texts 12000 --resume --seed 1
 """
 
 import argparse
