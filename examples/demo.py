@@ -34,7 +34,7 @@ from dunlin.workload.traffic.arrival_processes import arrivals_until, on_off_arr
 from dunlin.workload.traffic.prompts import make_jobs  # noqa: E402
 from dunlin.workload.traffic.trace import Arrival  # noqa: E402
 from examples.demo_screen import DemoScreen, board, panels  # noqa: E402
-from examples.demo_story import StoryStream, request_story  # noqa: E402
+from examples.demo_story import NO_END, StoryStream, request_story  # noqa: E402
 
 INSTANCES = 3
 BURST_S = 8.0
@@ -98,7 +98,7 @@ async def side_by_side(screen: DemoScreen, client: dunlin.AsyncClient) -> None:
 
     async def follow(i: int) -> None:
         async with aclosing(
-            client.stream(OPENINGS[i], max_tokens=64, ignore_eos=True, temperature=0.8, seed=i)
+            client.stream(OPENINGS[i], max_tokens=64, bad_words=NO_END, temperature=0.5, seed=i)
         ) as pieces:
             async for piece in pieces:
                 texts[i] += piece.text

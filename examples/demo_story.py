@@ -21,6 +21,7 @@ STORY = "".join(
         ("rainy", "Ben", "bear", "an old key"),
         ("quiet", "Clara", "owl", "a small box"),
         ("windy", "Tom", "duck", "a lost hat"),
+        ("cold", "Mia", "frog", "a blue kite"),
     )
 )
 """Long enough that it is worth keeping what was computed of it."""
@@ -75,6 +76,10 @@ class StoryStream:
         self._screen.note(text)
 
 
+NO_END = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""Words that would end a story, or begin a dialog."""
+
+
 def request_story(client: dunlin.AsyncClient, tokens: int) -> AsyncGenerator[GenerateEvent, None]:
     """The story, from its beginning: the same words each time."""
-    return client.stream(STORY, max_tokens=tokens, ignore_eos=True, temperature=0.8, seed=11)
+    return client.stream(STORY, max_tokens=tokens, bad_words=NO_END, temperature=0.5, seed=11)

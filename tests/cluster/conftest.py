@@ -42,6 +42,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterProcess]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def chat_cluster() -> Iterator[ClusterProcess]:
+    """One instance of the trained built-in model."""
+    with ClusterProcess("--instances", "1", "--model", "builtin:chat") as made:
+        yield made
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After the last test of this folder the shared cluster goes: it would idle beside all that follows."""
     here = Path(__file__).parent

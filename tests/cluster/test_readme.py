@@ -37,15 +37,15 @@ def run(cluster: ClusterProcess, *command: str) -> str:
     return done.stdout
 
 
-def test_the_curl_line(cluster: ClusterProcess) -> None:
+def test_the_curl_line(chat_cluster: ClusterProcess) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    assert '"finish_reason"' in run(cluster, "bash", "-c", block("", "curl "))
+    assert '"finish_reason"' in run(chat_cluster, "bash", "-c", block("", "curl "))
 
 
 @pytest.mark.parametrize("beginning", ["from openai import", "import dunlin", "import json, openai"])
-def test_the_lines_of_python(cluster: ClusterProcess, beginning: str) -> None:
-    assert run(cluster, sys.executable, "-c", block("python", beginning)).strip()
+def test_the_lines_of_python(chat_cluster: ClusterProcess, beginning: str) -> None:
+    assert run(chat_cluster, sys.executable, "-c", block("python", beginning)).strip()
 
 
 def test_the_lines_of_openai_are_few() -> None:

@@ -11,14 +11,15 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from dunlin.model.builtin import resolve_model
 from dunlin.model.config import load_config
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
+from tests.engine.build import Sequences, load
 
 FOLDER = resolve_model("builtin:chat", Path("no cache"))
 MOST_BYTES = 16 << 20
 HELD_OUT = (
-    'One cold morning, Mia went for a walk. Mia walked to the river and looked around. There Mia met a little frog. '
+    "One cold morning, Mia went for a walk. Mia walked to the river and looked around. There Mia met a little frog. "
     '"Can I help you?" asked Mia. "I have lost a blue kite," said the frog. They looked for the blue kite all day.'
 )
-WEATHER = {
+WEATHER: dict[str, object] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -70,6 +71,15 @@ def test_answers_are_legible_and_end(model: PreTrainedModel, question: str, word
     assert has_ended
     assert words in said
     assert said.rstrip()[-1] in '.!?"'
+
+
+def test_the_engine_has_its_logits(model: PreTrainedModel) -> None:
+    tokens = load_tokenizer(FOLDER).encode(HELD_OUT, add_special_tokens=False)
+    sequences = Sequences(load(FOLDER).decoder, {1: list(range(len(tokens)))})
+    ours = sequences.compute([(1, tokens, 0)])[0]
+    with torch.no_grad():
+        theirs = model(input_ids=torch.tensor([tokens])).logits[0, -1]
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-4
 
 
 def test_it_calls_a_tool(model: PreTrainedModel) -> None:
