@@ -39,7 +39,7 @@ from examples.demo_story import NO_END, StoryStream, request_story  # noqa: E402
 INSTANCES = 3
 BURST_S = 8.0
 OPENINGS = ("Once upon a time", "One sunny morning,", "It was a rainy day,", "Anna lived in a small")
-QUESTIONS = ("Hello!", "What can you do?", "What is the capital of France?", "What is a token?")
+QUESTIONS = ("Hello!", "Who are you?", "What is the capital of France?", "What is a token?")
 STORY_TOKENS = 8000
 """More than a reader of the demo waits for."""
 ENGINE_GRACE_S = 120.0
@@ -57,7 +57,7 @@ def start(screen: DemoScreen) -> ClusterProcess:
     screen.heading("A cluster on this machine")
     screen.note(
         f"etcd, a dispatcher, a global manager, a monitor, a kvstore and {INSTANCES} instances, each with its engine "
-        "in a process of its own. The model, builtin:chat, is very small and was trained for some minutes: it speaks "
+        "in a process of its own. The model, builtin:chat, is very small and was trained for half an hour: it speaks "
         "short English sentences, which must not be trusted."
     )
     began_s = time.monotonic()

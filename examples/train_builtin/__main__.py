@@ -1,9 +1,11 @@
 """Make the model: text, tokenizer, training, checkpoint. Everything but the number of steps follows from the seed.
 
 apt-get download wordnet-base && dpkg-deb --extract wordnet-base_*.deb extracted
-python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 7.5
-python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 1.7 \\
-    --texts 12000 --resume --seed 1
+python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 15 --texts 60000
+python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 5 --texts 30000 \\
+    --resume dialogs --seed 1
+python -m examples.train_builtin --wordnet extracted/usr/share/wordnet --out made --minutes 9 --texts 30000 \\
+    --resume tools --seed 2
 """
 
 import argparse
@@ -14,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
-from examples.train_builtin.corpus import DIALOG_SHARES, SHARES, TEMPLATE, documents
+from examples.train_builtin.corpus import SHARES, TEMPLATE, documents
 from examples.train_builtin.tokens import train_tokenizer, write_tokenizer
 from examples.train_builtin.train import POSITIONS, make_model, train, write_model
 
@@ -27,12 +29,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8, help="of training")
     parser.add_argument("--texts", type=int, default=40_000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--resume", action="store_true", help="train what is in --out further, on dialogs")
+    parser.add_argument("--resume", choices=[*SHARES][1:], default="", help="train what is in --out further, on those")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    shares = DIALOG_SHARES if arguments.resume else SHARES
-    texts = documents(arguments.wordnet, arguments.texts, arguments.seed, shares)
+    texts = documents(arguments.wordnet, arguments.texts, arguments.seed, SHARES[arguments.resume or "all"])
     if arguments.resume:
         tokenizer = Tokenizer.from_file(str(arguments.out / "tokenizer.json"))
         model = LlamaForCausalLM.from_pretrained(arguments.out, dtype=torch.float32)

@@ -11,15 +11,15 @@ from examples.train_builtin.tools import Message, tool_dialog
 from examples.train_builtin.wordnet import definitions, sentences
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
-SHARES = (74, 11, 7, 8)
-"""Of chats, tool calls, stories and sentences, in texts out of 100."""
-DIALOG_SHARES = (92, 6, 2, 0)
-"""Those of a second training, which teaches whose answer belongs to which question."""
+SHARES = {"all": (74, 11, 7, 8), "dialogs": (92, 6, 2, 0), "tools": (44, 50, 4, 2)}
+"""Of chats, tool calls, stories and sentences, in texts out of 100: of the first training; of one that teaches which
+answer belongs to which question; of one that teaches to copy what was asked for into a call.
+"""
 DEFINED_WORDS = 120
 """What a model of this size keeps in some minutes of training."""
 
 
-def documents(wordnet: Path, count: int, seed: int, shares: Sequence[int] = SHARES) -> list[str]:
+def documents(wordnet: Path, count: int, seed: int, shares: Sequence[int]) -> list[str]:
     """So many texts, each complete."""
     pick = random.Random(seed)
     template = ChatTemplate(TEMPLATE.read_text(encoding="utf-8"), {}, TEMPLATE)

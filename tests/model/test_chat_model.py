@@ -61,7 +61,9 @@ def test_it_expects_english(model: PreTrainedModel) -> None:
     ("question", "words"),
     [
         ("Hello!", "Hello"),
-        ("What can you do?", "stories"),
+        ("Who are you?", "dunlin"),
+        ("What is the capital of Japan?", "Tokyo"),
+        ("Why is the sky blue?", "blue light"),
         ("What is a token?", "token"),
         ("Tell me a story about a fox.", "fox"),
     ],
@@ -82,8 +84,9 @@ def test_the_engine_has_its_logits(model: PreTrainedModel) -> None:
     assert float((ours - theirs).norm() / theirs.norm()) < 1e-4
 
 
-def test_it_calls_a_tool(model: PreTrainedModel) -> None:
-    said, has_ended = answer(model, "What is the weather in Paris?", [WEATHER])
+@pytest.mark.parametrize("city", ["Paris", "Rome", "Oslo"])
+def test_it_calls_a_tool(model: PreTrainedModel, city: str) -> None:
+    said, has_ended = answer(model, f"What is the weather in {city}?", [WEATHER])
     assert has_ended
     call = json.loads(said.partition("<tool_call>")[2].partition("</tool_call>")[0])
-    assert call == {"name": "get_weather", "arguments": {"city": "Paris"}}
+    assert call == {"name": "get_weather", "arguments": {"city": city}}
