@@ -81,8 +81,7 @@ class EngineDriver:
         while not any(isinstance(event, StepDone) for event in events):
             events += self.runner.work(safepoint)
         done = next(event for event in events if isinstance(event, StepDone))
-        for text, token in zip(done.sequence, done.token, strict=True):
-            self.texts[text][0].append(token)
+        self._take(done)
         return done
 
     def decode(self, texts: Sequence[int]) -> StepDone:
@@ -102,14 +101,17 @@ class EngineDriver:
             for done in self.runner.work(lambda: None):
                 assert isinstance(done, StepDone), done
                 answered += 1
-                for text, token in zip(done.sequence, done.token, strict=True):
-                    self.texts[text][0].append(token)
+                self._take(done)
 
     def close(self) -> None:
         """Forget all texts; their slots are free."""
         for text in self.texts:
             self.tell(Close(text))
         self.texts, self._next_slot = {}, 0
+
+    def _take(self, done: StepDone) -> None:
+        for text, token in zip(done.sequence, done.token, strict=True):
+            self.texts[text][0].append(token)
 
     def tell(self, message: Any) -> None:
         """A command that has no answer yet."""

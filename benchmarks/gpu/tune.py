@@ -74,7 +74,7 @@ def _decode(sizes: TileSizes, rows: int, tokens: int) -> float:
 
 
 def _seconds(sizes: TileSizes, queries: Sequence[int], lengths: Sequence[int]) -> float:
-    """Of the kernels alone, over slots in whole runs at random places; the tables are made before."""
+    """Of the kernels alone, over consecutive slots; the tables are made before."""
     count, at, rows_at = sum(lengths), 0, 0
     starts, stops, runs = [], [], []
     for tokens, length in zip(queries, lengths, strict=True):

@@ -1,6 +1,13 @@
 """How much memory can be had on this machine, as the kernel tells. Linux only."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+Found = TypeVar("Found")
+FREE_WAIT_S, LOOK_EVERY_S = 10.0, 0.2
+"""Memory of a process that has just ended is free after a moment."""
 
 
 def available_memory_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -23,3 +30,20 @@ def _group_bytes(proc: Path, cgroup: Path, default: int) -> int:
         return int(limit) - used + int(stat.get("inactive_file", "0"))
     except (OSError, StopIteration, ValueError):
         return default
+
+
+def look_until(
+    look: Callable[[], Found],
+    is_enough: Callable[[Found], bool],
+    wait_s: float = FREE_WAIT_S,
+    beat: Callable[[], object] = lambda: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    """What `look` finds once it is enough, or after `wait_s`; `beat` is called before each pause."""
+    for _ in range(round(wait_s / LOOK_EVERY_S)):
+        found = look()
+        if is_enough(found):
+            return found
+        beat()
+        sleep(LOOK_EVERY_S)
+    return look()

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from examples.train_builtin.stories import story
+from examples.train_builtin.stories import ANIMALS, story, with_article
 
 Turn = tuple[str, str]
 """A question and its answer."""
@@ -108,10 +108,9 @@ def chat_turn(pick: random.Random, glosses: Mapping[str, str]) -> Turn:
 
 
 def _definition(pick: random.Random, word: str, gloss: str) -> Turn:
-    a = "an" if word[0] in "aeiou" else "a"
     ask = pick.choice(
         (
-            f"What is {a} {word}?",
+            f"What is {with_article(word)}?",
             f"What is {word}?",
             f"What does {word} mean?",
             f"Explain the word {word}.",
@@ -149,9 +148,8 @@ def _sum(pick: random.Random) -> Turn:
 
 def _story(pick: random.Random) -> Turn:
     if pick.random() < 0.5:
-        animal = pick.choice("dog cat bird fox rabbit horse duck mouse frog turtle bear owl".split())
-        a = "an" if animal[0] in "aeiou" else "a"
+        animal = pick.choice(ANIMALS)
         ask = pick.choice(("Tell me a story about {}.", "Write a short story about {}.", "Tell a story about {}."))
-        return ask.format(f"{a} {animal}"), story(pick, animal)
+        return ask.format(with_article(animal)), story(pick, animal)
     ask = pick.choice(("Tell me a story.", "Tell me a short story.", "Write a story.", "Please tell me a story."))
     return ask, story(pick)

@@ -3,7 +3,7 @@
 import random
 
 NAMES = "Anna Ben Clara David Emma Finn Grace Henry Ida Jack Lucy Max Nora Oliver Rosa Sam Tom Mia Leo Ella".split()
-_ANIMALS = "dog cat bird fox rabbit horse duck mouse frog turtle bear owl".split()
+ANIMALS = "dog cat bird fox rabbit horse duck mouse frog turtle bear owl".split()
 _PLACES = ("the forest", "the garden", "the river", "the beach", "the old house", "the village", "the hill", "the park")
 _THINGS = ("a red ball", "an old key", "a small box", "a lost hat", "a blue kite", "a silver coin", "a wooden boat")
 _MOODS = ("sunny", "rainy", "windy", "cold", "warm", "quiet", "snowy")
@@ -13,12 +13,12 @@ _ADJECTIVES = "kind brave curious clever quiet happy young patient".split()
 def story(pick: random.Random, animal: str = "") -> str:
     """One story of six to nine sentences, about `animal` where one is named."""
     name, friend = pick.sample(NAMES, 2)
-    animal = animal or pick.choice(_ANIMALS)
+    animal = animal or pick.choice(ANIMALS)
     place, thing = pick.choice(_PLACES), pick.choice(_THINGS)
     it = thing.split(" ", 1)[1]
     begin = pick.choice(
         (
-            f"Once upon a time there was {_a(pick.choice(_ADJECTIVES))} child named {name}.",
+            f"Once upon a time there was {with_article(pick.choice(_ADJECTIVES))} child named {name}.",
             f"One {pick.choice(_MOODS)} morning, {name} went for a walk.",
             f"{name} lived in a small house near {place}.",
             f"It was a {pick.choice(_MOODS)} day, and {name} wanted to play outside.",
@@ -61,5 +61,6 @@ def story(pick: random.Random, animal: str = "") -> str:
     return " ".join([begin, *middle, end])
 
 
-def _a(word: str) -> str:
+def with_article(word: str) -> str:
+    """The word behind `a` or `an`."""
     return ("an " if word[0] in "aeiou" else "a ") + word

@@ -9,11 +9,9 @@ from dunlin.config.errors import ConfigError
 from dunlin.engine.device.names import CUDA, device_kind, granule_bytes
 from dunlin.model.config import ModelConfig
 from dunlin.model.memory_plan import MemoryLimit, TooLittleMemory, kv_left, model_sizes, size_text
-from dunlin.runtime.memory import available_memory_bytes
+from dunlin.runtime.memory import FREE_WAIT_S, available_memory_bytes, look_until
 from services.instance.config import SchedulerConfig
 from services.instance.process_config import DEFAULT_KV_BYTES, DTYPES, EngineConfig, InstanceProcessConfig
-
-FREE_WAIT_S, _LOOK_EVERY_S = 10.0, 0.2
 
 
 def told_kv_bytes(config: InstanceProcessConfig, model: ModelConfig, available_bytes: int | None = None) -> int:
@@ -44,11 +42,9 @@ def available_once(
     """The host's available bytes once they are what the engine may have, or after `wait_s`: an instance that is started
     again after a crash comes before all memory of the last one is free.
     """
-    for _ in range(0 if device_kind(engine.device) == CUDA else round(wait_s / _LOOK_EVERY_S)):
-        if look() >= engine.memory_bytes:
-            break
-        sleep(_LOOK_EVERY_S)
-    return look()
+    if device_kind(engine.device) == CUDA:
+        return look()
+    return look_until(look, lambda there: there >= engine.memory_bytes, wait_s, sleep=sleep)
 
 
 def largest_step(scheduler: SchedulerConfig) -> tuple[int, int]:

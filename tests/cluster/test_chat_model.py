@@ -7,17 +7,9 @@ import openai
 import pytest
 
 from cli.launch.cluster_process import ClusterProcess
+from tests.model.weather_tool import WEATHER
 
 pytestmark = pytest.mark.cluster
-
-WEATHER: dict[str, object] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 @pytest.fixture

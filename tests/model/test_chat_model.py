@@ -12,6 +12,7 @@ from dunlin.model.builtin import resolve_model
 from dunlin.model.config import load_config
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from tests.engine.build import Sequences, load
+from tests.model.weather_tool import WEATHER
 
 FOLDER = resolve_model("builtin:chat", Path("no cache"))
 MOST_BYTES = 16 << 20
@@ -19,14 +20,6 @@ HELD_OUT = (
     "One cold morning, Mia went for a walk. Mia walked to the river and looked around. There Mia met a little frog. "
     '"Can I help you?" asked Mia. "I have lost a blue kite," said the frog. They looked for the blue kite all day.'
 )
-WEATHER: dict[str, object] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 @pytest.fixture(scope="module")

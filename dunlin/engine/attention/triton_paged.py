@@ -38,6 +38,10 @@ class TileShape:
     warps: int
     stages: int
 
+    def with_least(self, lines: int) -> "TileShape":
+        """The same with no fewer lines."""
+        return self if self.lines >= lines else replace(self, lines=lines)
+
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
@@ -52,9 +56,11 @@ class TileSizes:
     least_keys: int = 256
     most_splits: int = 64
 
-    def wide_of(self, dtype: torch.dtype) -> TileShape:
-        """Tiles of prompts in that type."""
-        return self.wide_fp32 if dtype is torch.float32 else self.wide
+    def shapes(self, heads: int, kv_heads: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
+        """(narrow, wide) tiles: their lines are a power of two that all query heads of a KV head fit into."""
+        group = int(triton.next_power_of_2(heads // kv_heads))
+        wide = self.wide_fp32 if dtype is torch.float32 else self.wide
+        return self.narrow.with_least(group), wide.with_least(group)
 
 
 SIZES = TileSizes()
@@ -173,12 +179,6 @@ class TileLauncher:
     kind: AttentionKind
     sizes: TileSizes
 
-    def shapes(self, heads: int, kv_heads: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
-        """(narrow, wide) tiles: their lines are a power of two that all query heads of a KV head fit into."""
-        group = triton.next_power_of_2(heads // kv_heads)
-        found = [replace(each, lines=max(each.lines, group)) for each in (self.sizes.narrow, self.sizes.wide_of(dtype))]
-        return found[0], found[1]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
@@ -226,7 +226,7 @@ class Tiles:
     def _place(self, query: Tensor, kv_heads: int) -> DeviceTable:
         """Copy the table to the device and look the slots up there."""
         table, sizes, device, heads = self._table, self._launcher.sizes, query.device, query.shape[1]
-        shapes, group = self._launcher.shapes(heads, kv_heads, query.dtype), heads // kv_heads
+        shapes, group = sizes.shapes(heads, kv_heads, query.dtype), heads // kv_heads
         narrow, wide = find_tiles(table, *(shape.lines // group for shape in shapes))
         counts = (table[:, 8] - table[:, 7]).clamp_min(0)
         slot_at = counts.cumsum(0) - counts - table[:, 7]
@@ -272,20 +272,19 @@ def launch(
     launcher: TileLauncher, there: DeviceTable, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor
 ) -> None:
     """Compute the tiles: the narrow ones in splits where a row has several."""
-    sizes, kind = launcher.sizes, launcher.kind
+    sizes = launcher.sizes
     heads, head_dim = query.shape[1:]
-    narrow, wide = launcher.shapes(heads, layer_kv.shape[2], query.dtype)
-    one = replace(sizes, most_splits=1)
+    narrow, wide = sizes.shapes(heads, layer_kv.shape[2], query.dtype)
     if len(there.wide):
-        _attend(there, there.wide, query, layer_kv, out, lse, kind, one, wide, 1)
+        _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide)
     if not len(there.narrow):
         return
     if there.splits <= 1:
-        _attend(there, there.narrow, query, layer_kv, out, lse, kind, one, narrow, 1)
+        _attend(there, there.narrow, query, layer_kv, out, lse, launcher, narrow)
         return
     part_out = query.new_empty((there.splits, *out.shape), dtype=torch.float32)
     part_lse = part_out.new_empty(part_out.shape[:3])
-    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, kind, sizes, narrow, there.splits)
+    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, launcher, narrow, there.splits)
     queries = narrow.lines // (heads // layer_kv.shape[2])
     kernels.merge_splits[(len(there.narrow), queries, heads)](
         part_out, part_lse, there.table, there.narrow, out, lse, part_out.stride(0), part_lse.stride(0),
@@ -296,18 +295,19 @@ def launch(
 
 def _attend(
     there: DeviceTable, tiles: Tensor, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor,
-    kind: AttentionKind, sizes: TileSizes, shape: TileShape, splits: int,
+    launcher: TileLauncher, shape: TileShape, splits: int = 1,
 ) -> None:  # fmt: skip
     heads, head_dim = query.shape[1:]
     kv_heads = layer_kv.shape[2]
-    is_split = sizes.most_splits > 1
+    kind, sizes, is_split = launcher.kind, launcher.sizes, splits > 1
     kernels.attend_tiles[(len(tiles), kv_heads, splits)](
         query, layer_kv, there.table, there.slot_at, there.slots, tiles, out, lse,
         query.stride(0), layer_kv.stride(0), out.stride(0) if is_split else 0, lse.stride(0) if is_split else 0,
         kind.scale_of(head_dim), kind.cap, kind.window,
         HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
-        BLOCK_KEYS=shape.keys, LEAST_KEYS=sizes.least_keys, MOST_SPLITS=sizes.most_splits, IS_CAPPED=bool(kind.cap),
-        IS_WINDOWED=bool(kind.window), IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16,
+        BLOCK_KEYS=shape.keys, LEAST_KEYS=sizes.least_keys, MOST_SPLITS=sizes.most_splits if is_split else 1,
+        IS_CAPPED=bool(kind.cap), IS_WINDOWED=bool(kind.window),
+        IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16,
         num_warps=shape.warps, num_stages=shape.stages,
     )  # fmt: skip
 

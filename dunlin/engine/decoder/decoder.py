@@ -129,13 +129,8 @@ class Decoder:
         self, layer: int, hidden: Tensor, turn: Tensor, slots: Tensor, adapters: Tensor | None = None
     ) -> Tensor:
         """Write the tokens' keys and values into `slots`; returns their queries `[tokens, heads, head_dim]`."""
-        place = self.numerics.place
-        if place is not None:
-            fused = self._fused(layer, hidden, adapters)
-            place(fused, self.config.heads, self.config.kv_heads, self._turn_of(layer, turn), self.kv[layer], slots)
-            return fused[:, : self.config.heads]
-        rows = [hidden, self._turn_of(layer, turn), *([] if adapters is None else [adapters])]
-        return self._write(layer, self.numerics.rows(partial(self._project, layer), *rows), slots)
+        rows = [hidden, *([] if adapters is None else [adapters])]
+        return self._place(layer, self.numerics.rows(partial(self._project, layer), *rows), turn, slots)
 
     def finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
         """The rest of a layer after attention, whose result is `mixed` `[tokens, heads, head_dim]`."""
@@ -165,9 +160,7 @@ class Decoder:
 
     def put_projected(self, layer: int, fused: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
         """The rest of `project`, after its product."""
-        split = self._split(self._weights.layers[layer], fused)
-        self.numerics.turn(split, self.config.heads + self.config.kv_heads, self._turn_of(layer, turn))
-        return self._write(layer, split, slots)
+        return self._place(layer, self._split(self._weights.layers[layer], fused), turn, slots)
 
     def begin_finish(
         self, layer: int, start: int, stop: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None
@@ -211,14 +204,8 @@ class Decoder:
         total = self.collective.all_reduce(part)
         return total if bias is None else total + bias
 
-    def _project(self, layer: int, hidden: Tensor, turn: Tensor, adapters: Tensor | None = None) -> Tensor:
-        """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
-        split = self._fused(layer, hidden, adapters)
-        self.numerics.turn(split, self.config.heads + self.config.kv_heads, turn)
-        return split
-
-    def _fused(self, layer: int, hidden: Tensor, adapters: Tensor | None) -> Tensor:
-        """Queries, keys and values before they are rotated."""
+    def _project(self, layer: int, hidden: Tensor, adapters: Tensor | None = None) -> Tensor:
+        """Queries, keys and values before they are rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
         weights = self._weights.layers[layer]
         normed = self._norm(hidden, weights["input_norm"])
         return self._split(weights, self._linear(layer, "qkv", normed, adapters))
@@ -231,11 +218,16 @@ class Decoder:
             split[:, heads : heads + kv_heads] = self._norm(split[:, heads : heads + kv_heads], weights["key_norm"])
         return split
 
-    def _write(self, layer: int, projected: Tensor, slots: Tensor) -> Tensor:
-        """Keys and values into their slots; the queries are left."""
-        heads = self.config.heads
-        self.numerics.put(self.kv[layer], slots, projected[:, heads:])
-        return projected[:, :heads]
+    def _place(self, layer: int, split: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
+        """Rotate queries and keys; keys and values into their slots; the queries are left."""
+        heads, kv_heads, numerics = self.config.heads, self.config.kv_heads, self.numerics
+        turned = self._turn_of(layer, turn)
+        if numerics.place is not None:
+            numerics.place(split, heads, kv_heads, turned, self.kv[layer], slots)
+        else:
+            numerics.turn(split, heads + kv_heads, turned)
+            numerics.put(self.kv[layer], slots, split[:, heads:])
+        return split[:, :heads]
 
     def _finish(self, layer: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Output projection and MLP, both with their residual."""

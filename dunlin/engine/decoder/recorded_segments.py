@@ -14,7 +14,7 @@ from torch import Tensor
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.step_buffers import StepBuffers, StepSize, StepTabler, usual_sizes
+from dunlin.engine.decoder.step_buffers import StepBuffers, StepSize, StepTabler
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 SEGMENT_LAYERS = 8
@@ -65,7 +65,7 @@ class RecordedSegments:
         """Record the usual sizes before they are needed; `beat` is called after each segment."""
         token = torch.zeros(1, dtype=torch.int64, device=self._decoder.device)
         hidden, turn = self._decoder.embed(token), self._decoder.angles(token)
-        for size in usual_sizes() if self._can_record else ():
+        for size in self._tabler.usual_sizes() if self._can_record else ():
             buffers = self._buffers_of(size.tokens, hidden, turn)
             buffers.clear()
             buffers.hidden.copy_(hidden.expand_as(buffers.hidden))

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import AttentionKind, LocalRows
+from dunlin.engine.attention.native.library import COLUMNS
 from dunlin.engine.attention.paged import DecodeRuns
-from dunlin.engine.attention.triton_paged import LEAST_QUERIES, SIZES, TileLauncher, expand, find_tiles, split_count
+from dunlin.engine.attention.triton_paged import LEAST_QUERIES, SIZES, expand, find_tiles, split_count
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.host_copies import to_device, write
 
@@ -25,7 +26,6 @@ MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (0, 16, 64, 256), (4, 8, 16, 32, 64), (
 MIXED_PAIRS = 1 << 23
 """(query, key) pairs of a layer at most: a segment's attention takes about 2 ms then."""
 SLOTS_PER_TOKEN, LEAST_SLOTS = 8192, 1 << 20
-COLUMNS = 11
 NO_SLOT = -1
 _NO_ROW = (0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0)
 
@@ -38,12 +38,6 @@ class StepSize:
     narrow: int
     wide: int
     splits: int
-
-
-def usual_sizes() -> list[StepSize]:
-    """Those that are met soon: decode steps of up to 64 rows and 1,024 keys a row, and prompts alone."""
-    rows = [StepSize(count, count, 0, splits) for count in DECODE_ROWS if count <= 64 for splits in DECODE_SPLITS[:2]]
-    return [*rows, *(StepSize(tokens, 0, wide, 1) for tokens, wide in zip(MIXED_TOKENS, MIXED_WIDE, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +113,14 @@ class StepTabler:
         self._there: tuple[Tensor, Tensor] | None = None
         config = decoder.config
         group = config.heads // config.kv_heads
-        shapes = TileLauncher(self.kinds[0], SIZES).shapes(config.heads, config.kv_heads, decoder.kv[0].dtype)
-        self._queries = shapes[0].lines // group, shapes[1].lines // group
+        narrow, wide = SIZES.shapes(config.heads, config.kv_heads, decoder.kv[0].dtype)
+        self._queries = narrow.lines // group, wide.lines // group
+
+    def usual_sizes(self) -> list[StepSize]:
+        """Those that are met soon: decode steps of up to 64 rows and 1,024 keys a row, and prompts alone."""
+        rows = [StepSize(count, count, 0, most) for count in DECODE_ROWS if count <= 64 for most in DECODE_SPLITS[:2]]
+        found = ((tokens, _at_least(MIXED_WIDE, -(-tokens // self._queries[1]))) for tokens in MIXED_TOKENS)
+        return [*rows, *(StepSize(tokens, 0, tiles, 1) for tokens, tiles in found if tiles is not None)]
 
     def runs(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The runs of the rows of the last tables."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dunlin.model.config import ModelConfig
 from dunlin.model.memory_plan import MemoryLimit, ModelSizes, kv_left, size_text
+from dunlin.runtime.memory import FREE_WAIT_S, look_until
 
 CUDA_CONTEXT_BYTES = 512 << 20
 """Of a process on a GPU before its first tensor: the context, and the modules of torch's libraries. Memory that is free
@@ -27,7 +28,6 @@ ATTENTION_SPLITS = 16
 """Parts of a decode row's keys whose results are there at once."""
 LONG_STEP_TOKENS, MLP_TOKENS, RECORDED_TOKENS = 1 << 15, 4096, 512
 """Tokens of a long prompt's step, of a block of its MLP, and of the largest recorded step."""
-FREE_WAIT_S, _LOOK_EVERY_S = 10.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,4 @@ def free_room(
     """Free and whole memory once as much is free as is `wanted` of the whole, or after `wait_s`: the driver takes
     a moment to free the memory of a process that has just ended.
     """
-    for _ in range(round(wait_s / _LOOK_EVERY_S)):
-        free, total = read()
-        if free >= wanted(total):
-            break
-        safepoint()
-        sleep(_LOOK_EVERY_S)
-    return read()
+    return look_until(read, lambda found: found[0] >= wanted(found[1]), wait_s, safepoint, sleep)

@@ -8,7 +8,6 @@ from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.decoder.weights import TORCH_DTYPES
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.room import (
-    FREE_WAIT_S,
     StepLimits,
     free_room,
     share_bytes,
@@ -18,6 +17,7 @@ from dunlin.engine.device.room import (
 from dunlin.engine.process.options import EngineOptions
 from dunlin.model.config import load_config
 from dunlin.model.memory_plan import ModelSizes, TooLittleMemory, kv_text, model_sizes, size_text
+from dunlin.runtime.memory import FREE_WAIT_S
 
 
 def with_kv_bytes(

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from dunlin.engine.attention.base import LocalRows
+from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
@@ -179,6 +181,7 @@ def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: 
     assert begun == [1]
 
 
+@pytest.fixture
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As few tiles as these tests have: the interpreter takes its time for each."""
     monkeypatch.setattr(step_buffers, "MIXED_TOKENS", (16, 32))
@@ -186,14 +189,10 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_buffers, "MIXED_WIDE", (0, 2))
 
 
-@pytest.mark.usefixtures("short_segments")
+@pytest.mark.usefixtures("short_segments", "small_sizes")
 def test_small_steps_with_prompts_are_recorded_too(
-    model: LoadedModel,
-    device: EngineDevice,
-    wanted: Callable[..., list[list[int]]],
-    monkeypatch: pytest.MonkeyPatch,
+    model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
 ) -> None:
-    small_sizes(monkeypatch)
     recorded: list[int] = []
 
     def record(function: Callable[[], None]) -> Callable[[], None]:
@@ -207,14 +206,10 @@ def test_small_steps_with_prompts_are_recorded_too(
     assert len(recorded) == 6
 
 
-@pytest.mark.usefixtures("short_segments")
+@pytest.mark.usefixtures("short_segments", "small_sizes")
 def test_a_row_leaves_between_two_segments_and_the_other_goes_on(
-    model: LoadedModel,
-    device: EngineDevice,
-    wanted: Callable[..., list[list[int]]],
-    monkeypatch: pytest.MonkeyPatch,
+    model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
 ) -> None:
-    small_sizes(monkeypatch)
     segments = RecordedSegments(model.decoder, lambda function: function)
     runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
     for number, prompt in ((1, PROMPT), (2, OTHER)):
@@ -236,7 +231,7 @@ def test_what_is_recorded_in_advance_writes_no_kv(
     model: LoadedModel, device: EngineDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [StepSize(2, 2, 0, 1), StepSize(32, 0, 4, 1)]
-    monkeypatch.setattr(recorded_segments, "usual_sizes", lambda: sizes)
+    monkeypatch.setattr(step_buffers.StepTabler, "usual_sizes", lambda tabler: sizes)
     recorded: list[int] = []
 
     def record(function: Callable[[], None]) -> Callable[[], None]:
@@ -252,3 +247,17 @@ def test_what_is_recorded_in_advance_writes_no_kv(
     runner = make_runner(model, device, begin_segments=segments.begin)
     generate(runner, STEPS)
     assert len(recorded) == len(sizes), "its decode steps are of 2 rows"
+
+
+@pytest.mark.parametrize("heads", [4, 1])
+def test_the_usual_sizes_are_those_of_prompts_and_decode_rows(tmp_path: Path, heads: int) -> None:
+    """Of a model with `heads` query heads for a KV head: tiles have fewer queries the more there are."""
+    loaded = load(make_checkpoint(tmp_path, hidden=64, heads=heads, kv_heads=1), attention="torch")
+    tabler = step_buffers.StepTabler(loaded.decoder)
+    usual = tabler.usual_sizes()
+    runs = slot_span(range(512), list(range(512)))
+    for tokens in (32, 128, 300, 512):
+        prompt = LocalRows([0], [tokens], [tokens], [(runs.run_at, runs.run_slot)])
+        assert tabler.tables(prompt).size in usual
+    rows = LocalRows([0, 1, 2], [1, 2, 3], [9, 9, 400], [(runs.run_at, runs.run_slot)] * 3)
+    assert tabler.tables(rows).size in usual
