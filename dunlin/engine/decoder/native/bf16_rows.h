@@ -46,6 +46,9 @@ int level_of_processor() {
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
+// Before a loop of few turns over registers: a compiler that leaves it a loop leaves what it indexes in memory.
+#define ALL_TURNS _Pragma("GCC unroll 8")
+
 constexpr int COLUMNS = 4; // of a product that are computed at once
 constexpr int BLOCK = 32;  // numbers that are multiplied at once
 
@@ -174,31 +177,31 @@ template <class I> INLINE void put4(const Product<I> &p, int64_t row, int64_t co
 }
 
 // `ROWS` rows from `first` against columns [column, column + 4). `ahead`: what to read towards the caches meanwhile,
-// `AHEAD` lines with every block.
+// `AHEAD` lines with every block, to the second cache: it has more reads on their way at once than the first.
 template <class I, int ROWS, int AHEAD>
 INLINE void tile(const Product<I> &p, int64_t first, int64_t column, const char *ahead) {
     const int64_t stride = stride_of(p.inputs);
     const uint16_t *weight = p.weight + column * p.inputs;
     const typename I::Item *given = p.given + first * stride;
     __m512 total[ROWS][COLUMNS];
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < COLUMNS; c++) total[r][c] = _mm512_setzero_ps();
+    ALL_TURNS for (int r = 0; r < ROWS; r++)
+        ALL_TURNS for (int c = 0; c < COLUMNS; c++) total[r][c] = _mm512_setzero_ps();
     const auto add = [&](int64_t at, __mmask32 mask) TARGET __attribute__((always_inline)) {
         typename I::Weight w[COLUMNS];
-        for (int c = 0; c < COLUMNS; c++) w[c] = I::weight(load_some(weight + c * p.inputs + at, mask));
-        for (int r = 0; r < ROWS; r++) {
+        ALL_TURNS for (int c = 0; c < COLUMNS; c++) w[c] = I::weight(load_some(weight + c * p.inputs + at, mask));
+        ALL_TURNS for (int r = 0; r < ROWS; r++) {
             const typename I::Given x = I::given(given + r * stride + at);
-            for (int c = 0; c < COLUMNS; c++) total[r][c] = I::add(total[r][c], x, w[c]);
+            ALL_TURNS for (int c = 0; c < COLUMNS; c++) total[r][c] = I::add(total[r][c], x, w[c]);
         }
     };
     int64_t at = 0;
     for (; at + BLOCK <= p.inputs; at += BLOCK) {
-        for (int line = 0; line < AHEAD; line++) _mm_prefetch(ahead + line * 64, _MM_HINT_T0);
+        for (int line = 0; line < AHEAD; line++) _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
         ahead += AHEAD * 64;
         add(at, 0xffffffffu);
     }
     if (at < p.inputs) add(at, mask_of(p.inputs - at));
-    for (int r = 0; r < ROWS; r++)
+    ALL_TURNS for (int r = 0; r < ROWS; r++)
         put4(p, first + r, column, sums(total[r][0], total[r][1], total[r][2], total[r][3]));
 }
 
@@ -214,10 +217,17 @@ INLINE void some_rows(const Product<I> &p, int64_t row, int rows, int64_t column
     }
 }
 
+constexpr int64_t AHEAD_BYTES = 10240; // of weights that are on their way, at least: fewer are computed before they come
+
+INLINE int64_t groups_ahead(int64_t inputs) {
+    const int64_t group = 2 * COLUMNS * inputs;
+    return (AHEAD_BYTES + group - 1) / group;
+}
+
 // Rows [from, to), in tiles of about the same number, while the next columns' weights come nearer.
 template <class I> TARGET void rows_of_columns(const Product<I> &p, int64_t from, int64_t to, int64_t column) {
     const int64_t tiles = (to - from + I::ROWS - 1) / I::ROWS, least = (to - from) / tiles, more = (to - from) % tiles;
-    const char *ahead = reinterpret_cast<const char *>(p.weight + (column + COLUMNS) * p.inputs);
+    const char *ahead = reinterpret_cast<const char *>(p.weight + (column + groups_ahead(p.inputs) * COLUMNS) * p.inputs);
     const int64_t share = from ? 0 : p.inputs * 2 * COLUMNS; // bytes
     int64_t row = from;
     for (int64_t i = 0; i < tiles; i++) {

@@ -180,9 +180,10 @@ template <class I, int NV> TARGET void attend(Call<I> &call, const Layer &layer,
     int counts[2] = {seen < part.to ? walk.next(layer.kv, slot, keys[0]) : 0, 0};
     for (int turn = 0; counts[turn]; turn ^= 1) {
         counts[turn ^ 1] = walk.next(layer.kv, slot, keys[turn ^ 1]);
+        Ahead ahead{keys[turn ^ 1], counts[turn ^ 1], int(last - first), first * s.dim, s.dim, s.kv_heads * s.dim};
         for (int64_t head = first; head < last; head++) {
-            const Near near{keys[turn], keys[turn ^ 1], counts[turn], counts[turn ^ 1], head * s.dim, s.kv_heads * s.dim};
-            group_over<I, NV>(query.data() + (head - first) * group * s.dim, int(group), near, s.scale,
+            const Near near{keys[turn], counts[turn], head * s.dim, s.kv_heads * s.dim};
+            group_over<I, NV>(query.data() + (head - first) * group * s.dim, int(group), near, ahead, s.scale,
                               partial + head * group * STRIDE);
         }
     }

@@ -37,14 +37,34 @@ INLINE __m512 sum16(const __m512 *a) {
 // next multiple of 16 may be read.
 struct Near {
     const uint16_t *const *keys;
-    const uint16_t *const *next; // to read towards the caches
-    int count, next_count;
+    int count;
     int64_t at, value;
 };
 
+// Keys that come next, and how many of their heads were read towards the caches. `at`: the first head's place in a slot;
+// from a head to the next are `dim` numbers, from a key to its value `value`.
+struct Ahead {
+    const uint16_t *const *keys;
+    int count, heads;
+    int64_t at, dim, value;
+    int key = 0, head = 0;
+};
+
+// The next head of the keys ahead, slot after slot as they lie in memory, whatever head is computed meanwhile. To the
+// second cache: it has more reads on their way at once than the first, which could not hold them all.
+template <int NV> INLINE void fetch(Ahead &ahead) {
+    if (ahead.key >= ahead.count) return;
+    const uint16_t *from = ahead.keys[ahead.key] + ahead.at + ahead.head * ahead.dim;
+    for (int line = 0; line < NV; line++) {
+        _mm_prefetch((const char *)(from + line * BLOCK), _MM_HINT_T1);
+        _mm_prefetch((const char *)(from + ahead.value + line * BLOCK), _MM_HINT_T1);
+    }
+    if (++ahead.head == ahead.heads) ahead.head = 0, ahead.key++;
+}
+
 // Scores of `N` query heads against all near keys.
 template <class I, int NV, int N>
-INLINE void score(const typename I::Item *query, const Near &near, float scale, float *scores) {
+INLINE void score(const typename I::Item *query, const Near &near, Ahead &ahead, float scale, float *scores) {
     for (int first = 0; first < near.count; first += 16) {
         __m512 lanes[N][16];
         for (int k = 0; k < 16; k++) {
@@ -56,11 +76,7 @@ INLINE void score(const typename I::Item *query, const Near &near, float scale, 
                 for (int v = 0; v < NV; v++) total = I::add(total, I::given(query + (i * NV + v) * BLOCK), words[v]);
                 lanes[i][k] = total;
             }
-            if (first + k < near.next_count)
-                for (int line = 0; line < NV; line++) {
-                    _mm_prefetch((const char *)(near.next[first + k] + near.at + line * 32), _MM_HINT_T0);
-                    _mm_prefetch((const char *)(near.next[first + k] + near.at + near.value + line * 32), _MM_HINT_T0);
-                }
+            fetch<NV>(ahead);
         }
         for (int i = 0; i < N; i++)
             _mm512_storeu_ps(scores + i * NEAR + first, _mm512_mul_ps(sum16(lanes[i]), _mm512_set1_ps(scale)));
@@ -127,10 +143,10 @@ template <int NV, int N> INLINE void mix(const Near &near, const float *shares, 
 
 // `N` query heads over near keys. `partial`: of each head its highest score, its sum, and its values.
 template <class I, int NV, int N>
-INLINE void heads_over(const typename I::Item *query, const Near &near, float scale, float *partial) {
+INLINE void heads_over(const typename I::Item *query, const Near &near, Ahead &ahead, float scale, float *partial) {
     constexpr int STRIDE = 2 + NV * BLOCK;
     float scores[N * NEAR], kept[N], mixed[N * NV * BLOCK];
-    score<I, NV, N>(query, near, scale, scores);
+    score<I, NV, N>(query, near, ahead, scale, scores);
     for (int i = 0; i < N; i++) {
         kept[i] = share(scores + i * NEAR, near.count, partial[i * STRIDE], partial[i * STRIDE + 1]);
         std::memcpy(mixed + i * NV * BLOCK, partial + i * STRIDE + 2, 4 * NV * BLOCK);
@@ -140,15 +156,17 @@ INLINE void heads_over(const typename I::Item *query, const Near &near, float sc
 }
 
 template <class I, int NV>
-INLINE void group_over(const typename I::Item *query, int group, const Near &near, float scale, float *partial) {
-    constexpr int N = NV <= 2 ? 4 : 2, STRIDE = 2 + NV * BLOCK;
+INLINE void group_over(const typename I::Item *query, int group, const Near &near, Ahead &ahead, float scale, float *partial) {
+    constexpr int N = NV <= 2 ? 4 : 2, ITEMS = NV * BLOCK, STRIDE = 2 + ITEMS;
     int head = 0;
-    for (; head + N <= group; head += N) heads_over<I, NV, N>(query + head * NV * BLOCK, near, scale, partial + head * STRIDE);
+    for (; head + N <= group; head += N)
+        heads_over<I, NV, N>(query + head * ITEMS, near, ahead, scale, partial + head * STRIDE);
     if (N == 4 && head + 2 <= group) {
-        heads_over<I, NV, 2>(query + head * NV * BLOCK, near, scale, partial + head * STRIDE);
+        heads_over<I, NV, 2>(query + head * ITEMS, near, ahead, scale, partial + head * STRIDE);
         head += 2;
     }
-    for (; head < group; head++) heads_over<I, NV, 1>(query + head * NV * BLOCK, near, scale, partial + head * STRIDE);
+    for (; head < group; head++)
+        heads_over<I, NV, 1>(query + head * ITEMS, near, ahead, scale, partial + head * STRIDE);
 }
 
 #endif

@@ -15,7 +15,7 @@ from dunlin.engine.attention.native.library import KernelUnavailable, load_libra
 
 SOURCE = Path(__file__).with_name("row_products.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
-PRODUCT_ROWS = (0, 16, 4, 64)
+PRODUCT_ROWS = (0, 32, 4, 64)
 """By the processor's level: more rows torch multiplies as fast, or faster with AMX."""
 OTHER_ROWS = 64
 """Norms, turns and gates of more rows are worth several threads."""
