@@ -84,8 +84,9 @@ def sample_tokens(logits: Tensor, draws: Sequence[SamplingInput]) -> list[Sample
     One number is looked at in each row, for NaN and +inf are greater than all others. -inf only excludes a token.
     """
     scores = adjusted_scores(logits, draws)
-    best = scores.argmax(dim=-1)
-    finite = scores.gather(1, best[:, None])[:, 0].isfinite().tolist()
+    values = scores.numpy()
+    best = values.argmax(axis=-1)  # torch's looks at one number after the other
+    finite = np.isfinite(values[np.arange(len(values)), best]).tolist()
     tokens = best.tolist()
     for row, draw in enumerate(draws):
         if draw.sampling.temperature > 0 and finite[row]:
