@@ -36,8 +36,8 @@ from dunlin.messages.membership import Deposed, Elected
 COUNTER = "/chaos/counter"
 _QUICK = Timeouts(connect_s=0.5, call_s=1.0)
 _TRIES = 12
-"""Of a compaction behind the watcher: a try fails where the hung member led, and its successor came after the watcher
-had left; half of the members that a watcher listens to lead, so on a busy machine some tries in a row fail."""
+"""Of a compaction behind the watcher: a try fails where the watcher leaves the hung member before the compaction. On a
+busy machine some in a row do: if that member led, nothing is compacted until it has a successor."""
 TTL_S = 3
 
 
