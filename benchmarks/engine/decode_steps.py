@@ -21,7 +21,8 @@ from benchmarks.harness.model_shapes import SHAPES
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.iteration import BeginSegments, Iteration
+from dunlin.engine.decoder.iteration import Iteration
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.loader import load_model
 from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.numerics import Numerics, choose_fast_numerics, fast_numerics

@@ -12,9 +12,10 @@ from benchmarks.fuzzing.packed_weights import formats, quantise
 from dunlin.engine.attention.base import local_row
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.iteration import RowProgress, forward
+from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.lora.loading import load_adapters
 from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, fast_numerics
+from dunlin.engine.decoder.row_progress import RowProgress
 from dunlin.model.lora.adapter import load_adapter
 from tests.engine.adapter_files import ALL, ATTENTION, merge, write_adapter
 from tests.engine.build import load

@@ -68,8 +68,9 @@ def _chosen_numerics() -> Any:
 
 def _chosen_options(decoder: Any) -> dict[str, Any]:
     """What an engine's process computes decode steps by."""
-    begin = _look_up("engine.device.choice.open_device")("cpu").begin_segments
-    return {} if begin is None else {"begin_segments": begin(decoder)}
+    device = _look_up("engine.device.choice.open_device")("cpu")
+    begin = device.begin_segments
+    return {} if begin is None else {"begin_segments": begin(decoder), "pacer": device.pacer}
 
 
 def _no_options(decoder: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ The parts of a layer over packed tokens, on weights and KV that it does not own;
 no sequence, no sampling and no message.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,6 +111,21 @@ class Decoder:
     def blocks(self, layer: int) -> dict[str, Tensor]:
         """The weights of a layer that is held; another object once the layer was dropped and came back."""
         return self._weights.layers[layer]
+
+    @property
+    def outer(self) -> Mapping[str, Tensor]:
+        """The weights outside of the layers: `embed`, `norm`, and `head` unless it is tied to `embed`."""
+        return self._weights.outer
+
+    @property
+    def head(self) -> Tensor:
+        """The weights of the logits, `[vocabulary, hidden]`."""
+        return self._weights.outer.get("head", self._weights.outer["embed"])
+
+    @property
+    def ropes(self) -> Sequence[tuple[Tensor, float]]:
+        """The ways in which layers turn: radians per position `[pairs]` fp32, and the factor of cosines and sines."""
+        return self._ropes
 
     def rotation(self, layer: int) -> int:
         """Which of a position's turns a layer has, where layers have several (`angles`)."""
@@ -346,7 +361,7 @@ class Decoder:
         return F.rms_norm(hidden.float(), weight.shape, shifted, self.config.norm_eps).to(hidden.dtype)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        head, cap = self._weights.outer.get("head", self._weights.outer["embed"]), self.config.logit_cap
+        head, cap = self.head, self.config.logit_cap
         normed, ranks = self._norm(hidden, self._weights.outer["norm"]), self.collective.ranks
         logits = self.numerics.linear(normed, head, None) if ranks == 1 else self._gathered_scores(normed, head)
         return (logits if not cap else cap * (logits / cap).tanh()).float()

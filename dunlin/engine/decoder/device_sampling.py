@@ -22,10 +22,14 @@ class DeviceChoices:
     """See `Choices`. The host reads them after what was launched up to now, whatever is launched later."""
 
     def __init__(self, logits: Tensor, draws: Sequence[SamplingInput], tokens: Tensor, finite: Tensor) -> None:
-        self.tokens = tokens
+        self._tokens = tokens
         self._logits = logits
         self._draws = draws
         self._copy = HostCopy(torch.stack((tokens, finite.long())))
+
+    def following(self, rows: Sequence[int]) -> Tensor:
+        is_same = list(rows) == list(range(len(self._tokens)))
+        return self._tokens if is_same else self._tokens[to_device(torch.tensor(rows), self._tokens.device)]
 
     def read(self) -> list[SampledToken | None]:
         rows = enumerate(zip(*self._copy.read().tolist(), strict=True))

@@ -5,18 +5,22 @@ another iteration where they stood: nothing of a row is computed twice. Knows no
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan, BatchRow, RowState
+from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.host_copies import to_device
+from dunlin.engine.decoder.layer_exchange import LayerExchange
+from dunlin.engine.decoder.layer_segments import BeginSegments, LayerSegments
 from dunlin.engine.decoder.linear_queue import LinearQueue
 from dunlin.engine.decoder.linear_work import LinearWork
 from dunlin.engine.decoder.piece_sizes import MOST, Linear, PieceSizes
+from dunlin.engine.decoder.row_progress import RowProgress, WorkCount
+from dunlin.engine.decoder.sampling import Choices
 
 Safepoint = Callable[[], object]
 """Called between pieces; what it returns that is true asks for the computation to pause."""
@@ -28,89 +32,6 @@ class Phase(IntEnum):
     PROJECT = 0
     ATTEND = 1
     FINISH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RowProgress:
-    """A row that left an iteration: enough to go on with it in another.
-
-    It has finished the layers before `layer`, and in that layer the queries, keys and values of its first `projected`
-    tokens, `block` pieces of its attention, and the rest of the layer for its first `finished` tokens. `begun` is what
-    was computed of the tokens after those, before attention or after it: its tokens count from the row's first.
-    """
-
-    layer: int
-    block: int
-    projected: int
-    finished: int
-    hidden: Tensor
-    """`[tokens, hidden]`: before the layer; of the first `finished` tokens after it."""
-    query: Tensor | None = None
-    """`[projected, heads, head_dim]`, until attention has begun."""
-    attention: RowState | None = None
-    begun: LinearWork | None = None
-
-    @property
-    def begun_stretch(self) -> Linear:
-        """The stretch that `begun` is of."""
-        return Linear.PROJECT if self.attention is None else Linear.FINISH
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the tensors."""
-        state = self.attention
-        tensors = [self.hidden] if self.query is None else [self.hidden, self.query]
-        if state is not None:
-            tensors += [state.query, state.out, state.lse, *(each for part in state.parts.values() for each in part)]
-        return sum(tensor.nbytes for tensor in tensors) + (self.begun.size_bytes if self.begun is not None else 0)
-
-
-@dataclass(slots=True)
-class WorkCount:
-    """How often a layer's two linear stretches were computed for a token: tokens times layers."""
-
-    projected: int = 0
-    finished: int = 0
-
-
-class LayerExchange(Protocol):
-    """What goes between a batch's rows and other engines in each layer, beside its attention."""
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing of the layer is awaited, to be computed for others, or to be sent."""
-        ...
-
-    @property
-    def is_computing(self) -> bool:
-        """Whether it has pieces to compute for others."""
-        ...
-
-    def begin(
-        self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
-    ) -> None:
-        """All queries, keys and values of the layer are there; `at`: the rows by number, in the order of the pass."""
-        ...
-
-    def advance(self) -> bool:
-        """Do what can be done now, at most one piece; returns whether there was anything."""
-        ...
-
-    def leave(self, number: int) -> None:
-        """Row `number` has left."""
-        ...
-
-
-class LayerSegments(Protocol):
-    """One step's layers, several in one piece."""
-
-    def run(self, layer: int, stop: int) -> tuple[int, Tensor]:
-        """Compute from `layer` on, not beyond `stop`; returns the next layer, and the hidden states before it."""
-        ...
-
-
-BeginSegments = Callable[[DecoderBatch, Tensor, Tensor], LayerSegments | None]
-"""(batch, hidden states, turn) -> its segments; None: it cannot be computed by segments."""
 
 
 class Iteration:
@@ -147,20 +68,22 @@ class Iteration:
         self._numbers: Sequence[int] = range(len(batch.rows))
         self._left: set[int] = set()
         self._slots = batch.slots
+        self._positions = batch.positions
         self._adapters = batch.adapters
-        self._turn = decoder.angles(batch.positions)
-        self._hidden = (
-            hidden if hidden is not None else decoder.embed(batch.tokens) if not resumed else _joined(resumed)
-        )
         self._plans: dict[AttentionKind, AttentionPlan] = {}
         self._resumed = dict(enumerate(resumed))
         self._query: Tensor | None = None
         self._pass: AttentionPass | None = None
         self._mixed: Tensor | None = None
         self._linear = LinearQueue()
-        is_whole = begin_segments is not None and not resumed and exchange is None
-        self._segments = begin_segments(batch, self._hidden, self._turn) if begin_segments and is_whole else None
-        self._begin_project()
+        is_whole = not resumed and exchange is None
+        self._segments = begin_segments(batch, hidden) if begin_segments is not None and is_whole else None
+        self._hidden = self._turn = torch.empty(0)
+        if self._segments is None:
+            if hidden is None:
+                hidden = _joined(resumed) if resumed else decoder.embed(batch.tokens)
+            self._take_hidden(hidden)
+            self._begin_project()
 
     def __repr__(self) -> str:
         return f"[layer: {self.layer} | phase: {self.phase.name} | rows: {len(self._rows) - len(self._left)}]"
@@ -168,7 +91,7 @@ class Iteration:
     @property
     def size_bytes(self) -> int:
         """Of what it holds of its rows; what is begun of a block's products counts as nothing."""
-        tensors = [each for each in (self._hidden, self._turn, self._query, self._mixed) if each is not None]
+        tensors = [each for each in (self.hidden, self._turn, self._query, self._mixed) if each is not None]
         return sum(tensor.nbytes for tensor in tensors) + (0 if self._pass is None else self._pass.size_bytes)
 
     @property
@@ -195,32 +118,44 @@ class Iteration:
         at = self._numbers.index(number) if number in self._numbers else -1
         if at < 0 or at in self._left or self.done:
             raise ValueError(f"row {number} is not under way: {self}")
+        segments, self._segments = self._segments, None
+        if segments is not None:
+            self._take_hidden(segments.hidden.clone())
+            self._begin_project()
         progress = self._progress(at)
         self._left.add(at)
         if self._exchange is not None:
             self._exchange.leave(number)
         row = self._rows[at]
         self._linear.forget(row.start, row.stop)
-        if self._segments is None:
-            self._skip_empty_phase()
-        elif len(self._left) < len(self._rows):
-            self._segments = None
-            self._compact()
-            self._begin_project()
+        self._skip_empty_phase()
         return progress
 
     @property
     def hidden(self) -> Tensor:
         """The hidden states of the rows that are left, `[tokens, hidden]`, packed in the order of the batch."""
-        return self._hidden
+        return self._hidden if self._segments is None else self._segments.hidden
+
+    def logits(self, places: Sequence[int]) -> Tensor:
+        """After the model's last layer, the logits `[places, vocabulary]` fp32 of the tokens at these `places`."""
+        found = None if self._segments is None else self._segments.logits(places)
+        return self._decoder.logits(_at(self.hidden, places)) if found is None else found
+
+    def greatest(self, places: Sequence[int]) -> Choices | None:
+        """The tokens of the greatest of these logits, where the layers' segments choose them."""
+        return None if self._segments is None else self._segments.greatest(places)
 
     # --- phases ---
 
+    def _take_hidden(self, hidden: Tensor) -> None:
+        """Go on without segments."""
+        self._hidden, self._turn = hidden, self._decoder.angles(self._positions)
+
     def _compute_segment(self, segments: LayerSegments) -> None:
         before = self.layer
-        self.layer, self._hidden = segments.run(before, self._layer_stop)
-        self._count.projected += len(self._hidden) * (self.layer - before)
-        self._count.finished += len(self._hidden) * (self.layer - before)
+        self.layer = segments.run(before, self._layer_stop)
+        self._count.projected += len(self._slots) * (self.layer - before)
+        self._count.finished += len(self._slots) * (self.layer - before)
 
     def _begin_project(self) -> None:
         """Begin a layer: with all tokens, but for those of resumed rows that have their queries already."""
@@ -417,7 +352,7 @@ class Iteration:
         """A row's part of a tensor, to be kept: the very part where no other row goes on with that tensor. Of a long
         prompt it is hundreds of megabytes, and who interrupts it waits for what is asked of the allocator.
         """
-        return part if len(self._rows) == 1 and self._segments is None else part.clone()
+        return part if len(self._rows) == 1 else part.clone()
 
     def _begun_of(self, at: int) -> LinearWork | None:
         """What was begun of a row's tokens: in this phase, or after attention by an iteration that it left."""
@@ -433,7 +368,7 @@ class Iteration:
         index = torch.cat([torch.arange(self._rows[at].start, self._rows[at].stop) for at in kept])
         index = index.to(self._hidden.device)
         self._hidden, self._turn = self._hidden.index_select(0, index), self._turn.index_select(0, index)
-        self._slots = self._slots.index_select(0, index)
+        self._slots, self._positions = self._slots.index_select(0, index), self._positions.index_select(0, index)
         self._adapters = None if self._adapters is None else self._adapters.index_select(0, index)
         rows, end = [], 0
         for at in kept:
@@ -457,6 +392,13 @@ def forward(decoder: Decoder, batch: DecoderBatch, safepoint: Safepoint = lambda
         hidden = iteration.hidden
     assert hidden is not None
     return decoder.logits(hidden.index_select(0, batch.sampled))
+
+
+def _at(hidden: Tensor, places: Sequence[int]) -> Tensor:
+    """The hidden states of some tokens. To index by a list would wait for the device."""
+    if len(places) == len(hidden):
+        return hidden
+    return hidden.index_select(0, to_device(torch.tensor(places), hidden.device))
 
 
 def _joined(resumed: Sequence[RowProgress]) -> Tensor:

@@ -5,7 +5,7 @@ from memory, so a recorded segment serves every step of that size. KV and weight
 are dropped and come back, so a segment is valid whenever its layers are held. Between two segments rows may leave.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,21 +44,21 @@ class RecordedSegments:
     def __repr__(self) -> str:
         return f"[segments: {len(self._segments)} | sizes: {sorted(self._buffers)}]"
 
-    def begin(self, batch: DecoderBatch, hidden: Tensor, turn: Tensor) -> "StepSegments | None":
-        """The step of `batch`, whose tokens have these `hidden` states and turn so; None: it cannot be computed by
-        segments.
-        """
+    def begin(self, batch: DecoderBatch, hidden: Tensor | None) -> "StepSegments | None":
+        """See `BeginSegments`."""
         rows = batch.rows
         if batch.adapters is not None or not self._can_record or not isinstance(rows, LocalRows) or not rows:
             return None
         tables = self._tabler.tables(rows)
         if tables.size is None:
             return None
+        hidden = self._decoder.embed(batch.tokens) if hidden is None else hidden
+        turn = self._decoder.angles(batch.positions)
         buffers = self._buffers_of(tables.size.tokens, hidden, turn)
         if sum(rows.lengths) > len(buffers.slots):
             return None
         buffers.fill(batch, hidden, turn, tables, self._tabler.runs(hidden.device))
-        return StepSegments(self, tables.size, len(batch.slots))
+        return StepSegments(self, tables.size, buffers.hidden[: len(batch.slots)])
 
     @torch.inference_mode()
     def warm_up(self, beat: Callable[[], object]) -> None:
@@ -71,9 +71,9 @@ class RecordedSegments:
             buffers.hidden.copy_(hidden.expand_as(buffers.hidden))
             buffers.turn.copy_(turn.expand_as(buffers.turn))
             for layers in self._decoder.held_runs:
-                layer, step = layers.start, StepSegments(self, size, 1)
+                layer, step = layers.start, StepSegments(self, size, buffers.hidden[:1])
                 while layer < layers.stop:
-                    layer, _ = step.run(layer, layers.stop)
+                    layer = step.run(layer, layers.stop)
                     beat()
 
     @property
@@ -86,8 +86,8 @@ class RecordedSegments:
             self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn)
         return self._buffers[tokens]
 
-    def run(self, layers: range, size: StepSize) -> Tensor:
-        """Compute a segment, recorded first if it is new; returns the hidden states after it."""
+    def run(self, layers: range, size: StepSize) -> None:
+        """Compute a segment, recorded first if it is new."""
         key, buffers = SegmentKey(layers, size), self._buffers[size.tokens]
         segment = self._segments.get(key)
         if segment is None:
@@ -95,7 +95,6 @@ class RecordedSegments:
             segment = self._segments[key] = self._record(lambda: self._compute(key, buffers))
             buffers.hidden.copy_(before)  # recording computes, too
         segment()
-        return buffers.hidden
 
     def _compute(self, key: SegmentKey, buffers: StepBuffers) -> None:
         decoder, hidden, size = self._decoder, buffers.hidden, key.size
@@ -113,17 +112,23 @@ class RecordedSegments:
 
 
 class StepSegments:
-    """One step of `tokens` tokens on its way through segments."""
+    """One step on its way through segments. See `LayerSegments`."""
 
-    def __init__(self, segments: RecordedSegments, size: StepSize, tokens: int) -> None:
+    def __init__(self, segments: RecordedSegments, size: StepSize, hidden: Tensor) -> None:
+        """`hidden`: the part of the buffer that is the step's."""
+        self.hidden = hidden
         self._segments = segments
         self._size = size
-        self._tokens = tokens
         self._layers = LARGE_LAYERS if size.tokens > LARGE_TOKENS and size.wide else SEGMENT_LAYERS
 
-    def run(self, layer: int, stop: int) -> tuple[int, Tensor]:
-        """Compute from `layer` to the end of its segment, or to `stop`; returns the next layer, and the hidden states
-        before it.
-        """
+    def run(self, layer: int, stop: int) -> int:
+        """Compute from `layer` to the end of its segment, or to `stop`; returns the next layer."""
         end = min((layer // self._layers + 1) * self._layers, stop)
-        return end, self._segments.run(range(layer, end), self._size)[: self._tokens]
+        self._segments.run(range(layer, end), self._size)
+        return end
+
+    def logits(self, places: Sequence[int]) -> None:
+        """Not computed."""
+
+    def greatest(self, places: Sequence[int]) -> None:
+        """Not chosen."""

@@ -49,9 +49,10 @@ class SampledToken:
 class Choices(Protocol):
     """The next tokens of some rows, chosen or being chosen by a device."""
 
-    @property
-    def tokens(self) -> Tensor:
-        """`[rows]` int64 on the device: what is launched now finds them there. Of rows without a choice: any token."""
+    def following(self, rows: Sequence[int]) -> Tensor | None:
+        """`[rows]` int64: the tokens of these rows, where what is launched now finds them; of a row without a choice,
+        any token. None: nothing can be launched before they are read.
+        """
         ...
 
     def read(self) -> list[SampledToken | None]:
@@ -65,9 +66,8 @@ class HostChoices:
     def __init__(self, choices: list[SampledToken | None]) -> None:
         self._choices = choices
 
-    @property
-    def tokens(self) -> Tensor:
-        return torch.tensor([0 if each is None else each.token for each in self._choices])
+    def following(self, rows: Sequence[int]) -> None:
+        """They are read already."""
 
     def read(self) -> list[SampledToken | None]:
         return self._choices
@@ -140,11 +140,19 @@ def adjusted_scores(logits: Tensor, draws: Sequence[SamplingInput]) -> Tensor:
     return scores
 
 
-def _has_adjustments(draw: SamplingInput) -> bool:
-    sampling = draw.sampling
+def is_greedy(sampling: SamplingParams) -> bool:
+    """Whether it asks for the greatest logit's token, and for no log-probability."""
+    return sampling.temperature <= 0 and sampling.logprobs is None and not _adjusts(sampling)
+
+
+def _adjusts(sampling: SamplingParams) -> bool:
     penalties = sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty
-    columns = sampling.bias_tokens, sampling.allowed_tokens, sampling.bad_tokens, draw.excluded
-    return penalties != (0.0, 0.0, 1.0) or any(map(len, columns)) or draw.allowed is not None
+    columns = sampling.bias_tokens, sampling.allowed_tokens, sampling.bad_tokens
+    return penalties != (0.0, 0.0, 1.0) or any(map(len, columns))
+
+
+def _has_adjustments(draw: SamplingInput) -> bool:
+    return _adjusts(draw.sampling) or len(draw.excluded) > 0 or draw.allowed is not None
 
 
 def _penalise(scores: Tensor, draw: SamplingInput) -> None:

@@ -13,11 +13,11 @@ import torch
 from dunlin.engine.decoder.arena import FILE_MEMORY
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.granule_memory import GranuleSource
-from dunlin.engine.decoder.iteration import BeginSegments
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.numerics import EXACT_ROWS, Numerics, choose_fast_numerics
 from dunlin.engine.device.names import CPU
-from dunlin.engine.device.pacing import Pacer
+from dunlin.engine.device.pacing import Pacer, host_pacer
 from dunlin.engine.device.room import DeviceRoom
 from dunlin.engine.transfer.slab import HOST_KV, KvAccess
 
@@ -60,4 +60,6 @@ class EngineDevice:
 
 def cpu_device() -> EngineDevice:
     """Host memory and this processor."""
-    return EngineDevice(CPU, torch.device("cpu"), choose_fast_numerics, begin_segments=choose_decode_steps)
+    return EngineDevice(
+        CPU, torch.device("cpu"), choose_fast_numerics, pacer=host_pacer(), begin_segments=choose_decode_steps
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import BeginSegments
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.device.base import DeviceUnavailable, EngineDevice
 from dunlin.engine.device.device_arena import DeviceMemory

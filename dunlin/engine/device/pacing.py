@@ -3,14 +3,20 @@
 So a stop takes effect soon, and the device always has a piece to go on with.
 """
 
+import time
 from collections import deque
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import torch
+
+from dunlin.engine.attention.native.library import KernelUnavailable
+from dunlin.engine.decoder.native.decode_steps import ALL_BEGUN, load_step_library
 
 AHEAD_MS = 2.0
 """Work that may be launched beyond the piece that is computed, if that piece is a short one."""
 MOST_AHEAD = 16
+_LOOK_S = 20e-6
 
 
 class Pacer(Protocol):
@@ -24,6 +30,10 @@ class Pacer(Protocol):
         """A step was launched: wait until all of it is done."""
         ...
 
+    def advance(self, most_s: float) -> bool:
+        """Wait for what was launched, for about so long at most; whether all of it is done."""
+        ...
+
 
 class HostPacer:
     """See `Pacer`, where work is done when the call that launches it returns."""
@@ -31,6 +41,34 @@ class HostPacer:
     def pace(self) -> None: ...
 
     def settle(self) -> None: ...
+
+    def advance(self, most_s: float) -> bool:
+        return True
+
+
+class KernelPacer:
+    """See `Pacer`, where the kernel of decode steps computes beside the thread that launches: who waits joins in."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def pace(self) -> None: ...
+
+    def settle(self) -> None:
+        self._library.dunlin_decode_join(ALL_BEGUN, -1.0)
+
+    def advance(self, most_s: float) -> bool:
+        return bool(self._library.dunlin_decode_join(ALL_BEGUN, most_s))
+
+
+@cache
+def host_pacer() -> Pacer | None:
+    """For this processor; None where all work is done when the call that launches it returns."""
+    try:
+        library = load_step_library()
+    except KernelUnavailable:
+        return None
+    return KernelPacer(library) if library.dunlin_level() else None
 
 
 class CudaPacer:
@@ -57,6 +95,12 @@ class CudaPacer:
         self._events.clear()
         self._done = None
         torch.cuda.current_stream(self._device).synchronize()
+
+    def advance(self, most_s: float) -> bool:
+        stream, stop_s = torch.cuda.current_stream(self._device), time.perf_counter() + most_s
+        while not stream.query() and time.perf_counter() < stop_s:
+            time.sleep(_LOOK_S)
+        return bool(stream.query())
 
     @property
     def _most(self) -> int:

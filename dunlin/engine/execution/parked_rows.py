@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dunlin.engine.decoder.iteration import RowProgress
+from dunlin.engine.decoder.row_progress import RowProgress
 from dunlin.engine.execution.step_batch import StepError, StepRow
 
 

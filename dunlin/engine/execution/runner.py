@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import BeginSegments, Safepoint
+from dunlin.engine.decoder.iteration import Safepoint
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.device.pacing import Pacer
 from dunlin.engine.execution.engine_layers import EngineLayers, LayerMemory
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
@@ -98,8 +99,8 @@ class EngineRunner:
             self._transfers.give_up_exchange,
             work_clock,
             StepIterations(decoder, self._limits, work_clock, begin_segments, rows_may_leave_segments),
-            None if pacer is None else pacer.settle,
-            None if pacer is None else self._may_run_ahead,
+            pacer,
+            self._may_run_ahead,
         )
         self.layers = (
             None
@@ -148,6 +149,8 @@ class EngineRunner:
         Ends early where `safepoint` returns something true, or a transfer ended: what has arrived is to be received,
         and `work` called again goes on there.
         """
+        if not self._transfers.has_work and self.steps.wait_ahead():
+            return []
         is_between = self.steps.is_ahead or not self.steps.is_running
         changed = [] if self.layers is None or self.steps.is_running else self.layers.work()
         if not len(self.steps):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.host_copies import to_device
-from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
+from dunlin.engine.decoder.iteration import Iteration, Safepoint
+from dunlin.engine.decoder.row_progress import RowProgress
 from dunlin.engine.decoder.sampling import Choices
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.prompt_scores import PromptPart, PromptScorer, PromptScoring
@@ -62,9 +62,9 @@ class RunningStep:
         self._choices: Choices | None = None
         self._scores: PromptScores | None = None
         self._unscorable: AbstractSet[int] = _NO_ROWS
-        self._can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
+        self.can_pause = preemptible or exchange is not None or any(not row.is_decode for row in rows)
         # Decode rows alone, which are many, have no prompt to score: they are not looked at.
-        wanted = self._can_pause and any(row.state.unscored(row.start, row.stop) for row in rows)
+        wanted = self.can_pause and any(row.state.unscored(row.start, row.stop) for row in rows)
         self._scorer = scorer if wanted else None
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class RunningStep:
         iteration = self._iteration
         if iteration is None:
             return
-        if self._can_pause:
+        if self.can_pause:
             while not iteration.done:
                 iteration.advance()
                 if safepoint() or iteration.is_waiting:
@@ -219,9 +219,8 @@ class RunningStep:
         """
         if not isinstance(self._iteration, Iteration) or not self._rows:
             return
-        hidden = self._iteration.hidden
         if self.layers.stop < len(decoder.kv):
-            self._leave_hidden(hidden, rooms)
+            self._leave_hidden(self._iteration.hidden, rooms)
         if self._scoring is not None:
             self._scores, self._unscorable = self._scoring.finish()
         last, end = [], 0
@@ -235,10 +234,18 @@ class RunningStep:
                 self._sampled.append(row)
                 last.append(end - 1)
         if self._sampled:
-            draws = [row.state.next_draw() for row in self._sampled]
-            self._choices = decoder.numerics.choose(decoder.logits(_tokens_of(hidden, last)), draws)
+            self._choices = self._choose_tokens(self._iteration, decoder, last)
             for row in self._sampled:
                 row.state.unread = 1
+
+    def _choose_tokens(self, iteration: Iteration, decoder: Decoder, places: Sequence[int]) -> Choices:
+        """Of the sampled rows, whose last tokens are at these `places` of the iteration."""
+        if all(row.state.is_greedy for row in self._sampled):
+            found = iteration.greatest(places)
+            if found is not None:
+                return found
+        draws = [row.state.next_draw() for row in self._sampled]
+        return decoder.numerics.choose(iteration.logits(places), draws)
 
     def next_tokens(self, following: Sequence[tuple[int, int]]) -> Tensor | None:
         """On the device, the tokens that were chosen of the sequences `following`, each with the position that its
@@ -247,11 +254,8 @@ class RunningStep:
         if self._choices is None or self._exchange is not None or self._sampled[0].hidden_out or self._unscorable:
             return None
         places = {(row.sequence, row.stop): place for place, row in enumerate(self._sampled)}
-        chosen = [places.get(each) for each in following]
-        if None in chosen:
-            return None
-        tokens = self._choices.tokens
-        return tokens if chosen == list(range(len(tokens))) else tokens[to_device(torch.tensor(chosen), tokens.device)]
+        chosen = [places[each] for each in following if each in places]
+        return self._choices.following(chosen) if len(chosen) == len(following) else None
 
     def finish(self, rooms: TransitRooms) -> SampledRows:
         """Read what was chosen, and let the sequences know.
@@ -304,7 +308,7 @@ class RunningStep:
     def answer(self, samples: SampledRows) -> StepDone:
         """The step's answer."""
         rows, choices = self._rows.values(), samples.choices
-        decode_rows = sum(row.is_decode for row in rows) if self._can_pause else len(rows)
+        decode_rows = sum(row.is_decode for row in rows) if self.can_pause else len(rows)
         top = [pair for choice in choices for pair in choice.top]
         return StepDone(
             step=self.number,
@@ -333,10 +337,3 @@ def _leave_tokens(sampled: Sequence[StepRow], rooms: TransitRooms) -> None:
     told = [(row.sequence, row.state.tokens) for row in sampled if len(row.state.tokens) > row.stop]
     rows = [(sequence, range(len(tokens) - 1, len(tokens))) for sequence, tokens in told]
     rooms.put(sampled[0].hidden_out, rows, [torch.tensor([tokens[-1]]) for _, tokens in told])
-
-
-def _tokens_of(hidden: Tensor, chosen: Sequence[int]) -> Tensor:
-    """The hidden states of the chosen tokens. To index by a list would wait for the device."""
-    if len(chosen) == len(hidden):
-        return hidden
-    return hidden.index_select(0, to_device(torch.tensor(chosen), hidden.device))

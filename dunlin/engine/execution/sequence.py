@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from dunlin.engine.attention.spans import Runs, SlotSpan
-from dunlin.engine.decoder.sampling import SamplingInput
+from dunlin.engine.decoder.sampling import SamplingInput, is_greedy
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 from dunlin.structured_output.matcher import TextMatcher
@@ -140,7 +140,8 @@ class EngineSequence:
     log-probabilities of the `scored` prompt tokens after the first are known, where any are wanted. `unread`: the next
     token (1, else 0) that a device has chosen, and that was not read from there yet. `matcher`, at the
     beginning of a text, is that of its grammar: it takes in every generated token, those of `opened` first. `adapter`
-    is the number of its adapter; 0: it has none.
+    is the number of its adapter; 0: it has none. `is_greedy`: every next token is that of the greatest logit, and
+    nothing else is told of it.
     """
 
     def __init__(
@@ -159,6 +160,8 @@ class EngineSequence:
         self._matcher = matcher
         if matcher is not None:
             matcher.consume(opened.tokens[opened.prompt_tokens :])
+        has_exclusions = matcher is not None or (opened.sampling.min_tokens > 0 and len(opened.stop_ids) > 0)
+        self.is_greedy = is_greedy(opened.sampling) and not has_exclusions
         self._tokens_max = min(opened.prompt_tokens + opened.max_tokens, max_positions)
         for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
             self.slots.assign(self.slots.length, ELSEWHERE if start < 0 else start, length)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import BeginSegments, Iteration, RowProgress, WorkCount
+from dunlin.engine.decoder.iteration import Iteration
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
+from dunlin.engine.decoder.row_progress import RowProgress, WorkCount
 from dunlin.engine.execution.exchange import StepExchange
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.step_batch import StepRow, pack_rows, row_adapters

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.iteration import Safepoint, WorkCount
+from dunlin.engine.decoder.iteration import Safepoint
+from dunlin.engine.decoder.row_progress import WorkCount
+from dunlin.engine.device.pacing import Pacer
 from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
 from dunlin.engine.execution.limits import RunnerLimits
@@ -44,6 +46,8 @@ from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step
 from dunlin.messages.types import Ints, Verdict
 
 Event = Any
+LOOK_AHEAD_S = 0.3e-3
+"""Between two looks for the next step: a look costs some 20 µs."""
 
 
 class StepRunner:
@@ -51,8 +55,8 @@ class StepRunner:
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
     whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
-    `EngineRunner`'s. `settle` waits until a device has computed what a step launched; `may_run_ahead()`: a step may be
-    launched before the tokens of the one before are read; None: there is no device that would compute beside the host.
+    `EngineRunner`'s. `pacer` waits for what a step launched; None: nothing computes beside this thread.
+    `may_run_ahead()`: a step may be launched before the tokens of the one before are read.
     """
 
     def __init__(
@@ -70,14 +74,14 @@ class StepRunner:
         give_up_exchange: Callable[[Step], None],
         work_clock: Callable[[], float],
         iterations: StepIterations,
-        settle: Callable[[], None] | None = None,
-        may_run_ahead: Callable[[], bool] | None = None,
+        pacer: Pacer | None = None,
+        may_run_ahead: Callable[[], bool] = lambda: True,
     ) -> None:
         self.last_step_s = 0.0
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
         self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
-        self._settle = settle
+        self._pacer = pacer
         self._may_run_ahead = may_run_ahead
         self._is_ahead = False
         self._stage_rooms = StageRooms(rooms, sequences, decoder)
@@ -195,6 +199,19 @@ class StepRunner:
 
     # --- the running step ---
 
+    def wait_ahead(self) -> bool:
+        """While nothing can be launched behind a step that was launched ahead: wait for it for a moment, in which the
+        next one may arrive; whether it is still under way.
+        """
+        may_come = self._is_ahead and not len(self._queue) and not self._interrupts
+        return may_come and self._pacer is not None and not self._pacer.advance(LOOK_AHEAD_S)
+
+    def _waits_for_next(self, running: RunningStep) -> bool:
+        """Whether all of a step was launched just now, and another may arrive to be launched behind it."""
+        if self._is_ahead or len(self._queue) or self._interrupts or not running.done or running.can_pause:
+            return False
+        return self._pacer is not None and self._may_run_ahead() and not self._pacer.advance(0.0)
+
     def work(self, safepoint: Safepoint) -> list[Event]:
         """Take in the interrupts that wait for this safepoint; or else compute the running step, or the next one that
         is ready, until it is done or a safepoint asks for a pause.
@@ -247,6 +264,9 @@ class StepRunner:
     def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
         try:
             running.run(safepoint, self._beat)
+            if self._waits_for_next(running):
+                self._is_ahead, self._idle_since_s = True, started_s
+                return []
             samples, ahead = self._finish(running) if running.done else (None, None)
         except TransferError:  # a peer is gone, computes something else, or wrote over the room
             samples, ahead = running.abandon(), None
@@ -267,14 +287,14 @@ class StepRunner:
         running.choose(self._decoder, self.rooms)
         ahead = self._launch_ahead(running)
         samples = running.finish(self.rooms)
-        if ahead is None and self._settle is not None:
-            self._settle()
+        if ahead is None and self._pacer is not None:
+            self._pacer.settle()
         return samples, ahead
 
     def _launch_ahead(self, running: RunningStep) -> RunningStep | None:
         """Launch the next step, if it is one of decode rows that all go on from this one: the device has its tokens."""
         queued = self._queue.first
-        if queued is None or self._interrupts or self._may_run_ahead is None or not self._may_run_ahead():
+        if queued is None or self._interrupts or self._pacer is None or not self._may_run_ahead():
             return None
         step = queued.step
         if step is None or queued.left or not is_plain_decode(step, self._shape):
@@ -370,6 +390,8 @@ class StepRunner:
         if step.hidden_in and layers.start == 0:
             self._stage_rooms.learn_tokens(step)
         found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers, samples)
+        if tokens is not None and len(found.rows) != len(tokens):
+            raise StepError("rows are gone whose tokens were not read")
         for row in found.rows:
             if row.sequence in self.parked or row.sequence in self.suspended:
                 raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")

@@ -23,11 +23,11 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     return load(directory, dtype="bfloat16").decoder
 
 
-def given(decoder: Decoder) -> tuple[DecoderBatch, Tensor, Tensor]:
+def given() -> tuple[DecoderBatch, None]:
     """A step of one row."""
     one = torch.tensor([3])
-    batch = DecoderBatch(one, one, one, LocalRows([0], [1], [4], [(array("q", [0]), array("q", [0]))]), one[:0])
-    return batch, decoder.embed(one), decoder.angles(one)
+    rows = LocalRows([0], [1], [4], [(array("q", [0]), array("q", [0]))])
+    return DecoderBatch(one, one, one, rows, one[:0]), None
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def _kernel(decoder: Decoder) -> None:
 def test_the_processors_engine_takes_the_kernel_if_it_agrees(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    run = DecodeStep.run
+    wait = DecodeStep.wait
 
-    def scaled(self: DecodeStep, layer: int, stop: int) -> tuple[int, Tensor]:
-        after, hidden = run(self, layer, stop)
-        return after, factor * hidden
+    def scaled(self: DecodeStep) -> Tensor:
+        wait(self)
+        return factor * self.states
 
-    monkeypatch.setattr(DecodeStep, "run", scaled)
+    monkeypatch.setattr(DecodeStep, "hidden", property(scaled))
     begin = cpu_device().begin_segments
     assert begin is not None
     assert agrees(decoder) is (factor == 1.0)
-    assert (begin(decoder, None)(*given(decoder)) is not None) is (factor == 1.0)
+    assert (begin(decoder, None)(*given()) is not None) is (factor == 1.0)
 
 
 @pytest.mark.usefixtures("_kernel")
@@ -71,7 +71,7 @@ def test_steps_of_more_rows_than_the_kernel_is_worth_go_layer_by_layer(
     times = [1.0, 1.0]
     assert rows_worth_it(kernel, decoder) == TRIED_ROWS[1]
     kernel.most_rows = 0
-    assert kernel.begin(*given(decoder)) is None
+    assert kernel.begin(*given()) is None
 
 
 @pytest.mark.usefixtures("_kernel")
@@ -83,4 +83,4 @@ def test_the_check_leaves_the_decoders_kv_alone(decoder: Decoder) -> None:
 
 def test_a_model_that_the_kernel_cannot_compute_goes_without_it(tmp_path: Path) -> None:
     other = load(make_checkpoint(tmp_path)).decoder
-    assert choose_decode_steps(other)(*given(other)) is None
+    assert choose_decode_steps(other)(*given()) is None

@@ -13,7 +13,8 @@ from torch import Tensor
 from dunlin.engine.attention.base import LocalRows, local_row
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.iteration import BeginSegments, Iteration
+from dunlin.engine.decoder.iteration import Iteration
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.native.decode_steps import (
     SOURCE,
     STEP_ROWS,
@@ -182,14 +183,14 @@ def test_layers_may_be_computed_in_parts(plain: Decoder) -> None:
     decoder, batch = with_keys(plain), make_batch()
     whole = pass_layers(decoder, batch, load_decode_kernel(decoder).begin)
     decoder = with_keys(plain)
-    hidden, turn = decoder.embed(batch.tokens), decoder.angles(batch.positions)
-    given = hidden.clone()
-    step = load_decode_kernel(decoder).begin(batch, hidden, turn)
-    assert step is not None
-    assert step.run(0, 1)[0] == 1
-    stop, found = step.run(1, 2)
-    assert (stop, torch.equal(found, whole)) == (2, True)
-    assert torch.equal(hidden, given), "what was given is another's"
+    hidden = decoder.embed(batch.tokens)
+    for given in (None, hidden.clone()):
+        step = load_decode_kernel(decoder).begin(batch, given)
+        assert step is not None
+        assert step.run(0, 1) == 1
+        assert step.run(1, 2) == 2
+        assert torch.equal(step.hidden, whole)
+        assert given is None or torch.equal(given, hidden), "what was given is another's"
 
 
 def test_what_is_no_number_stays_none(plain: Decoder) -> None:
@@ -203,14 +204,12 @@ def test_what_is_no_number_stays_none(plain: Decoder) -> None:
 def test_steps_that_it_cannot_compute_are_refused(plain: Decoder) -> None:
     decoder, batch = with_keys(plain), make_batch()
     begin = load_decode_kernel(decoder).begin
-    hidden, turn = decoder.embed(batch.tokens), decoder.angles(batch.positions)
-    assert begin(batch, hidden, turn) is not None
-    assert begin(batch, hidden.float(), turn) is None
-    assert begin(replace(batch, adapters=torch.zeros(len(LENGTHS), dtype=torch.int64)), hidden, turn) is None
-    assert begin(replace(batch, rows=[local_row(0, 1, 0, 4)]), hidden, turn) is None
-    assert begin(replace(batch, slots=torch.arange(len(LENGTHS) + 1)), hidden, turn) is None
-    many = make_batch((2,) * (max(STEP_ROWS) + 1))
-    assert begin(many, decoder.embed(many.tokens), decoder.angles(many.positions)) is None
+    assert begin(batch, None) is not None
+    assert begin(batch, decoder.embed(batch.tokens).float()) is None
+    assert begin(replace(batch, adapters=torch.zeros(len(LENGTHS), dtype=torch.int64)), None) is None
+    assert begin(replace(batch, rows=[local_row(0, 1, 0, 4)]), None) is None
+    assert begin(replace(batch, slots=torch.arange(len(LENGTHS) + 1)), None) is None
+    assert begin(make_batch((2,) * (max(STEP_ROWS) + 1)), None) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dunlin.engine.device.names import DeviceNameError
 def test_the_cpu_computes_in_the_memory_file() -> None:
     device = open_device("cpu")
     assert (device.torch_device, device.is_host, device.memory) == (torch.device("cpu"), True, FILE_MEMORY)
-    assert device.pacer is None
     assert device == open_device("cpu"), "what is cached by device is found again"
 
 

@@ -152,6 +152,10 @@ def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: Loaded
         def settle(self) -> None:
             told.append("settle")
 
+        def advance(self, most_s: float) -> bool:
+            told.append("advance")
+            return True
+
     runner = make_runner(model, device, pacer=Pacer())
     runner.receive(make_open(1, PROMPT))
     run(runner, make_step(1, (1, 0, len(PROMPT), 0)))
@@ -160,7 +164,7 @@ def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: Loaded
     assert told.count("settle") == 1
     told.clear()
     run(runner, make_step(2, (1, len(PROMPT), len(PROMPT) + 1, len(PROMPT))))
-    assert told == ["settle"], "a step of decode rows has no safepoint"
+    assert told == ["advance", "settle"], "a step of decode rows has no safepoint"
 
 
 def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: EngineDevice) -> None:

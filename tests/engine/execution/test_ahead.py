@@ -2,13 +2,16 @@
 same tokens, and nothing else is different.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.device_sampling import choose_on_device
 from dunlin.engine.decoder.iteration import Iteration
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.device.pacing import HostPacer
+from dunlin.engine.device.pacing import HostPacer, Pacer
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Close, Interrupt, Interrupted, StepDone
@@ -22,8 +25,11 @@ PROMPTS = make_step(1, (1, 0, N, 0), (2, 0, M, 100))
 DRAWN = SamplingParams(temperature=0.9, seed=5, repetition_penalty=1.2, frequency_penalty=0.1)
 
 
-def make_ahead(loaded: LoadedModel) -> EngineRunner:
-    return EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), RunnerLimits(), pacer=HostPacer())
+def make_ahead(loaded: LoadedModel, pacer: Pacer | None = None) -> EngineRunner:
+    """What was chosen is found by what is launched next, as on a device."""
+    decoder = loaded.decoder
+    chosen = Decoder(decoder.config, loaded.weights, decoder.kv, replace(decoder.numerics, choose=choose_on_device))
+    return EngineRunner(chosen, loaded.slots, SteppingClock(), RunnerLimits(), pacer=pacer or HostPacer())
 
 
 def decode(step: int, *sequences: int, **overrides: Any) -> Any:
@@ -159,3 +165,60 @@ def test_a_text_that_is_closed_meanwhile_is_forgotten(loaded: LoadedModel) -> No
     assert (first.step, second.step) == (1, 2)
     assert 2 in second.sequence
     run(runner, Close(2))
+
+
+def test_a_step_whose_rows_are_gone_waits_for_the_tokens(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens on the device are of all rows: they do not fit those that are left."""
+    layers, runner = Layers(monkeypatch), make_ahead(loaded)
+    open_both(runner)
+    for step in (PROMPTS, decode(2, 1, 2)):
+        runner.receive(step)
+    runner.receive(Close(1))
+    one, two = run(runner)
+    assert (one.step, two.step, layers.begun) == (1, 2, 2)
+    assert [list(each.dropped) for each in (one, two)] == [[1], [1]]
+    assert list(two.sequence) == [2]
+    run(runner, Close(2))
+
+
+class SlowDevice(HostPacer):
+    """Is done with what was launched after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = self.left = looks
+
+    def advance(self, most_s: float) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_while_a_step_is_under_way_the_next_one_may_come(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(3)
+    layers, runner = Layers(monkeypatch), make_ahead(loaded, device)
+    open_both(runner)
+    assert [each.step for each in run(runner, PROMPTS)] == [1]
+    assert device.left == 3, "a step that rows may leave is computed piece by piece"
+    runner.receive(decode(2, 1, 2))
+    assert runner.work(nothing) == []
+    assert runner.work(nothing) == []
+    assert (device.left, layers.begun) == (1, 2)
+    runner.receive(decode(3, 1, 2))
+    (second,) = runner.work(nothing)
+    assert (second.step, layers.begun, device.left) == (2, 3, 1)
+    assert runner.work(nothing) == []
+    (third,) = runner.work(nothing)
+    assert (third.step, device.left) == (3, -1)
+    run(runner, Close(1), Close(2))
+
+
+def test_who_waits_for_a_step_leaves_it_for_an_interrupt(loaded: LoadedModel) -> None:
+    runner = make_ahead(loaded, SlowDevice(100))
+    open_both(runner)
+    run(runner, PROMPTS)
+    runner.receive(decode(2, 1, 2))
+    assert runner.work(nothing) == []
+    assert runner.receive(Interrupt(Verdict.DISCARD, ticket=9, up_to_step=2)) == []
+    second, answer = runner.work(nothing)
+    assert (second.step, list(second.sequence)) == (2, [1, 2])
+    assert (answer.ticket, list(answer.sequence)) == (9, [])
+    run(runner, Close(1), Close(2))

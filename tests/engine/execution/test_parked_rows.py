@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dunlin.engine.decoder.iteration import RowProgress
+from dunlin.engine.decoder.row_progress import RowProgress
 from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.step_batch import StepError, StepRow

@@ -11,7 +11,8 @@ from torch import Tensor
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.iteration import BeginSegments, Iteration
+from dunlin.engine.decoder.iteration import Iteration
+from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.native.decode_steps import DecodeKernel, load_decode_kernel
 from dunlin.engine.decoder.native.trial import least_s
 
@@ -94,5 +95,5 @@ class _LayerTrial:
         return iteration.hidden
 
 
-def _refuse(batch: DecoderBatch, hidden: Tensor, turn: Tensor) -> None:
+def _refuse(batch: DecoderBatch, hidden: Tensor | None) -> None:
     """No step goes by the kernel."""

@@ -1,7 +1,7 @@
-// Layers of a step of decode rows, one token each, in one call: norm, products, rotation, KV, attention and MLP, in bf16.
+// A step of decode rows, one token each, in one call: embedding, layers (norm, products, rotation, KV, attention and MLP),
+// logits and the greatest of them, in bf16. A call may be begun before the one is done that chooses its tokens.
 //
-// A plain C interface: it depends on no version of torch or Python, so it is built without either. Threads are those of
-// the OpenMP runtime that the process has loaded (torch's), found by name.
+// A plain C interface: it depends on no version of torch or Python, so it is built without either.
 //
 // A layer is seven phases, each cut into tasks that threads take one by one. A phase ends when its tasks are done, not
 // when all threads have come: one without a core holds up the task that it has taken, if any, and finds the phases behind
@@ -10,7 +10,9 @@
 
 #include "near_keys.h"
 
-#include <sched.h>
+#if X86
+#include "step_team.h"
+#endif
 
 #include <vector>
 
@@ -22,7 +24,6 @@ namespace {
 
 constexpr int SPLIT = 256; // keys of a task of attention
 constexpr int MOST_DIM = 128;
-constexpr int PAUSES = 2000; // before a thread that waits gives its core away
 
 // Addresses of a layer's weights and KV, as Python passes them. Biases, and norms of queries and keys, may be null.
 struct Layer {
@@ -30,29 +31,29 @@ struct Layer {
         *down, *down_bias;
     uint16_t *kv;     // [slot, 2, kv_heads, dim]
     int64_t window;   // a token sees so many of the last positions, its own included; 0: all
-    int64_t rotation; // which of a row's `turns` angles it turns by
+    int64_t rotation; // which of the `turns` ways
 };
 
-// What Python passes. `turned` numbers of a head are turned, by `turn` [rows, turns, 2, turned / 2] fp32. Row i has
-// `lengths[i]` keys in `run_counts[i]` runs of slots, one row's runs after another's: a run's first key and first slot.
-// `places[i]` is the slot of its own key, which is written first.
+// What Python passes; addresses hold until the call is done. Row i has `lengths[i]` keys in `run_counts[i]` runs of slots,
+// one row's runs after another's: a run's first key and first slot. `places[i]` is the slot of its own key, the last, which
+// is written first. `turned` numbers of a head are turned, in one of `turns` ways.
 struct Step {
     const Layer *layers;
-    uint16_t *hidden; // [rows, hidden], in and out
-    const float *turn;
+    uint16_t *hidden; // [rows, hidden], in and out; out alone where there are `tokens`
+    const float *frequencies, *factors; // [turns, turned / 2] radians per position, [turns] of cosines and sines
     const int64_t *places, *lengths, *run_counts, *run_at, *run_slot;
-    int64_t layer_count, rows, width, heads, kv_heads, dim, inner, turned, turns, level, threads;
+    const int64_t *tokens;               // [rows], what the call before chose; null: the step begins with `hidden`
+    const uint16_t *embed, *norm, *head; // [vocabulary, hidden], the last norm; `head` null: it ends with `hidden`
+    uint16_t *logits;                    // [rows, vocabulary]
+    int64_t *greatest;                   // [rows]: the first token of the greatest logit; -1: that is not finite
+    int64_t layer_count, rows, width, heads, kv_heads, dim, inner, turned, turns, vocabulary, level, threads;
     float epsilon, scale;
 };
 
 #if X86
 
-struct alignas(64) Phase {
-    std::atomic<int64_t> next{0};
-    alignas(64) std::atomic<int64_t> done{0};
-};
-
-constexpr int PHASES = 7; // of a layer
+constexpr int PHASES = 7;      // of a layer
+constexpr int OUTER_PHASES = 4; // before all layers, and after
 
 // One row's keys [from, to) and heads: of attention.
 struct Part {
@@ -60,10 +61,43 @@ struct Part {
     int64_t from, to;
 };
 
+// Memory of calls that are done, for those that come.
+class Rooms {
+  public:
+    static Rooms &own() {
+        static Rooms &rooms = *new Rooms;
+        return rooms;
+    }
+
+    std::vector<char> take(size_t bytes) {
+        std::vector<char> room;
+        {
+            const std::lock_guard<std::mutex> held(lock_);
+            if (!spare_.empty()) {
+                room = std::move(spare_.back());
+                spare_.pop_back();
+            }
+        }
+        if (room.size() < bytes) room.resize(bytes);
+        return room;
+    }
+
+    void give(std::vector<char> room) {
+        const std::lock_guard<std::mutex> held(lock_);
+        spare_.push_back(std::move(room));
+    }
+
+  private:
+    std::mutex lock_;
+    std::vector<std::vector<char>> spare_;
+};
+
 // A call's tasks, and what its phases leave to each other.
 template <class I> struct Call {
     using Item = typename I::Item;
-    const Step &step;
+    const Step step;
+    const std::vector<Layer> layers;
+    std::vector<char> room;
     std::vector<Phase> phases;
     std::vector<Part> parts;
     std::vector<int64_t> first_run, first_split; // of each row, among all rows' runs, and splits
@@ -71,9 +105,12 @@ template <class I> struct Call {
     int64_t head_groups = 1;                     // that the heads of a row are cut into
     Item *normed, *mixed, *active;
     uint16_t *projected, *gate_up;
+    float *turn; // [rows, turns, 2, turned / 2]: cosines and sines
     float *partial; // [splits, heads, 2 + dim]
 
-    explicit Call(const Step &s) : step(s), phases(s.layer_count * PHASES) {}
+    explicit Call(const Step &s)
+        : step(s), layers(s.layers, s.layers + s.layer_count), phases(s.layer_count * PHASES + OUTER_PHASES) {}
+    ~Call() { Rooms::own().give(std::move(room)); }
 };
 
 // ---------------------------------------------------------------------------------------------- attention
@@ -100,13 +137,15 @@ struct KeyWalk {
     }
 };
 
-INLINE void rotate(const Step &s, const Layer &layer, const uint16_t *norm, int64_t row, uint16_t *head) {
+template <class I>
+INLINE void rotate(const Call<I> &call, const Layer &layer, const uint16_t *norm, int64_t row, uint16_t *head) {
+    const Step &s = call.step;
     if (norm) {
         uint16_t normed[MOST_DIM];
         norm_row<Dot>(head, norm, normed, s.dim, s.epsilon);
         std::memcpy(head, normed, 2 * s.dim);
     }
-    turn_head(head, s.turn + (row * s.turns + layer.rotation) * s.turned, s.turned / 2);
+    turn_head(head, call.turn + (row * s.turns + layer.rotation) * s.turned, s.turned / 2);
 }
 
 // One part's heads of keys and values go into the row's slot.
@@ -116,7 +155,7 @@ template <class I> INLINE void write_kv(const Call<I> &call, const Layer &layer,
     uint16_t *slot = layer.kv + s.places[row] * 2 * s.kv_heads * s.dim;
     uint16_t *to = slot + head * s.dim;
     std::memcpy(to, key, 2 * s.dim);
-    rotate(s, layer, layer.key_norm, row, to);
+    rotate(call, layer, layer.key_norm, row, to);
     std::memcpy(slot + (s.kv_heads + head) * s.dim, key + s.kv_heads * s.dim, 2 * s.dim);
 }
 
@@ -154,7 +193,7 @@ INLINE void begin_part(Call<I> &call, const Layer &layer, const Part &part, int6
         uint16_t turned[MOST_DIM];
         const uint16_t *from = call.projected + (part.row * (s.heads + 2 * s.kv_heads) + head) * s.dim;
         std::memcpy(turned, from, 2 * s.dim);
-        rotate(s, layer, layer.query_norm, part.row, turned);
+        rotate(call, layer, layer.query_norm, part.row, turned);
         take_row<I>(turned, query + (head - first * group) * s.dim, s.dim);
     }
     if (part.split + 1 == part.splits)
@@ -195,41 +234,50 @@ template <class I, int NV> TARGET void attend(Call<I> &call, const Layer &layer,
 
 // ---------------------------------------------------------------------------------------------- phases
 
-// Takes tasks of a phase until all are taken, and waits until all are done.
-template <class F> INLINE void work(Phase &phase, int64_t tasks, F run) {
-    for (;;) {
-        const int64_t task = phase.next.fetch_add(1, std::memory_order_relaxed);
-        if (task >= tasks) break;
-        run(task);
-        phase.done.fetch_add(1, std::memory_order_acq_rel);
-    }
-    for (int turn = 0; phase.done.load(std::memory_order_acquire) < tasks; turn++) {
-        if (turn < PAUSES) _mm_pause();
-        else sched_yield(); // what is waited for may be a thread without a core
-    }
+// What a token at `position` turns by.
+void find_turn(const Step &s, float position, float *turn) {
+    const int64_t half = s.turned / 2;
+    for (int64_t way = 0; way < s.turns; way++, turn += s.turned)
+        for (int64_t i = 0; i < half; i++) {
+            const float angle = position * s.frequencies[way * half + i];
+            turn[i] = s.factors[way] * std::cos(angle);
+            turn[half + i] = s.factors[way] * std::sin(angle);
+        }
 }
 
-template <class I> INLINE void normalise(Call<I> &call, Phase &phase, const uint16_t *weight) {
+// The rows' angles, and the hidden states of their tokens; where the call before found none, of some token: what becomes
+// of it is not read.
+template <class I> INLINE bool enter(Call<I> &call, Phase &phase, const Until &until) {
     const Step &s = call.step;
-    work(phase, s.rows, [&](int64_t row) TARGET {
+    return work(phase, s.rows, until, [&](int64_t row) TARGET {
+        find_turn(s, float(s.lengths[row] - 1), call.turn + row * s.turns * s.turned);
+        if (!s.tokens) return;
+        const int64_t token = std::max<int64_t>(s.tokens[row], 0);
+        std::memcpy(s.hidden + row * s.width, s.embed + token * s.width, 2 * s.width);
+    });
+}
+
+template <class I> INLINE bool normalise(Call<I> &call, Phase &phase, const Until &until, const uint16_t *weight) {
+    const Step &s = call.step;
+    return work(phase, s.rows, until, [&](int64_t row) TARGET {
         norm_row<I>(s.hidden + row * s.width, weight, call.normed + row * stride_of(s.width), s.width, s.epsilon);
     });
 }
 
-template <class I> INLINE void multiply(const Product<I> &product, Phase &phase) {
+template <class I> INLINE bool multiply(const Product<I> &product, Phase &phase, const Until &until) {
     const int64_t width = task_columns(product.inputs, COLUMNS);
-    work(phase, (product.columns + width - 1) / width, [&](int64_t task) TARGET {
+    return work(phase, (product.columns + width - 1) / width, until, [&](int64_t task) TARGET {
         columns_of(product, task * width, std::min((task + 1) * width, product.columns));
     });
 }
 
 // Gate and up, and what the one lets through of the other.
-template <class I> INLINE void feed(Call<I> &call, const Layer &layer, Phase &phase) {
+template <class I> INLINE bool feed(Call<I> &call, const Layer &layer, Phase &phase, const Until &until) {
     const Step &s = call.step;
     const Product<I> product{call.normed, layer.gate_up, layer.gate_up_bias, nullptr, call.gate_up, s.rows,
                              2 * s.inner, s.width};
     const int64_t width = task_columns(2 * s.width, BLOCK);
-    work(phase, (s.inner + width - 1) / width, [&](int64_t task) TARGET {
+    return work(phase, (s.inner + width - 1) / width, until, [&](int64_t task) TARGET {
         const int64_t from = task * width, to = std::min(from + width, s.inner);
         columns_of(product, from, to);
         columns_of(product, s.inner + from, s.inner + to);
@@ -244,22 +292,69 @@ template <class I> INLINE void feed(Call<I> &call, const Layer &layer, Phase &ph
     });
 }
 
-template <class I, int NV> TARGET void layer_of(Call<I> &call, const Layer &layer, Phase *phases) {
+template <class I, int NV>
+TARGET bool layer_of(Call<I> &call, const Layer &layer, Phase *phases, const Until &until) {
     const Step &s = call.step;
     const int64_t all = (s.heads + 2 * s.kv_heads) * s.dim;
-    normalise(call, phases[0], layer.input_norm);
-    multiply<I>({call.normed, layer.qkv, layer.qkv_bias, nullptr, call.projected, s.rows, all, s.width}, phases[1]);
-    work(phases[2], int64_t(call.parts.size()), [&](int64_t part) TARGET { attend<I, NV>(call, layer, call.parts[part]); });
-    multiply<I>({call.mixed, layer.out, layer.out_bias, s.hidden, s.hidden, s.rows, s.width, s.heads * s.dim}, phases[3]);
-    normalise(call, phases[4], layer.mlp_norm);
-    feed(call, layer, phases[5]);
-    multiply<I>({call.active, layer.down, layer.down_bias, s.hidden, s.hidden, s.rows, s.width, s.inner}, phases[6]);
+    const Product<I> qkv{call.normed, layer.qkv, layer.qkv_bias, nullptr, call.projected, s.rows, all, s.width};
+    const Product<I> out{call.mixed, layer.out, layer.out_bias, s.hidden, s.hidden, s.rows, s.width, s.heads * s.dim};
+    const Product<I> down{call.active, layer.down, layer.down_bias, s.hidden, s.hidden, s.rows, s.width, s.inner};
+    const auto attention = [&](int64_t part) TARGET { attend<I, NV>(call, layer, call.parts[part]); };
+    return normalise(call, phases[0], until, layer.input_norm) && multiply<I>(qkv, phases[1], until) &&
+           work(phases[2], int64_t(call.parts.size()), until, attention) && multiply<I>(out, phases[3], until) &&
+           normalise(call, phases[4], until, layer.mlp_norm) && feed(call, layer, phases[5], until) &&
+           multiply<I>(down, phases[6], until);
 }
 
-template <class I, int NV> TARGET void compute(void *data) {
-    Call<I> &call = *static_cast<Call<I> *>(data);
-    for (int64_t at = 0; at < call.step.layer_count; at++)
-        layer_of<I, NV>(call, call.step.layers[at], call.phases.data() + at * PHASES);
+// Numbers of bf16 as integers in their order; -0 is 0, as it is in a comparison.
+INLINE __m512i in_order(__m512i bits) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_srai_epi16(bits, 15), _mm512_set1_epi16(0x7fff));
+    const __mmask32 zero = _mm512_cmpeq_epi16_mask(bits, _mm512_set1_epi16(int16_t(0x8000)));
+    return _mm512_mask_mov_epi16(_mm512_xor_si512(bits, magnitude), zero, _mm512_setzero_si512());
+}
+
+constexpr int16_t INFINITE = 0x7f80, LEAST = int16_t(0x807f); // in order: infinity, and what is the opposite
+constexpr int16_t LEAST_BITS = int16_t(0xff80);
+
+// The first place of the greatest of `count` numbers; -1 if one is none, or the greatest is infinite.
+TARGET int64_t first_greatest(const uint16_t *numbers, int64_t count) {
+    const auto load = [&](int64_t at) TARGET __attribute__((always_inline)) {
+        return _mm512_mask_loadu_epi16(_mm512_set1_epi16(LEAST_BITS), mask_of(count - at), numbers + at);
+    };
+    __m512i most = _mm512_set1_epi16(LEAST);
+    __mmask32 strange = 0;
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        const __m512i bits = load(at);
+        strange |= _mm512_cmpgt_epi16_mask(_mm512_and_si512(bits, _mm512_set1_epi16(0x7fff)), _mm512_set1_epi16(INFINITE));
+        most = _mm512_max_epi16(most, in_order(bits));
+    }
+    alignas(64) int16_t lanes[BLOCK];
+    _mm512_store_si512(lanes, most);
+    const int16_t greatest = *std::max_element(lanes, lanes + BLOCK);
+    if (strange || greatest >= INFINITE || greatest <= LEAST) return -1;
+    for (int64_t at = 0;; at += BLOCK)
+        if (const __mmask32 found = _mm512_cmpeq_epi16_mask(in_order(load(at)), _mm512_set1_epi16(greatest)))
+            return at + __builtin_ctz(found);
+}
+
+template <class I> TARGET bool choose(Call<I> &call, Phase *phases, const Until &until) {
+    const Step &s = call.step;
+    const Product<I> logits{call.normed, s.head, nullptr, nullptr, s.logits, s.rows, s.vocabulary, s.width};
+    return normalise(call, phases[0], until, s.norm) && multiply<I>(logits, phases[1], until) &&
+           work(phases[2], s.rows, until, [&](int64_t row) TARGET {
+               s.greatest[row] = first_greatest(s.logits + row * s.vocabulary, s.vocabulary);
+           });
+}
+
+template <class I, int NV> TARGET bool compute(Call<I> &call, const Until &until) {
+    Phase *phases = call.phases.data();
+    if (!enter(call, *phases, until)) return false;
+    phases++;
+    for (const Layer &layer : call.layers) {
+        if (!layer_of<I, NV>(call, layer, phases, until)) return false;
+        phases += PHASES;
+    }
+    return !call.step.head || choose(call, phases, until);
 }
 
 // ---------------------------------------------------------------------------------------------- a call
@@ -302,21 +397,23 @@ template <class I> char *lay_out(Call<I> &call, char *at) {
     call.active = take<Item>(at, s.rows * stride_of(s.inner));
     call.projected = take<uint16_t>(at, s.rows * (s.heads + 2 * s.kv_heads) * s.dim);
     call.gate_up = take<uint16_t>(at, s.rows * 2 * s.inner);
+    call.turn = take<float>(at, s.rows * s.turns * s.turned);
     call.partial = take<float>(at, call.first_split.back() * s.heads * (2 + s.dim));
     return at;
 }
 
-template <class I> void run(const Step &step) {
-    static thread_local std::vector<char> room;
-    Call<I> call(step);
-    cut(call);
-    const size_t bytes = size_t(lay_out(call, nullptr) - static_cast<char *>(nullptr)) + 64;
-    if (room.size() < bytes) room.resize(bytes);
-    lay_out(call, room.data() + (64 - reinterpret_cast<uintptr_t>(room.data()) % 64));
-    void (*const computes[])(void *) = {compute<I, 1>, compute<I, 2>, compute<I, 3>, compute<I, 4>};
-    void (*const chosen)(void *) = computes[step.dim / BLOCK - 1];
-    if (step.threads > 1 && GOMP_parallel) GOMP_parallel(chosen, &call, unsigned(step.threads), 0);
-    else chosen(&call);
+template <class I> int64_t begin(const Step &step) {
+    const auto call = std::make_shared<Call<I>>(step);
+    cut(*call);
+    const size_t bytes = size_t(lay_out(*call, nullptr) - static_cast<char *>(nullptr)) + 64;
+    call->room = Rooms::own().take(bytes);
+    lay_out(*call, call->room.data() + (64 - reinterpret_cast<uintptr_t>(call->room.data()) % 64));
+    bool (*const computes[])(Call<I> &, const Until &) = {compute<I, 1>, compute<I, 2>, compute<I, 3>, compute<I, 4>};
+    const auto chosen = computes[step.dim / BLOCK - 1];
+    const auto shared = std::make_shared<TeamCall>();
+    shared->compute = [call, chosen](const Until &until) { return chosen(*call, until); };
+    shared->threads = step.threads;
+    return Team::own().begin(shared);
 }
 
 #endif
@@ -334,15 +431,18 @@ int dunlin_level() { return level_of_processor(); }
 
 #if X86
 
-// Computes the step's layers; returns 0, or 1 for a shape that it cannot compute: then nothing is done.
-int dunlin_decode_step(const Step *step) {
+// Begins to compute a step after those that were begun before; returns its ticket, or 0 for a shape that it cannot
+// compute: then nothing is done. With `level` 3 it is computed as on a processor without BF16's instructions.
+int64_t dunlin_decode_begin(const Step *step) {
     const Step &s = *step;
-    if (s.dim < BLOCK || s.dim > MOST_DIM || s.dim % BLOCK || s.kv_heads < 1 || s.heads % s.kv_heads) return 1;
-    if (s.width % COLUMNS || s.inner % COLUMNS || s.rows < 1) return 1;
-    if (s.level == AVX512) run<Fused>(s);
-    else run<Dot>(s);
-    return 0;
+    if (s.dim < BLOCK || s.dim > MOST_DIM || s.dim % BLOCK || s.kv_heads < 1 || s.heads % s.kv_heads) return 0;
+    if (s.width % COLUMNS || s.inner % COLUMNS || s.rows < 1 || (s.head && s.vocabulary % COLUMNS)) return 0;
+    return s.level == AVX512 ? begin<Fused>(s) : begin<Dot>(s);
 }
+
+// Computes with the team until the step of that ticket (0: the last that was begun) is done, for `most_s` seconds at
+// most if that is not negative; returns whether it is done.
+int dunlin_decode_join(int64_t ticket, double most_s) { return Team::own().join(ticket, most_s); }
 
 #endif
 
