@@ -28,10 +28,10 @@ class ThreadLimits:
     twice as late, after `hold_most_s` at most.
     """
 
-    # An engine's own cluster (dispatcher, instance, client) makes two threads wait 0.1 to 0.25, now and then 0.4 for
-    # one look; a busy process makes them wait 1.
-    waited_most: float = 0.35
-    newest: float = 0.6
+    # An engine's own cluster (dispatcher, instance, client) makes two threads wait 0.1 to 0.3, and where requests come
+    # and end in waves 0.6 to 0.9 for a look or two; a busy process makes them wait 1.
+    waited_most: float = 0.5
+    newest: float = 0.3
     spare: float = 0.4
     hold_s: float = 0.5
     hold_most_s: float = 16.0

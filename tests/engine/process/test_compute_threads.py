@@ -48,7 +48,7 @@ def test_it_looks_now_and_then_and_torch_follows(monkeypatch: pytest.MonkeyPatch
 
     def contended(at_s: float, cores: set[int]) -> CpuTimes:
         looked.append(at_s)
-        return CpuTimes(at_s, waited_s=at_s, own_s=at_s, busy_s=2 * at_s)
+        return CpuTimes(at_s, waited_s=4 * at_s, own_s=at_s, busy_s=2 * at_s)
 
     monkeypatch.setattr(compute_threads, "read_cpu_times", contended)
     threads = ComputeThreadPool(2, lambda: now_s)

@@ -40,8 +40,10 @@ def test_alone_all_threads_compute() -> None:
     assert set(Machine([1, 2], 2).run(10.0)) == {2}
 
 
-def test_beside_one_busy_process_one_of_two_threads_goes_at_once_and_stays_away() -> None:
-    assert set(Machine([1, 2], 2).run(60.0, others=1.0)) == {1}
+def test_beside_one_busy_process_one_of_two_threads_goes_within_a_second_and_stays_away() -> None:
+    machine = Machine([1, 2], 2)
+    assert machine.run(1.0, others=1.0)[-1] == 1
+    assert set(machine.run(60.0, others=1.0)) == {1}
 
 
 def test_they_come_back_when_the_core_is_idle_again() -> None:
@@ -53,7 +55,7 @@ def test_they_come_back_when_the_core_is_idle_again() -> None:
 def test_of_many_threads_only_as_many_go_as_cores_are_taken() -> None:
     machine = Machine(range(1, 17), 16)
     assert machine.run(5.0, others=2.0)[-1] == 14
-    assert machine.run(5.0, others=9.0)[-1] == 7
+    assert machine.run(5.0, others=9.0)[-1] == 8
     assert machine.run(5.0)[-1] == 16
 
 
@@ -61,17 +63,17 @@ def test_a_small_neighbour_changes_nothing() -> None:
     assert set(Machine([1, 2], 2).run(10.0, others=0.2)) == {2}
 
 
-def test_one_look_at_a_crowd_changes_nothing() -> None:
+def test_a_wave_of_requests_changes_nothing() -> None:
     """A burst of the engine's own cluster: holding back a thread for half a second costs more than it."""
     machine = Machine([1, 2], 2)
-    machine.run(5.0, others=0.2)
-    assert machine.run(LOOK_S, others=0.5) == [2]
-    assert set(machine.run(5.0, others=0.2)) == {2}
+    for _ in range(10):
+        assert set(machine.run(4.0, others=0.25)) == {2}
+        assert machine.run(2 * LOOK_S, others=1.0) == [2, 2]
 
 
 def test_what_makes_threads_wait_for_long_takes_one_away() -> None:
     machine = Machine([1, 2], 2)
-    assert machine.run(2.0, others=0.5)[-1] == 1
+    assert machine.run(4.0, others=0.75)[-1] == 1
 
 
 def test_more_threads_than_cores_go_down_to_the_cores() -> None:
@@ -80,7 +82,8 @@ def test_more_threads_than_cores_go_down_to_the_cores() -> None:
 
 def test_only_the_choices_are_taken() -> None:
     machine = Machine([1, 16], 16)
-    assert set(machine.run(5.0, others=2.0)) == {1}
+    assert machine.run(1.0, others=2.0)[-1] == 1
+    assert set(machine.run(4.0, others=2.0)) == {1}
     assert machine.run(5.0)[-1] == 16
 
 
@@ -94,10 +97,10 @@ def test_a_neighbour_that_comes_and_goes_is_tried_less_and_less_often() -> None:
             raised_s.append(machine.times.now_s)
     pauses = [later - earlier for earlier, later in itertools.pairwise(raised_s)]
     assert pauses == sorted(pauses)
-    assert pauses[0] <= 1.5
-    assert 4.0 <= pauses[-1] <= 4.5
+    assert pauses[0] <= 3.0
+    assert 4.0 <= pauses[-1] <= 6.0
     machine.run(20.0)
-    machine.run(LOOK_S, others=1.0)
+    assert machine.run(1.0, others=1.0)[-1] == 1
     assert machine.run(1.0)[-1] == 2, "after a long time with two threads the next trial comes soon"
 
 
