@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dunlin.engine.decoder.iteration import Iteration, Phase
-from dunlin.engine.execution import step_runner
+from dunlin.engine.execution import step_iterations
 from dunlin.engine.execution.exchange import StepExchange
 
 
@@ -86,8 +86,8 @@ class TimedIteration(Iteration):
 
 @contextmanager
 def timed_iterations(clock: RoundClock) -> Iterator[None]:
-    """Have the step runner of this process make such iterations."""
-    module: Any = step_runner
+    """Have the steps of this process make such iterations."""
+    module: Any = step_iterations
     TimedIteration.clock, before = clock, module.Iteration
     module.Iteration = TimedIteration
     try:

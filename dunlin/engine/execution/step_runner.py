@@ -8,37 +8,28 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Safepoint
 from dunlin.engine.decoder.row_progress import WorkCount
 from dunlin.engine.device.pacing import Pacer
-from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
 from dunlin.engine.execution.parked_steps import ParkedStep, ParkedSteps
-from dunlin.engine.execution.peer_spans import served_parts
 from dunlin.engine.execution.prompt_scores import PromptScorer
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.execution.split_rows import feeding_rows, split_rows
-from dunlin.engine.execution.stage_rooms import StageRooms
 from dunlin.engine.execution.step_batch import (
     EngineShape,
-    RunnableRows,
     SampledRows,
     StepError,
-    check_layers,
     check_step,
     is_plain_decode,
-    runnable_rows,
-    step_layers,
 )
 from dunlin.engine.execution.step_iterations import StepIterations
 from dunlin.engine.execution.step_queue import QueuedStep, StepQueue
+from dunlin.engine.execution.step_starter import StepStarter
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_link import PeerLink
 from dunlin.engine.transfer.transit_rooms import TransitRooms
@@ -84,8 +75,6 @@ class StepRunner:
         self._pacer = pacer
         self._may_run_ahead = may_run_ahead
         self._is_ahead = False
-        self._stage_rooms = StageRooms(rooms, sequences, decoder)
-        self._links = links
         self._give_up_exchange = give_up_exchange
         self._decoder = decoder
         self._iterations = iterations
@@ -98,7 +87,10 @@ class StepRunner:
         self._queue = StepQueue(is_landing)
         self._running: RunningStep | None = None
         self._interrupts: list[Interrupt] = []
-        self._scorer = PromptScorer(decoder.logits, decoder.config.vocab, work_clock, limits.response_s)
+        scorer = PromptScorer(decoder.logits, decoder.config.vocab, work_clock, limits.response_s)
+        self._starter = StepStarter(
+            decoder, shape, sequences, self.parked, self.suspended, rooms, links, iterations, scorer
+        )
         self._idle_since_s = clock()
 
     def __len__(self) -> int:
@@ -138,6 +130,7 @@ class StepRunner:
     def change_shape(self, shape: EngineShape) -> None:
         """Layers or slots changed; no step runs."""
         self._shape = shape
+        self._starter.change_shape(shape)
 
     def is_unanswered(self, step: int) -> bool:
         """Whether that step is queued or running."""
@@ -304,7 +297,7 @@ class StepRunner:
             return None
         self._queue.remove(queued)
         try:
-            ahead = self._begin_step(queued, step, frozenset(), tokens)
+            ahead = self._starter.start(queued, step, frozenset(), tokens)
         except StepError:  # it is answered in its turn
             self._queue.put_first(queued)
             return None
@@ -373,77 +366,12 @@ class StepRunner:
         if queued.parked:
             return self._begin_suspended(queued, spoiled)
         if queued.step is not None:
-            return self._begin_step(queued, queued.step, spoiled)
+            return self._starter.start(queued, queued.step, spoiled)
         try:
-            return self._begin_resumed(queued, spoiled)
+            return self._starter.resume(queued, spoiled)
         except StepError:
             self.parked.unclaim(queued.sequences)
             raise
-
-    def _begin_step(
-        self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int], tokens: Tensor | None = None
-    ) -> RunningStep:
-        """`tokens`: those of its rows, on the device, where the host does not know them yet."""
-        check_layers(step, self._shape)  # they may have changed since it was queued
-        layers = step_layers(step, self._shape)
-        samples = layers.stop == self._shape.layers
-        if step.hidden_in and layers.start == 0:
-            self._stage_rooms.learn_tokens(step)
-        found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers, samples)
-        if tokens is not None and len(found.rows) != len(tokens):
-            raise StepError("rows are gone whose tokens were not read")
-        for row in found.rows:
-            if row.sequence in self.parked or row.sequence in self.suspended:
-                raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")
-        self._stage_rooms.check(found.rows)
-        exchange = self._exchange(step, queued.extents, found)
-        hidden = self._stage_rooms.take_hidden(step.hidden_in, found.rows) if layers.start and found.rows else None
-        for row, extents in zip(found.rows, found.extents, strict=True):
-            row.issue(layers, extents)
-        may_leave = step.preemptible or exchange is not None
-        iteration = (
-            self._iterations.make(found.rows, layers, hidden, (), exchange, may_leave, tokens) if found.rows else None
-        )
-        serving = ServingIteration(exchange, layers) if exchange is not None and exchange.is_serving else None
-        work = iteration or serving
-        running = RunningStep(
-            queued.number, found.rows, layers, work, found.dropped, queued.untold, exchange, step.preemptible,
-            step.own_room, self._scorer if samples else None,
-        )  # fmt: skip
-        if running.done:  # no row runs: peers that wait for this step would wait in vain
-            running.give_up()
-        return running
-
-    def _exchange(
-        self, step: Step, extents: Sequence[list[tuple[int, int]]], found: RunnableRows
-    ) -> StepExchange | None:
-        """:raises StepError: a peer was not met, or a room is not there."""
-        if not step.peers:
-            return None
-        self.suspended.make_way(step.own_room)
-        try:
-            links = self._links(step.peers, step.own_room, step.peer_room, step.exchange)
-        except TransferError as error:
-            raise StepError(str(error)) from None
-        split = split_rows(step, found.splits, found.numbers, len(links))
-        parts = served_parts(step)
-        served = [[each for each in parts if each.master == peer] for peer in range(len(links))]
-        return StepExchange(self._decoder, links, split, served, feeding_rows(step, extents, found.numbers))
-
-    def _begin_resumed(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
-        gone = [each for each in queued.sequences if each not in self._sequences or each in spoiled]
-        parked = [self.parked.get(each) for each in queued.sequences if each not in gone]
-        rows = [each.row for each in parked]
-        for each in parked:
-            each.check_kv()
-        self._stage_rooms.check(rows)
-        for sequence in queued.sequences:
-            self.parked.remove(sequence)
-        if not parked:
-            return RunningStep(queued.number, (), range(0), None, gone, queued.left)
-        iteration = self._iterations.make(rows, parked[0].layers, resumed=[each.progress for each in parked])
-        scorer = self._scorer if parked[0].layers.stop == self._shape.layers else None
-        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
 
     def _begin_suspended(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
         parked = self.suspended.take(queued.parked)

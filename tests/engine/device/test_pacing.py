@@ -1,9 +1,14 @@
 """The host runs ahead of the device by one piece, or by short ones of a bounded length. Events play those of CUDA."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from dunlin.engine.device.pacing import AHEAD_MS, MOST_AHEAD, CudaPacer
+from dunlin.engine.attention.native.library import KernelUnavailable
+from dunlin.engine.decoder.native.decode_steps import ALL_BEGUN
+from dunlin.engine.device import pacing
+from dunlin.engine.device.pacing import AHEAD_MS, MOST_AHEAD, CudaPacer, KernelPacer, host_pacer
 
 
 class Device:
@@ -11,7 +16,7 @@ class Device:
 
     def __init__(self, piece_ms: float) -> None:
         self.piece_ms = piece_ms
-        self.launched = self.done = 0
+        self.launched = self.done = self.looks = 0
 
     @property
     def under_way(self) -> int:
@@ -42,6 +47,10 @@ class Stream:
 
     def synchronize(self) -> None:
         self.device.done = self.device.launched
+
+    def query(self) -> bool:
+        self.device.looks += 1
+        return self.device.done == self.device.launched
 
 
 def make_pacer(monkeypatch: pytest.MonkeyPatch, piece_ms: float) -> tuple[CudaPacer, Device]:
@@ -83,3 +92,52 @@ def test_what_is_settled_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) 
     assert device.under_way == 0
     pacer.pace()
     assert device.under_way == 1
+
+
+def test_who_looks_after_a_device_waits_no_longer_than_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pacer, device = make_pacer(monkeypatch, 5.0)
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter=lambda: now_s, sleep=sleep))
+    assert pacer.advance(1.0), "nothing was launched"
+    pacer.pace()
+    assert not pacer.advance(0.0)
+    assert now_s == 0.0
+    assert not pacer.advance(1e-3)
+    assert 1e-3 <= now_s < 1.1e-3
+    device.done = device.launched
+    assert pacer.advance(1.0)
+    assert now_s < 1.1e-3
+
+
+def test_the_kernels_steps_are_joined() -> None:
+    joined: list[tuple[int, float]] = []
+
+    def join(ticket: int, most_s: float) -> int:
+        joined.append((ticket, most_s))
+        return int(len(joined) > 1)
+
+    pacer = KernelPacer(SimpleNamespace(dunlin_decode_join=join))
+    assert not pacer.advance(0.5)
+    assert pacer.advance(0.25)
+    pacer.settle()
+    assert joined == [(ALL_BEGUN, 0.5), (ALL_BEGUN, 0.25), (ALL_BEGUN, -1.0)]
+
+
+@pytest.mark.parametrize("level", [0, 1, None])
+def test_without_a_kernel_for_this_processor_nothing_is_paced(
+    monkeypatch: pytest.MonkeyPatch, level: int | None
+) -> None:
+    def load() -> SimpleNamespace:
+        if level is None:
+            raise KernelUnavailable("not built")
+        return SimpleNamespace(dunlin_level=lambda: level)
+
+    monkeypatch.setattr(pacing, "load_step_library", load)
+    host_pacer.cache_clear()
+    assert (host_pacer() is not None) is (level == 1)
+    host_pacer.cache_clear()

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include <immintrin.h>
 #include <sched.h>
@@ -150,6 +151,37 @@ class Team {
     std::deque<std::shared_ptr<TeamCall>> calls_; // that are not done, in order; only the first is computed
     std::atomic<int64_t> begun_{0}, finished_{0};
     int64_t helpers_ = 0;
+};
+
+// Memory of calls that are done, for those that come.
+class Rooms {
+  public:
+    static Rooms &own() {
+        static Rooms &rooms = *new Rooms;
+        return rooms;
+    }
+
+    std::vector<char> take(size_t bytes) {
+        std::vector<char> room;
+        {
+            const std::lock_guard<std::mutex> held(lock_);
+            if (!spare_.empty()) {
+                room = std::move(spare_.back());
+                spare_.pop_back();
+            }
+        }
+        if (room.size() < bytes) room.resize(bytes);
+        return room;
+    }
+
+    void give(std::vector<char> room) {
+        const std::lock_guard<std::mutex> held(lock_);
+        spare_.push_back(std::move(room));
+    }
+
+  private:
+    std::mutex lock_;
+    std::vector<std::vector<char>> spare_;
 };
 
 } // namespace
