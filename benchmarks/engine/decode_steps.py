@@ -44,7 +44,9 @@ def compute(decoder: Decoder, batch: DecoderBatch, begin: BeginSegments | None) 
     iteration = Iteration(decoder, batch, range(len(decoder.kv)), begin_segments=begin)
     while not iteration.done:
         iteration.advance()
-    decoder.logits(iteration.hidden).argmax(-1)
+    rows = range(len(batch.rows))
+    greatest = iteration.greatest(rows)
+    iteration.logits(rows).argmax(-1) if greatest is None else greatest.read()
 
 
 def load(directory: Path, numerics: Numerics) -> Decoder:

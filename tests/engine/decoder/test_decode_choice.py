@@ -1,6 +1,7 @@
 """Decode steps go by their kernel where it computes what the decoder does."""
 
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def test_the_processors_engine_takes_the_kernel_if_it_agrees(
     assert begin is not None
     assert agrees(decoder) is (factor == 1.0)
     assert (begin(decoder, None)(*given()) is not None) is (factor == 1.0)
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_a_kernel_with_other_logits_does_not_agree(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = DecodeStep.logits
+
+    def moved(self: DecodeStep, places: Sequence[int]) -> Tensor:
+        found = logits(self, places)
+        assert found is not None
+        return found.roll(1, dims=1)
+
+    assert agrees(decoder)
+    monkeypatch.setattr(DecodeStep, "logits", moved)
+    assert not agrees(decoder)
 
 
 @pytest.mark.usefixtures("_kernel")

@@ -42,10 +42,10 @@ def choose_decode_steps(decoder: Decoder, beat: Callable[[], object] | None = No
 
 @torch.inference_mode()
 def agrees(decoder: Decoder) -> bool:
-    """Compute one layer of two rows both ways, with KV of its own."""
+    """Compute one layer of two rows both ways, with KV of its own, and logits where it is the last one."""
     layer = _LayerTrial(decoder, CHECKED)
-    wanted, found = layer.by_parts().float(), layer.by_kernel().float()
-    return bool((found - wanted).norm() <= TOLERANCE * wanted.norm())
+    ways = zip(layer.by_parts(), layer.by_kernel(), strict=True)
+    return all(bool((found - wanted).norm() <= TOLERANCE * wanted.norm()) for wanted, found in ways)
 
 
 @torch.inference_mode()
@@ -63,11 +63,13 @@ def rows_worth_it(kernel: DecodeKernel, decoder: Decoder) -> int:
 
 
 class _LayerTrial:
-    """One layer of decode rows with so many keys, on random hidden states and KV of its own."""
+    """The last layer held, of decode rows with so many keys, on random hidden states and KV of its own; with logits
+    where it is the model's last.
+    """
 
     def __init__(self, decoder: Decoder, keys: Sequence[int]) -> None:
         random = torch.Generator().manual_seed(1)
-        self._layers = decoder.held_runs[0]
+        self._layer = decoder.held_runs[-1].stop - 1
         tokens = torch.randint(0, decoder.config.vocab, (len(keys),), generator=random)
         lengths = torch.tensor(keys)
         first = (lengths.cumsum(0) - lengths).tolist()
@@ -79,20 +81,22 @@ class _LayerTrial:
         self._decoder = decoder.with_kv([kv] * len(decoder.kv))
         self._begin = load_decode_kernel(self._decoder).begin
 
-    def by_kernel(self) -> Tensor:
-        """The hidden states after the layer."""
+    def by_kernel(self) -> list[Tensor]:
+        """The hidden states after the layer, and logits."""
         return self._compute(self._begin)
 
-    def by_parts(self) -> Tensor:
+    def by_parts(self) -> list[Tensor]:
         """The same without the kernel of decode steps."""
         return self._compute(_refuse)
 
-    def _compute(self, begin: BeginSegments) -> Tensor:
-        layer = range(self._layers.start, self._layers.start + 1)
-        iteration = Iteration(self._decoder, self._batch, layer, hidden=self._hidden.clone(), begin_segments=begin)
+    def _compute(self, begin: BeginSegments) -> list[Tensor]:
+        layer, hidden = range(self._layer, self._layer + 1), self._hidden.clone()
+        iteration = Iteration(self._decoder, self._batch, layer, hidden=hidden, begin_segments=begin)
         while not iteration.done:
             iteration.advance()
-        return iteration.hidden
+        if layer.stop < self._decoder.config.layers:
+            return [iteration.hidden.float()]
+        return [iteration.hidden.float(), iteration.logits(range(len(hidden)))]
 
 
 def _refuse(batch: DecoderBatch, hidden: Tensor | None) -> None:
