@@ -35,7 +35,7 @@ class ThreadLimits:
     spare: float = 0.4
     hold_s: float = 0.5
     hold_most_s: float = 16.0
-    trial_s: float = 10.0
+    trial_s: float = 3.0
 
 
 class ThreadCountPolicy:
