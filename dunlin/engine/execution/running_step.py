@@ -58,6 +58,7 @@ class RunningStep:
         self._is_cut_short = False
         self._scoring: PromptScoring | None = None
         self._stops: dict[int, int] = {}
+        self._has_chosen = False
         self._sampled: list[StepRow] = []
         self._choices: Choices | None = None
         self._scores: PromptScores | None = None
@@ -213,12 +214,13 @@ class RunningStep:
 
     def choose(self, decoder: Decoder, rooms: TransitRooms) -> None:
         """Take in what the rows computed, KV and hidden states, and choose their next tokens: a device may still be at
-        it. Once the step is done; `finish` reads the choices.
+        it. When the step is done, and once: again it does nothing. `finish` reads the choices.
 
         :raises TransferError: a room does not hold what it had place for when the step began.
         """
-        if not isinstance(self._iteration, Iteration) or not self._rows:
+        if self._has_chosen or not isinstance(self._iteration, Iteration) or not self._rows:
             return
+        self._has_chosen = True
         if self.layers.stop < len(decoder.kv):
             self._leave_hidden(self._iteration.hidden, rooms)
         if self._scoring is not None:

@@ -193,17 +193,22 @@ class StepRunner:
     # --- the running step ---
 
     def wait_ahead(self) -> bool:
-        """While nothing can be launched behind a step that was launched ahead: wait for it for a moment, in which the
+        """While nothing can be launched behind a step all of which was launched: wait for it for a moment, in which the
         next one may arrive; whether it is still under way.
         """
-        may_come = self._is_ahead and not len(self._queue) and not self._interrupts
-        return may_come and self._pacer is not None and not self._pacer.advance(LOOK_AHEAD_S)
+        running, pacer = self._running, self._pacer
+        if not self._is_ahead or running is None or pacer is None or len(self._queue) or self._interrupts:
+            return False
+        running.choose(self._decoder, self.rooms)  # so that a device goes on with it
+        return not pacer.advance(LOOK_AHEAD_S)
 
     def _waits_for_next(self, running: RunningStep) -> bool:
         """Whether all of a step was launched just now, and another may arrive to be launched behind it."""
-        if self._is_ahead or len(self._queue) or self._interrupts or not running.done or running.can_pause:
+        if self._is_ahead or len(self._queue) or self._interrupts or self._pacer is None:
             return False
-        return self._pacer is not None and self._may_run_ahead() and not self._pacer.advance(0.0)
+        if not running.done or running.can_pause or running.layers.stop < self._shape.layers:
+            return False
+        return self._may_run_ahead() and not self._pacer.advance(0.0)
 
     def work(self, safepoint: Safepoint) -> list[Event]:
         """Take in the interrupts that wait for this safepoint; or else compute the running step, or the next one that

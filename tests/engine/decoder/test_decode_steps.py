@@ -22,6 +22,7 @@ from dunlin.engine.decoder.native.decode_steps import (
     load_decode_kernel,
 )
 from tests.engine.build import load, make_checkpoint
+from tests.engine.family_cases import YARN
 
 LENGTHS = (1, 17, 64, 255, 256, 257, 600)
 BY_AVX512 = 3
@@ -44,6 +45,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "all biases": ("llama", {"options": {"attention_bias": True, "mlp_bias": True}}),
     "a window": ("mistral", {"options": {"sliding_window": 100}}),
     "a part of a head turned": ("phi3", {"options": {"partial_rotary_factor": 0.5}}),
+    "angles with a factor": ("llama", {"options": {"rope_scaling": YARN}}),
     "sizes that are no whole blocks": ("llama", {"hidden": 76, "intermediate": 84}),
 }
 

@@ -2,15 +2,19 @@
 same tokens, and nothing else is different.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.device_sampling import choose_on_device
+from dunlin.engine.decoder.device_sampling import DeviceChoices, choose_on_device
 from dunlin.engine.decoder.iteration import Iteration
 from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.numerics import Choose
+from dunlin.engine.decoder.sampling import SamplingInput
 from dunlin.engine.device.pacing import HostPacer, Pacer
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
@@ -25,10 +29,10 @@ PROMPTS = make_step(1, (1, 0, N, 0), (2, 0, M, 100))
 DRAWN = SamplingParams(temperature=0.9, seed=5, repetition_penalty=1.2, frequency_penalty=0.1)
 
 
-def make_ahead(loaded: LoadedModel, pacer: Pacer | None = None) -> EngineRunner:
+def make_ahead(loaded: LoadedModel, pacer: Pacer | None = None, choose: Choose = choose_on_device) -> EngineRunner:
     """What was chosen is found by what is launched next, as on a device."""
     decoder = loaded.decoder
-    chosen = Decoder(decoder.config, loaded.weights, decoder.kv, replace(decoder.numerics, choose=choose_on_device))
+    chosen = Decoder(decoder.config, loaded.weights, decoder.kv, replace(decoder.numerics, choose=choose))
     return EngineRunner(chosen, loaded.slots, SteppingClock(), RunnerLimits(), pacer=pacer or HostPacer())
 
 
@@ -193,21 +197,27 @@ class SlowDevice(HostPacer):
 
 
 def test_while_a_step_is_under_way_the_next_one_may_come(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SlowDevice(3)
-    layers, runner = Layers(monkeypatch), make_ahead(loaded, device)
+    """And what chooses the step's tokens is launched before."""
+    device, chosen = SlowDevice(3), []
+
+    def choose(logits: Tensor, draws: Sequence[SamplingInput]) -> DeviceChoices:
+        chosen.append(len(draws))
+        return choose_on_device(logits, draws)
+
+    layers, runner = Layers(monkeypatch), make_ahead(loaded, device, choose)
     open_both(runner)
     assert [each.step for each in run(runner, PROMPTS)] == [1]
     assert device.left == 3, "a step that rows may leave is computed piece by piece"
     runner.receive(decode(2, 1, 2))
     assert runner.work(nothing) == []
     assert runner.work(nothing) == []
-    assert (device.left, layers.begun) == (1, 2)
+    assert (device.left, layers.begun, chosen) == (1, 2, [2, 2])
     runner.receive(decode(3, 1, 2))
     (second,) = runner.work(nothing)
     assert (second.step, layers.begun, device.left) == (2, 3, 1)
     assert runner.work(nothing) == []
     (third,) = runner.work(nothing)
-    assert (third.step, device.left) == (3, -1)
+    assert (third.step, device.left, chosen) == (3, -1, [2, 2, 2])
     run(runner, Close(1), Close(2))
 
 
