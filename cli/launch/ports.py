@@ -1,18 +1,28 @@
 """Ports that stay the same when a service restarts, so that its clients find it again."""
 
+import os
 import random
 import socket
+import tempfile
+import time
 from collections.abc import Collection
+from pathlib import Path
 
 from cli.launch.errors import LaunchError
 
 _TRIES = 200
 # Below the range from which the kernel takes ports for outgoing connections: nothing else is handed one of these.
 _LOWEST, _HIGHEST = 20_000, 32_000
+CLAIM_S = 600.0
+"""So long a port that was given out is given to no other cluster of this user: on a busy machine a service needs
+minutes until it listens there.
+"""
 
 
 def claim_port(host: str, wanted: int, what: str, taken: Collection[int] = ()) -> int:
-    """`wanted` if it is free, or any free port if it is 0. Raises LaunchError when there is none."""
+    """`wanted` if it is free, or any free port if it is 0, which no other cluster is given for a while. Raises
+    LaunchError when there is none.
+    """
     if wanted:
         problem = _cannot_bind(host, wanted)
         if problem:
@@ -21,7 +31,7 @@ def claim_port(host: str, wanted: int, what: str, taken: Collection[int] = ()) -
             )
         return wanted
     for port in random.sample(range(_LOWEST, _HIGHEST), _TRIES):
-        if port not in taken and not _cannot_bind(host, port):
+        if port not in taken and not _cannot_bind(host, port) and _reserve(port):
             return port
     raise LaunchError(f"{what}: no free port on {host} between {_LOWEST} and {_HIGHEST}; name one yourself")
 
@@ -37,6 +47,26 @@ def claim_ports(host: str, first: int, count: int, what: str, taken: Collection[
 def endpoint(host: str, port: int) -> str:
     """`host:port`, an IPv6 address in brackets: as URLs, gRPC and `--listen` want it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reserve(port: int) -> bool:
+    """Mark the port as given out; False: it was, a short while ago. Where nothing can be written, clusters that start
+    at the same moment may be given the same port.
+    """
+    mark = Path(tempfile.gettempdir()) / f"dunlin-ports-{os.getuid()}" / str(port)
+    try:
+        mark.parent.mkdir(mode=0o700, exist_ok=True)
+        if mark.exists() and time.time() - mark.stat().st_mtime > CLAIM_S:
+            mark.unlink(missing_ok=True)
+    except OSError:
+        return True
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _cannot_bind(host: str, port: int) -> str:

@@ -31,4 +31,4 @@ def test_the_engine_is_measured_with_what_its_process_chooses() -> None:
 
 def test_decode_steps_are_measured_by_what_its_process_takes(tmp_path: Path) -> None:
     decoder = load(make_checkpoint(tmp_path)).decoder
-    assert engine_parts(ROOT).options(decoder).keys() == {"begin_segments"}
+    assert engine_parts(ROOT).options(decoder).keys() == {"begin_segments", "pacer"}
