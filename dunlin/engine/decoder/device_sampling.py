@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.gumbel import noise_key
-from dunlin.engine.decoder.host_copies import HostCopy, to_device
+from dunlin.engine.decoder.host_copies import HostCopy, rows_at, to_device
 from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, adjusted_scores, with_logprobs
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -28,8 +28,7 @@ class DeviceChoices:
         self._copy = HostCopy(torch.stack((tokens, finite.long())))
 
     def following(self, rows: Sequence[int]) -> Tensor:
-        is_same = list(rows) == list(range(len(self._tokens)))
-        return self._tokens if is_same else self._tokens[to_device(torch.tensor(rows), self._tokens.device)]
+        return rows_at(self._tokens, rows)
 
     def read(self) -> list[SampledToken | None]:
         rows = enumerate(zip(*self._copy.read().tolist(), strict=True))

@@ -1,5 +1,7 @@
 """Copies between host and device that do not make the host wait for what the device has to do before."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,18 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
+
+
+def rows_at(values: Tensor, places: Sequence[int]) -> Tensor:
+    """Some rows of a tensor, the very tensor where they are all of it. To index by a list would wait for the device."""
+    if are_all(places, len(values)):
+        return values
+    return values.index_select(0, to_device(torch.tensor(places), values.device))
+
+
+def are_all(places: Sequence[int], count: int) -> bool:
+    """Whether they are 0 to `count`, in order."""
+    return len(places) == count and list(places) == list(range(count))
 
 
 def write(into: Tensor, values: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.host_copies import to_device
+from dunlin.engine.decoder.host_copies import rows_at
 from dunlin.engine.decoder.layer_exchange import LayerExchange
 from dunlin.engine.decoder.layer_segments import BeginSegments, LayerSegments
 from dunlin.engine.decoder.linear_queue import LinearQueue
@@ -139,7 +139,7 @@ class Iteration:
     def logits(self, places: Sequence[int]) -> Tensor:
         """After the model's last layer, the logits `[places, vocabulary]` fp32 of the tokens at these `places`."""
         found = None if self._segments is None else self._segments.logits(places)
-        return self._decoder.logits(_at(self.hidden, places)) if found is None else found
+        return self._decoder.logits(rows_at(self.hidden, places)) if found is None else found
 
     def greatest(self, places: Sequence[int]) -> Choices | None:
         """The tokens of the greatest of these logits, where the layers' segments choose them."""
@@ -392,13 +392,6 @@ def forward(decoder: Decoder, batch: DecoderBatch, safepoint: Safepoint = lambda
         hidden = iteration.hidden
     assert hidden is not None
     return decoder.logits(hidden.index_select(0, batch.sampled))
-
-
-def _at(hidden: Tensor, places: Sequence[int]) -> Tensor:
-    """The hidden states of some tokens. To index by a list would wait for the device."""
-    if len(places) == len(hidden):
-        return hidden
-    return hidden.index_select(0, to_device(torch.tensor(places), hidden.device))
 
 
 def _joined(resumed: Sequence[RowProgress]) -> Tensor:

@@ -17,7 +17,7 @@ from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.numerics import EXACT_ROWS, Numerics, choose_fast_numerics
 from dunlin.engine.device.names import CPU
-from dunlin.engine.device.pacing import Pacer, host_pacer
+from dunlin.engine.device.pacing import HOST_PACER, Pacer, choose_host_pacer
 from dunlin.engine.device.room import DeviceRoom
 from dunlin.engine.transfer.slab import HOST_KV, KvAccess
 
@@ -32,7 +32,7 @@ class DeviceUnavailable(ValueError):
 @dataclass(frozen=True, slots=True)
 class EngineDevice:
     """`choose_numerics()` gives the fast numerics and what to tell of them. `work_clock` tells the seconds that work
-    took the host's thread. `pacer` None: work is done when the call that computes it returns. `begin_segments(decoder,
+    took the host's thread. `pacer` waits for what is launched. `begin_segments(decoder,
     beat)` computes several layers of its small steps in one piece, of decode steps alone unless
     `rows_may_leave_segments`; with `beat`, which is called now and then, what is usual is prepared at once. None:
     nothing is gained by that. Steps of up to `warm_rows` rows and `warm_tokens` tokens are computed once at the start.
@@ -44,7 +44,7 @@ class EngineDevice:
     choose_numerics: Callable[[], tuple[Numerics, str]]
     memory: GranuleSource = FILE_MEMORY
     kv: KvAccess = HOST_KV
-    pacer: Pacer | None = None
+    pacer: Pacer = HOST_PACER
     work_clock: Callable[[], float] = time.thread_time
     begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
     rows_may_leave_segments: bool = False
@@ -61,5 +61,5 @@ class EngineDevice:
 def cpu_device() -> EngineDevice:
     """Host memory and this processor."""
     return EngineDevice(
-        CPU, torch.device("cpu"), choose_fast_numerics, pacer=host_pacer(), begin_segments=choose_decode_steps
+        CPU, torch.device("cpu"), choose_fast_numerics, pacer=choose_host_pacer(), begin_segments=choose_decode_steps
     )

@@ -46,6 +46,9 @@ class HostPacer:
         return True
 
 
+HOST_PACER = HostPacer()
+
+
 class KernelPacer:
     """See `Pacer`, where the kernel of decode steps computes beside the thread that launches: who waits joins in."""
 
@@ -62,13 +65,13 @@ class KernelPacer:
 
 
 @cache
-def host_pacer() -> Pacer | None:
-    """For this processor; None where all work is done when the call that launches it returns."""
+def choose_host_pacer() -> Pacer:
+    """For this processor: of its kernel of decode steps, if there is one."""
     try:
         library = load_step_library()
     except KernelUnavailable:
-        return None
-    return KernelPacer(library) if library.dunlin_level() else None
+        return HOST_PACER
+    return KernelPacer(library) if library.dunlin_level() else HOST_PACER
 
 
 class CudaPacer:

@@ -14,7 +14,7 @@ import torch
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Safepoint
 from dunlin.engine.decoder.layer_segments import BeginSegments
-from dunlin.engine.device.pacing import Pacer
+from dunlin.engine.device.pacing import HOST_PACER, Pacer
 from dunlin.engine.execution.engine_layers import EngineLayers, LayerMemory
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
@@ -66,15 +66,15 @@ class EngineRunner:
         layers: LayerMemory | None = None,
         work_clock: Callable[[], float] = time.thread_time,
         grammars: GrammarCompiler | None = None,
-        pacer: Pacer | None = None,
+        pacer: Pacer = HOST_PACER,
         begin_segments: BeginSegments | None = None,
         rows_may_leave_segments: bool = False,
         lockstep: Lockstep = ALONE,
     ) -> None:
         """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one.
-        `pacer`: bounds how far this thread runs ahead of a device; None: it computes itself. `begin_segments`: computes
-        several layers of a small step in one piece, of decode rows alone unless `rows_may_leave_segments`. `lockstep`:
-        tells the other ranks of this engine.
+        `pacer`: bounds how far this thread runs ahead of what computes beside it. `begin_segments`: computes several
+        layers of a small step in one piece, of decode rows alone unless `rows_may_leave_segments`. `lockstep`: tells
+        the other ranks of this engine.
         """
         self._pacer = pacer
         self._lockstep = lockstep
@@ -149,7 +149,7 @@ class EngineRunner:
         Ends early where `safepoint` returns something true, or a transfer ended: what has arrived is to be received,
         and `work` called again goes on there.
         """
-        if not self._transfers.has_work and self.steps.wait_ahead():
+        if self.steps.wait_ahead():
             return []
         is_between = self.steps.is_ahead or not self.steps.is_running
         changed = [] if self.layers is None or self.steps.is_running else self.layers.work()
@@ -161,8 +161,7 @@ class EngineRunner:
         landed: list[Event] = []
 
         def copy_and_look() -> object:
-            if self._pacer is not None:
-                self._pacer.pace()
+            self._pacer.pace()
             self._write_behind()
             landed.extend(self._transfers.work_at_safepoint())
             if self.layers is not None:

@@ -46,7 +46,7 @@ class StepRunner:
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
     whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
-    `EngineRunner`'s. `pacer` waits for what a step launched; None: nothing computes beside this thread.
+    `EngineRunner`'s. `pacer` waits for what a step launched.
     `may_run_ahead()`: a step may be launched before the tokens of the one before are read.
     """
 
@@ -65,8 +65,8 @@ class StepRunner:
         give_up_exchange: Callable[[Step], None],
         work_clock: Callable[[], float],
         iterations: StepIterations,
-        pacer: Pacer | None = None,
-        may_run_ahead: Callable[[], bool] = lambda: True,
+        pacer: Pacer,
+        may_run_ahead: Callable[[], bool],
     ) -> None:
         self.last_step_s = 0.0
         self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
@@ -196,19 +196,20 @@ class StepRunner:
         """While nothing can be launched behind a step all of which was launched: wait for it for a moment, in which the
         next one may arrive; whether it is still under way.
         """
-        running, pacer = self._running, self._pacer
-        if not self._is_ahead or running is None or pacer is None or len(self._queue) or self._interrupts:
+        if not self._is_ahead or self._running is None or not self._next_may_come():
             return False
-        running.choose(self._decoder, self.rooms)  # so that a device goes on with it
-        return not pacer.advance(LOOK_AHEAD_S)
+        self._running.choose(self._decoder, self.rooms)  # so that a device goes on with it
+        return not self._pacer.advance(LOOK_AHEAD_S)
 
     def _waits_for_next(self, running: RunningStep) -> bool:
         """Whether all of a step was launched just now, and another may arrive to be launched behind it."""
-        if self._is_ahead or len(self._queue) or self._interrupts or self._pacer is None:
+        if self._is_ahead or not running.done or running.can_pause or running.layers.stop < self._shape.layers:
             return False
-        if not running.done or running.can_pause or running.layers.stop < self._shape.layers:
-            return False
-        return self._may_run_ahead() and not self._pacer.advance(0.0)
+        return self._next_may_come() and not self._pacer.advance(0.0)
+
+    def _next_may_come(self) -> bool:
+        """Whether the next step is not there yet, and could be launched ahead if it were."""
+        return not len(self._queue) and not self._interrupts and self._may_run_ahead()
 
     def work(self, safepoint: Safepoint) -> list[Event]:
         """Take in the interrupts that wait for this safepoint; or else compute the running step, or the next one that
@@ -285,14 +286,14 @@ class StepRunner:
         running.choose(self._decoder, self.rooms)
         ahead = self._launch_ahead(running)
         samples = running.finish(self.rooms)
-        if ahead is None and self._pacer is not None:
+        if ahead is None:
             self._pacer.settle()
         return samples, ahead
 
     def _launch_ahead(self, running: RunningStep) -> RunningStep | None:
         """Launch the next step, if it is one of decode rows that all go on from this one: the device has its tokens."""
         queued = self._queue.first
-        if queued is None or self._interrupts or self._pacer is None or not self._may_run_ahead():
+        if queued is None or self._interrupts or not self._may_run_ahead():
             return None
         step = queued.step
         if step is None or queued.left or not is_plain_decode(step, self._shape):

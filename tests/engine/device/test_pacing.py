@@ -8,7 +8,7 @@ import torch
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.native.decode_steps import ALL_BEGUN
 from dunlin.engine.device import pacing
-from dunlin.engine.device.pacing import AHEAD_MS, MOST_AHEAD, CudaPacer, KernelPacer, host_pacer
+from dunlin.engine.device.pacing import AHEAD_MS, MOST_AHEAD, CudaPacer, HostPacer, KernelPacer, choose_host_pacer
 
 
 class Device:
@@ -138,6 +138,6 @@ def test_without_a_kernel_for_this_processor_nothing_is_paced(
         return SimpleNamespace(dunlin_level=lambda: level)
 
     monkeypatch.setattr(pacing, "load_step_library", load)
-    host_pacer.cache_clear()
-    assert (host_pacer() is not None) is (level == 1)
-    host_pacer.cache_clear()
+    choose_host_pacer.cache_clear()
+    assert isinstance(choose_host_pacer(), KernelPacer if level == 1 else HostPacer)
+    choose_host_pacer.cache_clear()

@@ -12,7 +12,7 @@ import torch
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.decoder.native.decode_steps import load_decode_kernel
-from dunlin.engine.device.pacing import Pacer, host_pacer
+from dunlin.engine.device.pacing import HOST_PACER, Pacer, choose_host_pacer
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Close, Interrupt, StepDone
 from dunlin.messages.types import SamplingParams, Verdict, i64
@@ -63,7 +63,7 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def make_runner(loaded: LoadedModel, pacer: Pacer | None) -> EngineRunner:
+def make_runner(loaded: LoadedModel, pacer: Pacer) -> EngineRunner:
     begin = load_decode_kernel(loaded.decoder).begin
     return EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), pacer=pacer, begin_segments=begin)
 
@@ -152,10 +152,9 @@ def texts(answers: list[Any]) -> dict[int, list[int]]:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_texts_are_those_of_step_after_step(loaded: LoadedModel, seed: int) -> None:
     """A step that was launched before a text is closed still has its row: such a text has a token more."""
-    pacer = host_pacer()
-    assert pacer is not None
+    pacer = choose_host_pacer()
     looks = Looks(pacer)
-    plain = texts(Course(make_runner(loaded, None), seed).run())
+    plain = texts(Course(make_runner(loaded, HOST_PACER), seed).run())
     ahead = texts(Course(make_runner(loaded, looks), seed).run())
     assert plain.keys() == ahead.keys()
     for sequence, tokens in plain.items():
@@ -166,11 +165,10 @@ def test_the_texts_are_those_of_step_after_step(loaded: LoadedModel, seed: int) 
 
 def test_steps_are_under_way_while_others_are_made(loaded: LoadedModel) -> None:
     """With one thread a step is computed by who waits for it: not before the next one is launched."""
-    pacer = host_pacer()
-    assert pacer is not None
+    pacer = choose_host_pacer()
     torch.set_num_threads(1)
     looks, found = Looks(pacer), []
-    for runner in (make_runner(loaded, None), make_runner(loaded, looks)):
+    for runner in (make_runner(loaded, HOST_PACER), make_runner(loaded, looks)):
         runner.receive(make_open(1, [5, 6, 7], max_tokens=20))
         runner.receive(make_step(1, (1, 0, 3, 0)))
         tokens = list(runner.work(nothing)[0].token)
@@ -187,8 +185,7 @@ def test_steps_are_under_way_while_others_are_made(loaded: LoadedModel) -> None:
 
 
 def test_an_interrupt_is_answered_when_the_step_under_way_is_done(loaded: LoadedModel) -> None:
-    pacer = host_pacer()
-    assert pacer is not None
+    pacer = choose_host_pacer()
     runner = make_runner(loaded, pacer)
     torch.set_num_threads(1)
     runner.receive(make_open(1, [5, 6, 7], max_tokens=20))

@@ -20,6 +20,7 @@ from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.native.library import KernelUnavailable, load_library
 from dunlin.engine.attention.spans import Runs
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.host_copies import are_all, rows_at
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.model.config import ModelConfig
 
@@ -213,12 +214,11 @@ class DecodeStep:
         if self.scores is None:
             return None
         self.wait()
-        wanted = self.scores if len(places) == len(self.scores) else self.scores[torch.tensor(places)]
-        return wanted.float()
+        return rows_at(self.scores, places).float()
 
     def greatest(self, places: Sequence[int]) -> "GreatestTokens | None":
         """See `LayerSegments`."""
-        if self.tokens_out is None or len(places) != len(self.tokens_out):
+        if self.tokens_out is None or not are_all(places, len(self.tokens_out)):
             return None
         return GreatestTokens(self, self.tokens_out)
 
@@ -232,7 +232,7 @@ class GreatestTokens:
 
     def following(self, rows: Sequence[int]) -> Tensor | None:
         """Only as they are: nothing but the next step's call may read them yet."""
-        return self._tokens if list(rows) == list(range(len(self._tokens))) else None
+        return self._tokens if are_all(rows, len(self._tokens)) else None
 
     def read(self) -> list[SampledToken | None]:
         self._step.wait()
