@@ -10,6 +10,7 @@ import grpc.aio
 
 from dunlin.messages.declare import Method
 from dunlin.wire.codec import CodecError, decode, encode
+from dunlin.wire.metadata import metadata_values
 from dunlin.wire.rpc.methods import REASON, RETRY_AFTER
 
 Q = TypeVar("Q")
@@ -191,7 +192,7 @@ def _encoded(request: object) -> bytes:
 
 
 def _failed(error: Any) -> CallFailed:
-    metadata = dict(error.trailing_metadata() or ())
+    metadata = metadata_values(error.trailing_metadata())
     after = metadata.get(RETRY_AFTER)
     retry_after_s = None if after is None else float(after)
     reason = str(metadata.get(REASON, ""))

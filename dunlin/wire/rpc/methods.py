@@ -20,6 +20,7 @@ from dunlin.messages.public import (
     InfoRequest,
 )
 from dunlin.wire.codec import CodecError, decode, encode
+from dunlin.wire.metadata import metadata_values
 from dunlin.wire.security import has_role, peer_certificate_names
 
 if TYPE_CHECKING:  # generic for the type checker alone
@@ -93,7 +94,7 @@ class Methods(grpc.GenericRpcHandler):
         if handler is None or self._gate is None:
             return handler
         name = handler_call_details.method.rpartition("/")[2]
-        refusal = self._gate(name, dict(handler_call_details.invocation_metadata or ()))
+        refusal = self._gate(name, metadata_values(handler_call_details.invocation_metadata))
         return handler if refusal is None else _refusing(refusal)
 
 

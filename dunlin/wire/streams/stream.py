@@ -18,6 +18,7 @@ from dunlin.messages.types import Header
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.codec import CodecError
 from dunlin.wire.envelopes import Envelope
+from dunlin.wire.metadata import metadata_values
 
 BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """What gRPC raises when a stream is over: its own errors, and InvalidStateError for a write after the end."""
@@ -187,7 +188,7 @@ def read_identities(metadata: object) -> tuple[Address, Address]:
     Raises:
         ValueError: the metadata is not `identity_metadata`'s.
     """
-    pairs: dict[str, str | bytes] = dict(metadata or ())  # type: ignore[call-overload]
+    pairs: dict[str, str | bytes] = metadata_values(metadata)
     return _read_address(_FROM, pairs), _read_address(_MEANT, pairs)
 
 

@@ -23,6 +23,7 @@ from dunlin.messages.public import (
 )
 from dunlin.messages.types import FinishReason
 from dunlin.telemetry.trace_context import valid_traceparent
+from dunlin.wire.metadata import metadata_values
 from dunlin.wire.rpc.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Methods, Refusal
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.authentication import Authenticator
@@ -217,7 +218,7 @@ def _refusal(error: DoorError) -> Refusal:
 
 
 def _metadata(context: "Context") -> dict[str, Any]:
-    return dict(context.invocation_metadata() or ())
+    return metadata_values(context.invocation_metadata())
 
 
 def _authorization(metadata: Mapping[str, Any]) -> str | None:
