@@ -22,7 +22,7 @@ DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of steps of one token a row."""
 MIXED_TOKENS = (32, 64, 128, 256, 512)
 """Sizes of other steps: what an instance composes by default, and less."""
-MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (0, 16, 64, 256), (4, 8, 16, 32, 64), (1, 4, 16)
+MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (0, 64, 256), (8, 32, 64), (1, 4, 16)
 MIXED_PAIRS = 1 << 23
 """(query, key) pairs of a layer at most: a segment's attention takes about 2 ms then."""
 SLOTS_PER_TOKEN, LEAST_SLOTS = 8192, 1 << 20
@@ -113,14 +113,18 @@ class StepTabler:
         self._there: tuple[Tensor, Tensor] | None = None
         config = decoder.config
         group = config.heads // config.kv_heads
-        narrow, wide = SIZES.shapes(config.heads, config.kv_heads, decoder.kv[0].dtype)
+        narrow, wide = SIZES.shapes(config.heads, config.kv_heads, config.head_dim, decoder.kv[0].dtype)
         self._queries = narrow.lines // group, wide.lines // group
 
     def usual_sizes(self) -> list[StepSize]:
-        """Those that are met soon: decode steps of up to 64 rows and 1,024 keys a row, and prompts alone."""
-        rows = [StepSize(count, count, 0, most) for count in DECODE_ROWS if count <= 64 for most in DECODE_SPLITS[:2]]
+        """Those that are met soon: decode steps of up to 8,192 keys a row, and prompts alone or beside decode rows of
+        up to 2,048: a size that is met later makes its step wait while it is recorded.
+        """
+        decode = [StepSize(count, count, 0, most) for count in DECODE_ROWS for most in DECODE_SPLITS[:3]]
         found = ((tokens, _at_least(MIXED_WIDE, -(-tokens // self._queries[1]))) for tokens in MIXED_TOKENS)
-        return [*rows, *(StepSize(tokens, 0, tiles, 1) for tokens, tiles in found if tiles is not None)]
+        prompts = [(tokens, tiles) for tokens, tiles in found if tiles is not None]
+        beside = ((0, 1), *((MIXED_NARROW[1], most) for most in MIXED_SPLITS[:2]))
+        return [*decode, *(StepSize(tokens, rows, tiles, most) for tokens, tiles in prompts for rows, most in beside)]
 
     def runs(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The runs of the rows of the last tables."""

@@ -6,7 +6,7 @@ computes. The rest of the engine is the same for all.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,14 +15,12 @@ from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.granule_memory import GranuleSource
 from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
-from dunlin.engine.decoder.numerics import EXACT_ROWS, Numerics, choose_fast_numerics
+from dunlin.engine.decoder.numerics import Numerics, choose_fast_numerics
 from dunlin.engine.device.names import CPU
 from dunlin.engine.device.pacing import HOST_PACER, Pacer, choose_host_pacer
 from dunlin.engine.device.room import DeviceRoom
+from dunlin.engine.device.warm_steps import WarmStep, host_warm_steps
 from dunlin.engine.transfer.slab import HOST_KV, KvAccess
-
-WARM_TOKENS = 512
-"""Tokens of the largest step that an instance composes by default."""
 
 
 class DeviceUnavailable(ValueError):
@@ -35,7 +33,7 @@ class EngineDevice:
     took the host's thread. `pacer` waits for what is launched. `begin_segments(decoder,
     beat)` computes several layers of its small steps in one piece, of decode steps alone unless
     `rows_may_leave_segments`; with `beat`, which is called now and then, what is usual is prepared at once. None:
-    nothing is gained by that. Steps of up to `warm_rows` rows and `warm_tokens` tokens are computed once at the start.
+    nothing is gained by that. `warm_steps` are computed once at the start.
     `room` tells how much memory a device of its own has; None: it is the host's.
     """
 
@@ -48,8 +46,7 @@ class EngineDevice:
     work_clock: Callable[[], float] = time.thread_time
     begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
     rows_may_leave_segments: bool = False
-    warm_rows: int = EXACT_ROWS
-    warm_tokens: int = WARM_TOKENS
+    warm_steps: tuple[WarmStep, ...] = field(default_factory=host_warm_steps)
     room: DeviceRoom | None = None
 
     @property

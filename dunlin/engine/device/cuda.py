@@ -19,11 +19,10 @@ from dunlin.engine.device.names import INTERPRET
 from dunlin.engine.device.pacing import CudaPacer, HostPacer
 from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, DeviceRoom
 from dunlin.engine.device.staging import CudaStaging, HostStaging
+from dunlin.engine.device.warm_steps import GPU_WARM_STEPS
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 """What a function launches, to be launched again at once."""
-WARM = (1, 0)
-"""(rows, tokens): kernels are compiled by the first step of a few rows, whatever their number."""
 INSTALL = "pip install 'dunlin[server,gpu]' with a CUDA build of torch"
 
 
@@ -50,8 +49,7 @@ def cuda_device(name: str) -> EngineDevice:
         time.perf_counter,
         _segments(CudaGraphs(), warms_up=True),
         rows_may_leave_segments=True,
-        warm_rows=WARM[0],
-        warm_tokens=WARM[1],
+        warm_steps=GPU_WARM_STEPS,
         room=DeviceRoom(lambda: torch.cuda.mem_get_info(device), CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES),
     )
 
@@ -74,8 +72,7 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
         work_clock=time.perf_counter,
         begin_segments=_segments(call_again, warms_up=False),
         rows_may_leave_segments=True,
-        warm_rows=WARM[0],
-        warm_tokens=WARM[1],
+        warm_steps=GPU_WARM_STEPS,
         room=DeviceRoom(driver.memory_left),
     )
 
@@ -128,6 +125,8 @@ class CudaGraphs:
 
     def __init__(self) -> None:
         self._pool: Any = None
+        self._first: torch.cuda.CUDAGraph | None = None
+        """Kept: once none of its graphs is left, torch forgets the memory, and recording again fails."""
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
         """Runs `function` twice before, so that kernels are compiled and libraries have their workspaces."""
@@ -142,6 +141,7 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             function()
+        self._first = self._first or graph
 
         def replay() -> None:
             graph.replay()

@@ -322,7 +322,7 @@ def _check(
         raise ModelError(options.model, what, remedy)
     if options.deterministic:  # it computes one shape only, so there is nothing to warm up
         return _deterministic_counts(loaded, options.threads)
-    warm_up(loaded.decoder, safepoint, device.warm_rows, device.warm_tokens)
+    warm_up(loaded.decoder, safepoint, device.warm_steps)
     return range(1, options.threads + 1)
 
 
