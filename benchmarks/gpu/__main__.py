@@ -11,7 +11,7 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -35,11 +35,11 @@ LIMITS = "b: the device's own limits"
 class Run:
     """One run: owns its results and its end."""
 
-    def __init__(self, plan: GpuPlan, device: EngineDevice, out: Path, until_s: float) -> None:
+    def __init__(self, plan: GpuPlan, device: EngineDevice, out: Path, until_s: float, only: Sequence[str]) -> None:
         self.plan = plan
         self.device = device
         name = describe(device.name)
-        self._out, self._until_s = out, until_s
+        self._out, self._until_s, self._only = out, until_s, only
         self._file = "gpu-" + "-".join("".join(each if each.isalnum() else " " for each in name.lower()).split())
         self.results = Results(name, f"benchmarks/gpu/run.sh {' '.join(sys.argv[1:])}".strip())
         self.results.facts = _facts(device)
@@ -63,7 +63,8 @@ class Run:
         del loaded, speed
         if not self.plan.is_interpreted:
             torch.cuda.empty_cache()
-        self._all(TransformersPart(self.plan, self.device.torch_device, self.results, seconds).checks())
+        if not self._only or any(name.startswith("transformers") for name in self._only):
+            self._all(TransformersPart(self.plan, self.device.torch_device, self.results, seconds).checks())
 
     def attempt(self, name: str, part: Callable[[], None]) -> None:
         """A part; its failure is one of the results."""
@@ -72,7 +73,8 @@ class Run:
 
     def _all(self, checks: Mapping[str, Callable[[], None]]) -> None:
         for name, check in checks.items():
-            self.attempt(name, check)
+            if not self._only or name in self._only:
+                self.attempt(name, check)
 
     def _slots(self) -> int:
         """As many as the plan asks for, or as the device has memory for."""
@@ -103,6 +105,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="cuda, or cuda:N")
     parser.add_argument("--interpret", action="store_true", help="tiny shapes by Triton's interpreter: needs no GPU")
     parser.add_argument("--out", type=Path, default=Path("docs/measurements"), metavar="DIR")
+    parser.add_argument("--only", nargs="+", default=[], metavar="CHECK", help='such as decode, "mixed steps"')
     parser.add_argument("--minutes", type=float, default=20.0, help="no check begins after so many")
     options = parser.parse_args()
     began_s = time.monotonic()
@@ -112,7 +115,7 @@ def main() -> int:
     except DeviceUnavailable as error:
         print(error, file=sys.stderr)
         return 2
-    run = Run(TINY if options.interpret else GPU, device, options.out, began_s + 60 * options.minutes)
+    run = Run(TINY if options.interpret else GPU, device, options.out, began_s + 60 * options.minutes, options.only)
     for part, work in (("a", run.part_a), ("b", run.part_b)):
         if options.part in (part, "all"):
             run.attempt(f"part {part}", work)

@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write each kernel's times, as Chrome reads them")
     options = parser.parse_args()
     device = open_device("cuda")
     shape = replace(GPU.speed, layers=options.layers)
@@ -44,6 +46,8 @@ def main() -> None:
     _show(
         f"decode {options.rows} x {options.context}, {shape.layers} layers", lambda: driver.decode_steps(texts, 10), 10
     )
+    if options.trace:
+        _write_trace(options.trace, lambda: driver.decode_steps(texts, 4))
     driver.close()
 
     def prompt() -> None:
@@ -52,6 +56,13 @@ def main() -> None:
         driver.close()
 
     _show(f"prompt of {options.prompt}, {shape.layers} layers", prompt)
+
+
+def _write_trace(file: Path, steps: Callable[[], object]) -> None:
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        steps()
+        torch.cuda.synchronize()
+    found.export_chrome_trace(str(file))
 
 
 def _show(name: str, step: Callable[[], object], count: int = 1) -> None:

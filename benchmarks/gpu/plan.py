@@ -59,7 +59,7 @@ GPU = GpuPlan(
     generated=48,
     speed=SpeedShape(32, 4096, 32, 8, 128, 14336, 128256, slots=600_000),
     prefill=(512, 2048, 8192, 32768),
-    decode=tuple((rows, context) for context in (512, 4096) for rows in (1, 16, 64, 256)),
+    decode=(*((rows, context) for context in (512, 4096) for rows in (1, 16, 64, 256)), (16, 16384), (2, 65536)),
     mixed=(64, 512, 2048),
     steps=24,
     repeats=3,

@@ -65,9 +65,9 @@ def write_random_checkpoint(
         raise ModelError(directory, "already holds a checkpoint", "name another directory or remove it")
     directory.mkdir(parents=True, exist_ok=True)
     _write_json(directory / "config.json", _config(family, shape))
-    _write_tokenizer(directory)
+    write_tokenizer(directory)
     config = load_config(directory)
-    tensors = dict(_tensors(config, TORCH_DTYPES[shape.dtype], seed))
+    tensors = dict(random_tensors(config, TORCH_DTYPES[shape.dtype], seed))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return config
 
@@ -104,7 +104,8 @@ def _config(family: str, shape: CheckpointShape) -> dict[str, Any]:
     return {**values, **shape.options}
 
 
-def _write_tokenizer(directory: Path) -> None:
+def write_tokenizer(directory: Path) -> None:
+    """The built-in tokenizer with its chat template."""
     shutil.copyfile(TOKENIZER / "tokenizer.json", directory / "tokenizer.json")
     shutil.copyfile(TOKENIZER / "tokenizer_config.json", directory / "tokenizer_config.json")
     _write_json(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2})
@@ -114,8 +115,11 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _tensors(config: ModelConfig, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
+def random_tensors(
+    config: ModelConfig, dtype: torch.dtype, seed: int, device: torch.device | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of a checkpoint, drawn on `device`: another kind of device draws other numbers."""
+    generator = torch.Generator(device or "cpu").manual_seed(seed)
     for block in outer_blocks(config):
         yield from _random(block, dtype, generator, config.norm_offset)
     for layer in range(config.layers):
@@ -132,7 +136,7 @@ def _random(
     tied embeddings too; and the last norm spreads the logits.
     """
     for name, shape in part_shapes(block):
-        noise = torch.randn(shape, generator=generator)
+        noise = torch.randn(shape, generator=generator, device=generator.device)
         if block.name.endswith("norm"):
             yield name, ((1 + 0.1 * noise) * GAINS.get(block.name, 1.0) - norm_offset).to(dtype)
         elif block.name.endswith("bias"):
