@@ -24,6 +24,7 @@ from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.triton_products import gated_linear
 from dunlin.engine.decoder.weight_sources import CheckpointSource
 from dunlin.engine.device.base import EngineDevice, cpu_device
 from dunlin.engine.execution.remap import LayerRemapper
@@ -70,6 +71,8 @@ class EqualityPart:
             "logits as transformers'": self.transformers,
             "texts as the CPU's": self.texts,
             "recorded decode steps": self.segments,
+            "gates of few rows": self.gates,
+            "steps in bf16": self.half_precision,
             "interrupts": self.interrupts,
             "layers dropped and restored": self.remap,
             "regions out and back": self.copies,
@@ -121,6 +124,31 @@ class EqualityPart:
         ours = self._generate((self.there, self.device), GREEDY)
         self._same("recorded steps", ours, self._generate((self.there, self.device), GREEDY, with_segments=False))
 
+    def gates(self) -> None:
+        """The gates of few rows in bf16, beside those of the same numbers in float64."""
+        random, worst = torch.Generator().manual_seed(2), 0.0
+        sizes = ((1, 3072, 4096), (5, 48, 200), (16, 14336, 4096), (33, 500, 1024), (64, 1024, 4096))
+        for count, width, inner in sizes[1:2] if self.plan.is_interpreted else sizes:
+            rows, weight = (
+                (scale * torch.randn(shape, generator=random)).to(self.device.torch_device, torch.bfloat16)
+                for shape, scale in (((count, inner), 1.0), ((2 * width, inner), inner**-0.5))
+            )
+            gate, up = (rows.double() @ weight.double().t()).chunk(2, dim=1)
+            worst = max(worst, relative(gated_linear(rows, weight), gate.sigmoid() * gate * up))
+        # The interpreter cuts off where a GPU rounds.
+        self._near("gates of few rows", worst, 2e-2 if self.plan.is_interpreted else 1e-2)
+
+    def half_precision(self) -> None:
+        """In bf16: short prompts beside float32, and decode steps recorded, launched one by one, and recorded again."""
+        half = self._load(self.device, "bfloat16")
+        short = [prompt for prompt in self.prompts if len(prompt) <= 32]
+        wanted = self._prompt_logits(self.here, short)
+        self._near("logits in bf16 of short prompts", relative(self._prompt_logits(half, short), wanted), 4e-2)
+        ours, again = (self._generate((half, self.device), GREEDY) for _ in range(2))
+        self._same("recorded steps in bf16, twice", ours, again)
+        self._same("recorded steps in bf16", ours, self._generate((half, self.device), GREEDY, with_segments=False))
+        half.arena.close()
+
     def interrupts(self) -> None:
         """A prompt that is suspended at every third safepoint and resumed ends with the same token."""
         prompt = self.prompts[-1]
@@ -169,19 +197,20 @@ class EqualityPart:
         shape = self.plan.equal
         return shape.layers * 2 * shape.kv_heads * shape.head_dim * 4
 
-    def _load(self, device: EngineDevice) -> LoadedModel:
+    def _load(self, device: EngineDevice, dtype: str = "float32") -> LoadedModel:
         granules = 4 * self.plan.equal.layers * device.memory.granule_bytes
         numerics, _ = device.choose_numerics()
         fd = os.memfd_create("gpu-equality")
-        return load_model(self.directory, "float32", self._kv_bytes + granules, numerics, fd, source=device.memory)
+        return load_model(self.directory, dtype, self._kv_bytes + granules, numerics, fd, source=device.memory)
 
-    def _prompt_logits(self, loaded: LoadedModel) -> Tensor:
-        rows, end = [], 0
-        for prompt in self.prompts:
+    def _prompt_logits(self, loaded: LoadedModel, prompts: Sequence[Sequence[int]] = ()) -> Tensor:
+        """`prompts`: all, if none is named."""
+        rows, end, prompts = [], 0, prompts or self.prompts
+        for prompt in prompts:
             rows.append(local_row(end, end + len(prompt), end, len(prompt)))
             end += len(prompt)
-        tokens = torch.tensor([token for prompt in self.prompts for token in prompt])
-        positions = torch.cat([torch.arange(len(prompt)) for prompt in self.prompts])
+        tokens = torch.tensor([token for prompt in prompts for token in prompt])
+        positions = torch.cat([torch.arange(len(prompt)) for prompt in prompts])
         sampled = torch.tensor([row.stop - 1 for row in rows])
         return forward(loaded.decoder, DecoderBatch(tokens, positions, torch.arange(end), rows, sampled)).cpu()
 

@@ -8,6 +8,8 @@ line i is query i // GROUP and head i % GROUP. Scores and results are fp32.
 import triton
 import triton.language as tl
 
+from dunlin.engine.attention.dependent_launch import begin_dependent
+
 COLUMNS = tl.constexpr(11)
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -51,11 +53,14 @@ def tile_keys(columns, first, window, QUERIES: tl.constexpr, IS_WINDOWED: tl.con
 
 
 @triton.jit
-def split_keys(columns, LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr):
-    """Keys of one split of a row: it depends on the row alone, so the row's bits do not depend on the batch."""
+def split_keys(columns, SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr, MOST_SPLITS: tl.constexpr):
+    """Keys of one split of a row, about SPLIT_KEYS and a multiple of SPLIT_STEP: it depends on the row alone, so the
+    row's bits do not depend on the batch.
+    """
     count = tl.load(columns + 8) - tl.load(columns + 7)
-    even = (count + MOST_SPLITS - 1) // MOST_SPLITS
-    return tl.maximum((even + LEAST_KEYS - 1) // LEAST_KEYS, 1) * LEAST_KEYS
+    splits = tl.minimum(tl.maximum((count + SPLIT_KEYS // 2) // SPLIT_KEYS, 1), MOST_SPLITS)
+    each = (count + splits - 1) // splits
+    return tl.maximum((each + SPLIT_STEP - 1) // SPLIT_STEP, 1) * SPLIT_STEP
 
 
 @triton.jit
@@ -117,26 +122,33 @@ def attend_tiles(
     query, layer_kv, table, slot_at, slots, tiles, out, lse,
     query_stride, slot_stride, out_stride, lse_stride, scale, cap, window,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    LINES: tl.constexpr, BLOCK_KEYS: tl.constexpr, LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr,
-    IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr,
+    LINES: tl.constexpr, BLOCK_KEYS: tl.constexpr, SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr,
+    MOST_SPLITS: tl.constexpr,
+    IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr, IS_BY_HEAD: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """One tile, one KV head, one split of its keys: grid (tiles, KV heads, splits). MOST_SPLITS 1: all its keys.
+    """One tile, one KV head, one split of its keys: grid (tiles, KV heads, splits), or, IS_BY_HEAD, (KV heads, tiles,
+    splits): what lies side by side is read at the same time. MOST_SPLITS 1: all its keys.
 
     IS_WIDENED: operands of products are made fp32 first, for the interpreter multiplies no bf16: the same numbers.
     `tiles` `[tiles, 2]` int64: row of the table, first query. `out_stride` and `lse_stride`: items between splits.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     QUERIES: tl.constexpr = LINES // GROUP
+    begin_dependent(IS_DEPENDENT)
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if IS_BY_HEAD:
+        tile, kv_head = kv_head, tile
     row, first = tl.load(tiles + 2 * tile), tl.load(tiles + 2 * tile + 1)
     columns = table + row * COLUMNS
     begin, end = tile_keys(columns, first, window, QUERIES, IS_WINDOWED)
     if MOST_SPLITS > 1:
-        keys = split_keys(columns, LEAST_KEYS, MOST_SPLITS)
+        keys = split_keys(columns, SPLIT_KEYS, SPLIT_STEP, MOST_SPLITS)
         split_begin = tl.load(columns + 7) + split * keys
         if (split > 0) & (split_begin >= tl.load(columns + 8)):
             return  # the row has fewer splits: nothing reads this one
         begin, end = tl.maximum(begin, split_begin), tl.minimum(end, split_begin + keys)
+    slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     lines = tl.arange(0, LINES)
     inner = first + lines // GROUP
     is_line = (lines < QUERIES * GROUP) & (inner < tl.load(columns + 2))
@@ -155,7 +167,6 @@ def attend_tiles(
     whole = begin
     if not IS_WINDOWED:
         whole = begin + tl.maximum(tl.minimum(seen, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
-    slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     highest, total = tl.full([LINES], float("-inf"), tl.float32), tl.zeros([LINES], tl.float32)
     mixed = tl.zeros([LINES, BLOCK_DIM], tl.float32)
     if not IS_WINDOWED:
@@ -183,15 +194,16 @@ def attend_tiles(
 def merge_splits(
     part_out, part_lse, table, tiles, out, lse, out_stride, lse_stride,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, QUERIES: tl.constexpr,
-    LEAST_KEYS: tl.constexpr, MOST_SPLITS: tl.constexpr,
+    SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr, MOST_SPLITS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of one query and head, in their order: grid (tiles, queries of a tile, heads)."""
+    begin_dependent(IS_DEPENDENT)
     tile, head = tl.program_id(0), tl.program_id(2)
     row, inner = tl.load(tiles + 2 * tile), tl.load(tiles + 2 * tile + 1) + tl.program_id(1)
     columns = table + row * COLUMNS
     if inner < tl.load(columns + 2):
         count = tl.load(columns + 8) - tl.load(columns + 7)
-        keys = split_keys(columns, LEAST_KEYS, MOST_SPLITS)
+        keys = split_keys(columns, SPLIT_KEYS, SPLIT_STEP, MOST_SPLITS)
         place = (tl.load(columns + 1) + inner) * HEADS + head
         dims = tl.arange(0, BLOCK_DIM)
         is_dim = dims < HEAD_DIM

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dunlin.engine.attention import triton_kernels as kernels
 from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, LocalRows, PartialResult
+from dunlin.engine.attention.dependent_launch import launch_options
 from dunlin.engine.attention.paged import Cell, CellTable, DecodeRuns
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
@@ -23,6 +24,8 @@ PIECE_PAIRS = 1 << 25
 """(query, key) pairs of one piece: about 1.5 ms for 32 heads of 128 at 400 TFLOP/s."""
 QUERY_BLOCK = 1024
 """Queries of a piece of a long row."""
+SHAPED_DIM = 128
+"""Numbers of a head that tiles are made for, and of smaller ones."""
 LEAST_QUERIES = 32
 """Reading a key costs as much as this many queries' arithmetic on it."""
 
@@ -38,29 +41,30 @@ class TileShape:
     warps: int
     stages: int
 
-    def with_least(self, lines: int) -> "TileShape":
-        """The same with no fewer lines."""
-        return self if self.lines >= lines else replace(self, lines=lines)
+    def fitted(self, lines: int, head_dim: int) -> "TileShape":
+        """The same with no fewer lines; of wide heads it reads fewer keys at a time, for shared memory holds them."""
+        keys = max(self.keys * SHAPED_DIM // max(head_dim, SHAPED_DIM), 16)
+        return replace(self, lines=max(self.lines, lines), keys=keys)
 
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
     """Tiles of prompts, in fp32 of fewer lines (products of that type leave the tensor cores, and more would not fit
-    the registers), and of rows of few queries; the least and most that a narrow row's keys are split into. On other
+    the registers), and of rows of few queries; keys of a split of a narrow row, about, and its splits at most. On other
     GPUs `python -m benchmarks.gpu.tune` finds what suits.
     """
 
     wide: TileShape = TileShape(128, 128, 8, 3)
     wide_fp32: TileShape = TileShape(32, 32, 4, 2)
-    narrow: TileShape = TileShape(16, 64, 4, 2)
-    least_keys: int = 256
+    narrow: TileShape = TileShape(16, 128, 4, 2)
+    split_keys: int = 512
     most_splits: int = 64
 
-    def shapes(self, heads: int, kv_heads: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
+    def shapes(self, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
         """(narrow, wide) tiles: their lines are a power of two that all query heads of a KV head fit into."""
         group = int(triton.next_power_of_2(heads // kv_heads))
-        wide = self.wide_fp32 if dtype is torch.float32 else self.wide
-        return self.narrow.with_least(group), wide.with_least(group)
+        wide, block = self.wide_fp32 if dtype is torch.float32 else self.wide, _block_dim(head_dim)
+        return self.narrow.fitted(group, block), wide.fitted(group, block)
 
 
 SIZES = TileSizes()
@@ -225,8 +229,9 @@ class Tiles:
 
     def _place(self, query: Tensor, kv_heads: int) -> DeviceTable:
         """Copy the table to the device and look the slots up there."""
-        table, sizes, device, heads = self._table, self._launcher.sizes, query.device, query.shape[1]
-        shapes, group = sizes.shapes(heads, kv_heads, query.dtype), heads // kv_heads
+        table, sizes, device = self._table, self._launcher.sizes, query.device
+        heads, head_dim = query.shape[1:]
+        shapes, group = sizes.shapes(heads, kv_heads, head_dim, query.dtype), heads // kv_heads
         narrow, wide = find_tiles(table, *(shape.lines // group for shape in shapes))
         counts = (table[:, 8] - table[:, 7]).clamp_min(0)
         slot_at = counts.cumsum(0) - counts - table[:, 7]
@@ -248,11 +253,17 @@ def expand(table: Tensor, run_at: Tensor, run_slot: Tensor, slot_at: Tensor, slo
     kernels.expand_slots[grid](table, run_at, run_slot, slot_at, slots, BLOCK=block)
 
 
+def split_length(keys: int, sizes: TileSizes = SIZES) -> int:
+    """Keys of one of the programs that share a narrow row's: `split_keys` of the kernels. About `sizes.split_keys`, so
+    that no program has but a few: that costs as much as a full one.
+    """
+    splits = min(max((keys + sizes.split_keys // 2) // sizes.split_keys, 1), sizes.most_splits)
+    return max(-(-keys // (splits * sizes.narrow.keys)), 1) * sizes.narrow.keys
+
+
 def split_count(keys: int, sizes: TileSizes = SIZES) -> int:
-    """Programs that share a narrow row's keys: `split_keys` of the kernels."""
-    even = -(-keys // sizes.most_splits)
-    each = max(-(-even // sizes.least_keys), 1) * sizes.least_keys
-    return -(-keys // each)
+    """Programs that share a narrow row's keys."""
+    return -(-keys // split_length(keys, sizes))
 
 
 def find_tiles(table: Tensor, narrow_queries: int, wide_queries: int) -> tuple[Tensor, Tensor]:
@@ -274,7 +285,7 @@ def launch(
     """Compute the tiles: the narrow ones in splits where a row has several."""
     sizes = launcher.sizes
     heads, head_dim = query.shape[1:]
-    narrow, wide = sizes.shapes(heads, layer_kv.shape[2], query.dtype)
+    narrow, wide = sizes.shapes(heads, layer_kv.shape[2], head_dim, query.dtype)
     if len(there.wide):
         _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide)
     if not len(there.narrow):
@@ -289,7 +300,8 @@ def launch(
     kernels.merge_splits[(len(there.narrow), queries, heads)](
         part_out, part_lse, there.table, there.narrow, out, lse, part_out.stride(0), part_lse.stride(0),
         HEADS=heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), QUERIES=queries,
-        LEAST_KEYS=sizes.least_keys, MOST_SPLITS=sizes.most_splits, num_warps=1,
+        SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys, MOST_SPLITS=sizes.most_splits,
+        num_warps=1, **launch_options(),
     )  # fmt: skip
 
 
@@ -300,15 +312,18 @@ def _attend(
     heads, head_dim = query.shape[1:]
     kv_heads = layer_kv.shape[2]
     kind, sizes, is_split = launcher.kind, launcher.sizes, splits > 1
-    kernels.attend_tiles[(len(tiles), kv_heads, splits)](
+    is_by_head = tiles is there.narrow
+    grid = (kv_heads, len(tiles)) if is_by_head else (len(tiles), kv_heads)
+    kernels.attend_tiles[(*grid, splits)](
         query, layer_kv, there.table, there.slot_at, there.slots, tiles, out, lse,
         query.stride(0), layer_kv.stride(0), out.stride(0) if is_split else 0, lse.stride(0) if is_split else 0,
         kind.scale_of(head_dim), kind.cap, kind.window,
         HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
-        BLOCK_KEYS=shape.keys, LEAST_KEYS=sizes.least_keys, MOST_SPLITS=sizes.most_splits if is_split else 1,
+        BLOCK_KEYS=shape.keys, SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys,
+        MOST_SPLITS=sizes.most_splits if is_split else 1,
         IS_CAPPED=bool(kind.cap), IS_WINDOWED=bool(kind.window),
-        IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16,
-        num_warps=shape.warps, num_stages=shape.stages,
+        IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16, IS_BY_HEAD=is_by_head,
+        num_warps=shape.warps, num_stages=shape.stages, **launch_options(),
     )  # fmt: skip
 
 

@@ -82,7 +82,8 @@ class Decoder:
         self._kinds = [AttentionKind(each.window, config.score_cap, config.score_scale) for each in layers]
         self._rope_of = [int(each.is_local) for each in layers]
         self._norm = self._offset_norm if config.norm_offset else self._plain_norm
-        self._activate = numerics.silu_gate if config.activation == "silu" else gated(config.activation)
+        self._has_silu = config.activation == "silu"
+        self._activate = numerics.silu_gate if self._has_silu else gated(config.activation)
         # Rounded like the embedding, as in training.
         self._embed_scale = torch.tensor(config.embed_scale, dtype=weights.outer["embed"].dtype).item()
 
@@ -251,8 +252,14 @@ class Decoder:
         normed = self._norm(hidden, weights["mlp_norm"])
         if "router" in weights:
             return hidden + self._after(weights.get("mlp_post_norm"), self._feed_experts(weights, normed))
-        gate_up = self._linear(layer, "gate_up", normed, adapters)
-        return self._add_to(hidden, layer, "down", "mlp_post_norm", self._activate(gate_up), adapters)
+        return self._add_to(hidden, layer, "down", "mlp_post_norm", self._gated(layer, normed, adapters), adapters)
+
+    def _gated(self, layer: int, normed: Tensor, adapters: Tensor | None) -> Tensor:
+        """What the MLP's gates let through."""
+        weights, at_once = self._weights.layers[layer], self.numerics.gated_linear
+        if at_once is not None and adapters is None and self._has_silu and "gate_up_bias" not in weights:
+            return at_once(normed, weights["gate_up"])
+        return self._activate(self._linear(layer, "gate_up", normed, adapters))
 
     def _add_to(
         self, hidden: Tensor, layer: int, block: str, post_norm: str, given: Tensor, adapters: Tensor | None

@@ -12,6 +12,7 @@ from torch import Tensor
 from dunlin.engine.decoder.gumbel import noise_key
 from dunlin.engine.decoder.host_copies import HostCopy, rows_at, to_device
 from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, adjusted_scores, with_logprobs
+from dunlin.engine.decoder.triton_rows import greatest
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -21,14 +22,15 @@ _LAST_SHIFT, _UNUSED_BITS = 31, 12
 class DeviceChoices:
     """See `Choices`. The host reads them after what was launched up to now, whatever is launched later."""
 
-    def __init__(self, logits: Tensor, draws: Sequence[SamplingInput], tokens: Tensor, finite: Tensor) -> None:
-        self._tokens = tokens
+    def __init__(self, logits: Tensor, draws: Sequence[SamplingInput], chosen: Tensor) -> None:
+        """`chosen` `[2, rows]` int64: tokens, and whether there is one."""
+        self._chosen = chosen
         self._logits = logits
         self._draws = draws
-        self._copy = HostCopy(torch.stack((tokens, finite.long())))
+        self._copy = HostCopy(chosen)
 
     def following(self, rows: Sequence[int]) -> Tensor:
-        return rows_at(self._tokens, rows)
+        return rows_at(self._chosen[0], rows)
 
     def read(self) -> list[SampledToken | None]:
         rows = enumerate(zip(*self._copy.read().tolist(), strict=True))
@@ -42,14 +44,12 @@ class DeviceChoices:
 def choose_on_device(logits: Tensor, draws: Sequence[SamplingInput]) -> DeviceChoices:
     """Launch what `sample_tokens` computes."""
     scores = adjusted_scores(logits, draws)
-    best = scores.argmax(dim=-1)
-    finite = scores.gather(1, best[:, None])[:, 0].isfinite()
+    chosen = greatest(scores)
     drawn = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
-    chosen = best
     if drawn:
         rows = to_device(torch.tensor(drawn), scores.device)
-        chosen = best.index_copy(0, rows, _draw(scores.index_select(0, rows), [draws[row] for row in drawn]))
-    return DeviceChoices(logits, draws, chosen, finite)
+        chosen[0].index_copy_(0, rows, _draw(scores.index_select(0, rows), [draws[row] for row in drawn]))
+    return DeviceChoices(logits, draws, chosen)
 
 
 def _draw(scores: Tensor, draws: Sequence[SamplingInput]) -> Tensor:

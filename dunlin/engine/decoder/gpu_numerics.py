@@ -5,7 +5,7 @@ Imported only where a GPU is chosen: Triton may not be there.
 
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.triton_paged import TritonAttention
-from dunlin.engine.decoder import triton_rows
+from dunlin.engine.decoder import triton_products, triton_rows
 from dunlin.engine.decoder.device_sampling import choose_on_device
 from dunlin.engine.decoder.experts import gated
 from dunlin.engine.decoder.numerics import Numerics, apply_at_once, plain_linear
@@ -27,6 +27,7 @@ def gpu_numerics(attention: Attention | None = None, piece_rows: int = PIECE_ROW
         turn=triton_rows.turn,
         place=triton_rows.place,
         linear_onto=triton_rows.linear_onto,
+        gated_linear=triton_products.gated_linear,
         choose=choose_on_device,
         has_fixed_pieces=True,
     )

@@ -96,7 +96,8 @@ class Numerics:
     which rotates the first `heads` of each token in place, are the rest of a layer. `linear_into(into, input, weight,
     bias)` writes the product, `put(layer_kv, slots, keys and values)` what attention reads. `add_deltas` adds what
     adapters do. `choose` chooses tokens. `place` is `turn` and `put` at once, `linear_onto(residual, input, weight)`
-    the product added to the residual, in its place; None: they are computed by parts. `has_fixed_pieces`: blocks always
+    the product added to the residual, in its place, `gated_linear(input, weight)` `silu_gate` of the product; None:
+    they are computed by parts. `has_fixed_pieces`: blocks always
     have `piece_rows`, for no clock of the host's tells what they take.
     """
 
@@ -115,6 +116,7 @@ class Numerics:
     choose: Choose = choose_tokens
     place: Place | None = None
     linear_onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    gated_linear: Callable[[Tensor, Tensor], Tensor] | None = None
     has_fixed_pieces: bool = False
 
 

@@ -3,11 +3,14 @@
 import triton
 import triton.language as tl
 
+from dunlin.engine.attention.dependent_launch import begin_dependent
+
 
 @triton.jit
 def norm_rows(rows, weight, out, outer_stride, inner_stride, epsilon, INNER: tl.constexpr, WIDTH: tl.constexpr,
-              BLOCK: tl.constexpr):  # fmt: skip
+              BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):  # fmt: skip
     """RMS norm: grid (outer * INNER); row (i, j) begins at i * outer_stride + j * inner_stride."""
+    begin_dependent(IS_DEPENDENT)
     at = tl.program_id(0).to(tl.int64)
     source = rows + (at // INNER) * outer_stride + (at % INNER) * inner_stride
     columns = tl.arange(0, BLOCK)
@@ -19,8 +22,9 @@ def norm_rows(rows, weight, out, outer_stride, inner_stride, epsilon, INNER: tl.
 
 
 @triton.jit
-def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
     """silu(gate) * up: grid (rows, blocks of columns)."""
+    begin_dependent(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_column = columns < WIDTH
@@ -36,11 +40,12 @@ def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_stride, HEADS: tl.constexpr,
                TURNED: tl.constexpr, ALL: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
                REST: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
-               BLOCK_REST: tl.constexpr):  # fmt: skip
+               BLOCK_REST: tl.constexpr, IS_DEPENDENT: tl.constexpr):  # fmt: skip
     """Rotate queries and keys as `turn_rows` does, queries in place, and write keys and values to their slot: grid
     (tokens, blocks of heads). Of ALL heads the first HEADS are queries, those up to TURNED rotated. What has a slot
     below 0 is not written.
     """
+    begin_dependent(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     pairs = tl.arange(0, BLOCK_PAIRS)
@@ -83,3 +88,42 @@ def turn_rows(vectors, turn, vector_stride, turn_stride, HEAD_DIM: tl.constexpr,
     right = tl.load(place + PAIRS, mask=is_pair, other=0.0).to(tl.float32)
     tl.store(place, (left * cosine - right * sine).to(vectors.dtype.element_ty), mask=is_pair)
     tl.store(place + PAIRS, (right * cosine + left * sine).to(vectors.dtype.element_ty), mask=is_pair)
+
+
+@triton.jit
+def greatest_of_parts(scores, part_score, part_at, width, stride, PART: tl.constexpr, BLOCK: tl.constexpr,
+                      IS_DEPENDENT: tl.constexpr):  # fmt: skip
+    """The greatest of each PART columns, the first of equals: grid (rows, parts). No number, if one of them is none."""
+    begin_dependent(IS_DEPENDENT)
+    row, part = tl.program_id(0), tl.program_id(1)
+    source = scores + row.to(tl.int64) * stride
+    best, best_at = tl.full([BLOCK], float("-inf"), tl.float32), tl.full([BLOCK], 0, tl.int32)
+    is_broken = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, PART, BLOCK):
+        at = part * PART + start + tl.arange(0, BLOCK)
+        score = tl.load(source + at, mask=at < width, other=float("-inf"))
+        is_broken |= (score != score).to(tl.int32)
+        is_better = (score > best) | (start == 0)
+        best, best_at = tl.where(is_better, score, best), tl.where(is_better, at, best_at)
+    highest = tl.max(best, 0)
+    first = tl.min(tl.where(best == highest, best_at, 2147483647), 0)
+    highest = tl.where(tl.sum(is_broken, 0) > 0, float("nan"), highest)
+    place = row * tl.num_programs(1) + part
+    tl.store(part_score + place, highest)
+    tl.store(part_at + place, first)
+
+
+@triton.jit
+def greatest_of_rows(part_score, part_at, found, parts, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+    """The greatest of a row's parts: grid (rows). `found` `[2, rows]`: its column, and whether it is finite."""
+    begin_dependent(IS_DEPENDENT)
+    row, part = tl.program_id(0), tl.arange(0, BLOCK)
+    place = row * parts + part
+    score = tl.load(part_score + place, mask=part < parts, other=float("-inf"))
+    at = tl.load(part_at + place, mask=part < parts, other=2147483647)
+    is_broken = tl.sum((score != score).to(tl.int32), 0) > 0
+    highest = tl.max(tl.where(score == score, score, float("-inf")), 0)
+    first = tl.min(tl.where(score == highest, at, 2147483647), 0)
+    is_fine = (is_broken == 0) & (highest > float("-inf")) & (highest < float("inf"))
+    tl.store(found + row, tl.where(first == 2147483647, 0, first).to(tl.int64))
+    tl.store(found + tl.num_programs(0) + row, is_fine.to(tl.int64))

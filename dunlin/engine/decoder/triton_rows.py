@@ -7,10 +7,13 @@ import torch
 import triton
 from torch import Tensor
 
+from dunlin.engine.attention.dependent_launch import launch_options
 from dunlin.engine.decoder import triton_row_kernels as kernels
 
 MOST_WIDTH = 1 << 15
 """Of a norm that one program holds."""
+MOST_PARTS, LEAST_PART = 64, 256
+"""Of a row of scores: parts that are searched beside each other, and columns of one."""
 HEADS_AT_ONCE = 16
 """Of a token, that a program rotates and writes."""
 
@@ -28,7 +31,7 @@ def norm(rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         warps = 4 if block <= 2048 else 8
         kernels.norm_rows[(count,)](
             rows, weight, out, rows.stride(0), inner_stride, epsilon, INNER=inner, WIDTH=width, BLOCK=block,
-            num_warps=warps,
+            num_warps=warps, **launch_options(),
         )  # fmt: skip
     return out
 
@@ -39,7 +42,7 @@ def silu_gate(rows: Tensor) -> Tensor:
     source, out = rows.contiguous(), rows.new_empty(count, width)
     if count:
         block = min(triton.next_power_of_2(width), 1024)
-        kernels.gate_rows[(count, triton.cdiv(width, block))](source, out, WIDTH=width, BLOCK=block)
+        kernels.gate_rows[(count, triton.cdiv(width, block))](source, out, WIDTH=width, BLOCK=block, **launch_options())
     return out
 
 
@@ -68,10 +71,28 @@ def place(vectors: Tensor, heads: int, kv_heads: int, angles: Tensor, layer_kv: 
             vectors, given, layer_kv, slots, vectors.stride(0), 2 * pairs, layer_kv.stride(0), HEADS=heads,
             TURNED=heads + kv_heads, ALL=everything, HEAD_DIM=head_dim, PAIRS=pairs, REST=rest,
             BLOCK_HEADS=HEADS_AT_ONCE, BLOCK_PAIRS=triton.next_power_of_2(pairs),
-            BLOCK_REST=triton.next_power_of_2(max(rest, 1)), num_warps=4,
+            BLOCK_REST=triton.next_power_of_2(max(rest, 1)), num_warps=4, **launch_options(),
         )  # fmt: skip
 
 
 def linear_onto(residual: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
     """`residual + rows @ weight.T`, in the residual's place: the product's kernel adds it."""
     return residual.addmm_(rows, weight.t())
+
+
+def greatest(scores: Tensor) -> Tensor:
+    """`[2, rows]` int64 of fp32 `scores` `[rows, columns]`: the column of the greatest, the first of equals, and
+    whether it is a finite number among numbers.
+    """
+    rows, width = scores.shape
+    part = max(int(triton.next_power_of_2(triton.cdiv(width, MOST_PARTS))), LEAST_PART)
+    parts = triton.cdiv(width, part)
+    part_score = scores.new_empty(rows, parts)
+    part_at = torch.empty(rows, parts, dtype=torch.int32, device=scores.device)
+    found = torch.empty(2, rows, dtype=torch.int64, device=scores.device)
+    kernels.greatest_of_parts[(rows, parts)](
+        scores, part_score, part_at, width, scores.stride(0), PART=part, BLOCK=min(part, 1024), **launch_options()
+    )
+    block = int(triton.next_power_of_2(parts))
+    kernels.greatest_of_rows[(rows,)](part_score, part_at, found, parts, BLOCK=block, num_warps=1, **launch_options())
+    return found

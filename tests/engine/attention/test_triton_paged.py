@@ -26,7 +26,7 @@ TritonAttention, split_count = triton_paged.TritonAttention, triton_paged.split_
 ROWS = [(1, 0), (1, 31), (1, 32), (1, 150), (3, 40), (9, 0), (35, 21)]
 TileShape = triton_paged.TileShape
 SMALL = triton_paged.TileSizes(
-    TileShape(32, 32, 4, 2), TileShape(32, 32, 4, 2), TileShape(16, 32, 4, 2), least_keys=32, most_splits=4
+    TileShape(32, 32, 4, 2), TileShape(32, 32, 4, 2), TileShape(16, 32, 4, 2), split_keys=32, most_splits=4
 )
 
 
@@ -170,13 +170,18 @@ def test_a_long_row_is_cut_and_may_leave_and_come_back(monkeypatch: pytest.Monke
     assert all(torch.equal(a, b) for a, b in zip(again.result(), whole.result(), strict=True))
 
 
-@pytest.mark.parametrize("keys", [0, 1, 256, 257, 4096, 16384, 16385, 500_000])
-def test_splits_are_bounded_and_cover_all_keys(keys: int) -> None:
-    count = split_count(keys)
-    assert count <= triton_paged.SIZES.most_splits
-    even = -(-keys // triton_paged.SIZES.most_splits)
-    each = max(-(-even // triton_paged.SIZES.least_keys), 1) * triton_paged.SIZES.least_keys
+@pytest.mark.parametrize("keys", [0, 1, 256, 512, 530, 767, 768, 4096, 16384, 16385, 500_000])
+def test_splits_are_bounded_even_and_cover_all_keys(keys: int) -> None:
+    sizes, count, each = triton_paged.SIZES, split_count(keys), triton_paged.split_length(keys)
+    assert count <= sizes.most_splits
     assert (count - 1) * each < max(keys, 1) <= max(count, 1) * each
+    assert each % sizes.narrow.keys == 0
+    if count > 1:
+        assert keys / count > sizes.split_keys / 2
+
+
+def test_a_few_keys_beyond_a_split_are_no_split_of_their_own() -> None:
+    assert [split_count(keys) for keys in (512, 513, 767, 900)] == [1, 1, 1, 2]
 
 
 def test_other_dtypes_and_strides_are_refused() -> None:
