@@ -28,21 +28,23 @@ def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[
     other batch rows. Without interactive rows there is no objective: all decode rows, and chunks up to
     `most_tokens`. Without a profile a step holds `tokens` instead of a time.
     """
-    return _fill(_Kinds(candidates), candidates, budget, budget.most_tokens)
+    return _fill(_Kinds(candidates), candidates, budget, budget.most_tokens, _Step.add_chunks)
 
 
 def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[int]:
-    """As `slo_aware`, but a step that computes an interactive prompt leaves batch work out: all chunks of batch
-    prompts, and batch decode rows as far as they would lengthen it by more than `SLACK_SHARE` of `ttft_s`.
+    """As `slo_aware`, but of interactive prompts those with fewest tokens left come first, and a step that computes one
+    leaves batch work out: all chunks of batch prompts, and batch decode rows as far as they would lengthen it by more
+    than `SLACK_SHARE` of `ttft_s`.
 
     Such a step is bound by arithmetic already: the chunk would take as long in it as in a later one. A decode row reads
-    all its KV. The first token would wait for both. Of a starved prompt `LEAST_CHUNK_TOKENS` join.
+    all its KV. The first token would wait for both. Of a starved prompt `LEAST_CHUNK_TOKENS` join. A long prompt gives
+    way to shorter ones, as in PecSched (5.1), but for as many in each step once it is the oldest.
     """
-    kinds = _Kinds(candidates)
+    kinds, add_prompts = _Kinds(candidates), _Step.add_shortest_first
     if not kinds.prompts:
-        return _fill(kinds, candidates, budget, budget.most_tokens)
+        return _fill(kinds, candidates, budget, budget.most_tokens, add_prompts)
     kinds.batch_prompts = []
-    return _fill(kinds, candidates, budget, LEAST_CHUNK_TOKENS, SLACK_SHARE * budget.ttft_s)
+    return _fill(kinds, candidates, budget, LEAST_CHUNK_TOKENS, add_prompts, SLACK_SHARE * budget.ttft_s)
 
 
 class _Kinds:
@@ -63,10 +65,12 @@ def _fill(
     candidates: Sequence[BatchCandidate],
     budget: StepBudget,
     most_risen_tokens: int,
+    add_prompts: Callable[["_Step", list[int], int], None],
     batch_s: float = float("inf"),
 ) -> list[int]:
-    """A step of these rows. In one with interactive rows chunks of starved prompts have `most_risen_tokens` at most,
-    and what batch work is added then makes it `batch_s` longer at most.
+    """A step of these rows, with interactive prompts as `add_prompts` adds them. In one with interactive rows chunks of
+    starved prompts have `most_risen_tokens` at most, and what batch work is added then makes it `batch_s` longer at
+    most.
     """
     if not kinds.decodes and not kinds.prompts:
         step = _Step(candidates, replace(budget, tokens=budget.most_tokens), float("inf"))
@@ -77,7 +81,7 @@ def _fill(
     step = _Step(candidates, budget, budget.tpot_s if kinds.decodes else budget.ttft_s)
     step.add_all_decodes(kinds.decodes)
     step.add_all_decodes(kinds.risen_decodes)
-    step.add_chunks(kinds.prompts, LEAST_CHUNK_TOKENS)
+    add_prompts(step, kinds.prompts, LEAST_CHUNK_TOKENS)
     step.add_chunks(kinds.risen_prompts, LEAST_CHUNK_TOKENS, most_risen_tokens)
     step.add_at_most(batch_s)
     step.add_decodes_that_fit(kinds.batch_decodes)
@@ -95,6 +99,8 @@ class _Step:
         self._times, self._most_s = budget.times, most_s
         self._most_tokens = budget.most_tokens if self._times is not None else budget.tokens
         self._counts = BatchCounts()
+        self._kept: tuple[int, int] | None = None
+        """(tokens, tokens before them) of a chunk that is to fit beside what is added."""
         self._tokens = 0
 
     def add_all_decodes(self, indices: list[int]) -> None:
@@ -142,6 +148,19 @@ class _Step:
             self._tokens += chunk
             self._counts.add_prefill(chunk, self._contexts[index])
 
+    def add_shortest_first(self, indices: list[int], least: int) -> None:
+        """Add prompts or chunks of them, fewest tokens left first, until none fits; the oldest gets at least `least`
+        tokens, so that shorter ones do not starve it.
+        """
+        order = sorted(indices, key=lambda index: self._candidates[index].remaining_tokens)  # stable
+        at = order.index(indices[0]) if indices else 0
+        if at:
+            kept = min(least, self._candidates[indices[0]].remaining_tokens)
+            self._kept = kept, self._contexts[indices[0]]
+            self.add_chunks(order[:at], 0, self._most_tokens - self._tokens - kept)
+            self._kept = None
+        self.add_chunks(order[at:], least)
+
     def _longest_chunk(self, index: int, room: int) -> int:
         def fits(tokens: int) -> bool:
             counts = replace(self._counts)
@@ -151,7 +170,12 @@ class _Step:
         return _most(room, fits)
 
     def _fits(self, counts: BatchCounts) -> bool:
-        return self._times is None or self._times.step_s(counts) <= self._most_s
+        if self._times is None:
+            return True
+        if self._kept is not None:
+            counts = replace(counts)
+            counts.add_prefill(*self._kept)
+        return self._times.step_s(counts) <= self._most_s
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:

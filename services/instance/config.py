@@ -22,7 +22,8 @@ class SchedulerConfig:
         "chunked",
         "How a step is filled: `chunked` takes all decode rows, then chunks of prompts; `prefill_first` whole prompts "
         "while any waits; `slo_aware` interactive rows, then batch rows as far as the predicted time of the step keeps "
-        "the objectives; `harvest` likewise, with next to no batch work in steps that compute interactive prompts.",
+        "the objectives; `harvest` likewise, with short prompts first and next to no batch work beside interactive "
+        "ones.",
         choices=tuple(BATCH_POLICIES),
         why="Sarathi-Serve: no prompt, however long, holds up the tokens of others",
     )

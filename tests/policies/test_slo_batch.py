@@ -135,6 +135,41 @@ def test_in_a_step_of_batch_work_alone_starved_prompts_are_first() -> None:
     assert slo_aware(rows, budget([0] * 4)) == [546, 1, 1500, 1]
 
 
+def test_harvest_computes_short_prompts_before_long_ones_and_some_of_the_oldest() -> None:
+    rows = [prompt(30_000), prompt(300), prompt(80)]
+    assert harvest(rows, budget([0] * 3, times=None)) == [132, 300, 80]
+    assert harvest(rows, budget([0] * 3, ttft_s=0.4)) == [LEAST_CHUNK_TOKENS, 256, 80]
+    assert slo_aware(rows, budget([0] * 3, times=None)) == [512, 0, 0]
+    shorter_first = [prompt(300), prompt(30_000), prompt(300)]
+    assert harvest(shorter_first, budget([0] * 3, times=None)) == [300, 0, 212]
+    assert harvest([prompt(200), prompt(200)], budget([0, 0], ttft_s=0.3)) == [200, 100]
+
+
+def test_harvest_gives_the_oldest_prompt_a_chunk_where_decode_rows_take_all_time() -> None:
+    rows = [prompt(30_000), *[decode()] * 12, prompt(200), prompt(90)]
+    assert harvest(rows, budget([0] * 15)) == [LEAST_CHUNK_TOKENS, *[1] * 12, 0, 0]
+
+
+class AtOnce:
+    """Up to eight prompt tokens cost nothing beside a decode row, each further one a millisecond."""
+
+    def step_s(self, batch: BatchCounts) -> float:
+        return 0.01 + 0.001 * max(batch.prefill_tokens - 8, 0)
+
+
+def test_shorter_prompts_leave_the_oldest_the_time_of_its_chunk() -> None:
+    rows = [decode(), prompt(30_000), prompt(300)]
+    taken = harvest(rows, budget([0] * 3, times=AtOnce()))  # type: ignore[arg-type]
+    assert taken == [1, LEAST_CHUNK_TOKENS, 98 - LEAST_CHUNK_TOKENS]
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=8), st.sampled_from([None, Linear()]))
+def test_a_step_of_harvest_is_full_and_the_oldest_prompt_has_a_part_of_it(lengths: list[int], times: Linear) -> None:
+    taken = harvest([prompt(tokens) for tokens in lengths], budget([0] * len(lengths), times=times))  # type: ignore[arg-type]
+    assert taken[0] >= min(LEAST_CHUNK_TOKENS, lengths[0])
+    assert sum(taken) == min(sum(lengths), 512 if times is None else 1000)
+
+
 def test_harvest_lets_batch_rows_lengthen_a_step_with_an_interactive_prompt_by_a_share_of_its_objective() -> None:
     rows = [prompt(30), decode(BATCH), decode(BATCH), decode(BATCH)]
     assert harvest(rows, budget([0, 500, 1000, 0], ttft_s=1.6)) == [30, 1, 0, 0]

@@ -1,11 +1,12 @@
 """A cluster on this machine's GPU, as its clients see it.
 
-    python -m benchmarks.gpu.serving [--part texts|speed|all] [--out DIR]
+    python -m benchmarks.gpu.serving [--part texts|speed|profile|all] [--out DIR]
     python -m benchmarks.gpu.serving --tiny --device cpu --out /tmp/serving
 
 `texts`: answers through the OpenAI-compatible door, equal to those of a cluster on the CPU. `speed`: a model of an 8B's
 shape with random weights, written as a checkpoint and loaded from there; many requests at once, chat alone, and chat
-beside batch work and long prompts. Exit code 1 if a text differs or a request fails.
+beside batch work and long prompts. `profile`: `dunlin profile --quick` of that model, into a store beside the results.
+Exit code 1 if a text differs or a request fails.
 """
 
 import argparse
@@ -69,7 +70,8 @@ class ServingRun:
         began_s = time.monotonic()
         with ClusterProcess(*flags, *self._options.flag) as cluster:
             self.results.put(PART, "s until ready", round(time.monotonic() - began_s, 1))
-            self.results.put(PART, "memory", [line for line in cluster.output().splitlines() if "KV" in line][:1])
+            told = [line for line in cluster.log("instance-0").splitlines() if "KV for" in line]
+            self.results.put(PART, "memory", told[-1].partition(": ")[2] if told else "as --memory says")
             try:
                 asyncio.run(self._scenes(cluster))
             finally:
@@ -77,11 +79,8 @@ class ServingRun:
                     print(cluster.output()[-2000:], cluster.log("instance-0")[-4000:], sep="\n", file=sys.stderr)
 
     async def _scenes(self, cluster: ClusterProcess) -> None:
-        plan = (
-            TINY_SCENES
-            if self._options.tiny
-            else replace(ServingPlan(), rate=self._options.rate, chat_s=self._options.seconds)
-        )
+        usual = ServingPlan(rate=self._options.rate, chat_s=self._options.seconds)
+        plan = TINY_SCENES if self._options.tiny else usual
         async with CampaignSession(cluster) as session:
             await ServingScenes(plan, session, cluster, self.results).run()
 

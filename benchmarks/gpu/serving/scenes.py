@@ -47,7 +47,6 @@ class ServingScenes:
         self._cluster = cluster
         self._results = results
         self._texts = PromptTexts(session.vocabulary, seed=5)
-        self._model = "?"
 
     async def run(self) -> None:
         """All of them, after a few requests that do not count."""
@@ -61,7 +60,7 @@ class ServingScenes:
         long = self._burst(len(times), self._plan.long_tokens, "long")
         spaced = [replace(job, at_s=self._plan.long_s * (at + 0.5)) for at, job in zip(times, long, strict=True)]
         await self._beside("chat beside long prompts", spaced)
-        await self._beside("chat beside both", sorted([*batch, *spaced], key=lambda job: job.at_s))
+        await self._beside("chat beside both", [*batch, *spaced])
 
     async def _together(self, width: int) -> None:
         """So many requests at once."""
