@@ -21,7 +21,7 @@ from benchmarks.gpu.limits import measure_limits
 from benchmarks.gpu.peers import TransformersPart
 from benchmarks.gpu.plan import GPU, TINY, GpuPlan
 from benchmarks.gpu.random_model import random_model
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.results import Results, usual_facts
 from benchmarks.gpu.speed import SpeedPart
 from dunlin.engine.device.base import DeviceUnavailable, EngineDevice
 from dunlin.engine.device.choice import open_device
@@ -40,8 +40,8 @@ class Run:
         self.device = device
         name = describe(device.name)
         self._out, self._until_s, self._only = out, until_s, only
-        self._file = "gpu-" + "-".join("".join(each if each.isalnum() else " " for each in name.lower()).split())
         self.results = Results(name, f"benchmarks/gpu/run.sh {' '.join(sys.argv[1:])}".strip())
+        self._file = self.results.file_name("gpu")
         self.results.facts = _facts(device)
 
     def part_a(self) -> None:
@@ -88,9 +88,8 @@ class Run:
 
 def _facts(device: EngineDevice) -> dict[str, str]:
     facts = {
-        "torch": torch.__version__, "CUDA": str(torch.version.cuda), "Python": platform.python_version(),
-        "computes": device.choose_numerics()[1], "machine": platform.machine(),
-        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+        **usual_facts(), "CUDA": str(torch.version.cuda), "computes": device.choose_numerics()[1],
+        "machine": platform.machine(),
     }  # fmt: skip
     try:
         import triton

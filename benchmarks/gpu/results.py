@@ -1,6 +1,7 @@
 """What a run found: figures in order with what they are worth, and what did not hold; as text and as JSON."""
 
 import json
+import platform
 import sys
 import time
 import traceback
@@ -8,6 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
+
+
+def usual_facts() -> dict[str, str]:
+    """Of every run: what computed, and when."""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return {"torch": torch.__version__, "Python": platform.python_version(), "day": day}
 
 
 @dataclass(slots=True)
@@ -20,6 +29,11 @@ class Results:
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+
+    def file_name(self, kind: str) -> str:
+        """Of such a run's page, after the device."""
+        words = "".join(each if each.isalnum() else " " for each in self.device.lower()).split()
+        return "-".join([kind, *words])
 
     def put(self, part: str, name: str, value: Any) -> None:
         """A figure of a part, said at once: a run that is cut off leaves it in the log."""

@@ -11,7 +11,6 @@ Exit code 1 if a text differs or a request fails.
 
 import argparse
 import asyncio
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.plan import GPU, TINY
-from benchmarks.gpu.results import Results
+from benchmarks.gpu.results import Results, usual_facts
 from benchmarks.gpu.serving.checkpoint import write_large_checkpoint
 from benchmarks.gpu.serving.scenes import PART, ServingPlan, ServingScenes
 from benchmarks.gpu.serving.scenes import TINY as TINY_SCENES
@@ -38,12 +37,9 @@ class ServingRun:
         self._options = options
         self._model = model
         name = options.device if options.device == "cpu" else torch.cuda.get_device_name()
-        self._file = "serving-" + "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
         self.results = Results(name, f"python -m benchmarks.gpu.serving {' '.join(sys.argv[1:])}".strip())
-        self.results.facts = {
-            "torch": torch.__version__, "Python": platform.python_version(),
-            "day": time.strftime("%Y-%m-%d", time.gmtime()),
-        }  # fmt: skip
+        self.results.facts = usual_facts()
+        self._file = self.results.file_name("serving")
 
     def attempt_all(self) -> None:
         """The parts that are asked for."""

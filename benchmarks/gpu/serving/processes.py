@@ -1,21 +1,20 @@
 """What the processes of a cluster take of the host's cores, by their roles."""
 
-import os
+from contextlib import suppress
 from pathlib import Path
 
-TICKS = os.sysconf("SC_CLK_TCK")
+from dunlin.runtime.procfs import command_line, descendants, process_cpu_s
 
 
-def core_seconds(root: int) -> dict[str, float]:
-    """Core-seconds so far of the processes below `root`, by `role`: a command line's last plain words."""
+def core_seconds(supervisor: int) -> dict[str, float]:
+    """Core-seconds so far of `supervisor` and the processes below it, by role: the module that each runs and its name
+    there, or its program.
+    """
     found: dict[str, float] = {}
-    for pid in _descendants(root):
-        try:
-            used = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        found[_role(words)] = found.get(_role(words), 0.0) + (int(used[11]) + int(used[12])) / TICKS
+    for pid in (supervisor, *descendants(supervisor)):
+        with suppress(OSError):  # it ended meanwhile
+            role = _role(command_line(pid))
+            found[role] = found.get(role, 0.0) + process_cpu_s(pid)
     return found
 
 
@@ -25,28 +24,9 @@ def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
     return {role: seconds for role, seconds in sorted(spent.items()) if seconds >= 0.05}
 
 
-def _descendants(root: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, left = [], [root]
-    while left:
-        pid = left.pop()
-        found.append(pid)
-        left += children.get(pid, [])
-    return found
-
-
-def _role(words: list[bytes]) -> str:
-    names = [word.decode(errors="replace") for word in words if word]
-    modules = [names[at + 1] for at, word in enumerate(names[:-1]) if word == "-m"]
-    if modules:
-        at = names.index(modules[0])
-        rest = [word for word in names[at + 1 : at + 3] if not word.startswith("-") and "/" not in word]
-        return " ".join([modules[0], *rest])
-    return Path(names[0]).name if names else "?"
+def _role(line: str) -> str:
+    program, _, arguments = line.partition(" -m ")
+    if not arguments:
+        return Path(program.split()[0]).name if program.split() else "?"
+    module, *rest = arguments.split()
+    return " ".join([module, *(word for word in rest[:2] if not word.startswith("-") and "/" not in word)])

@@ -26,8 +26,7 @@ def served_texts(flags: Sequence[str]) -> dict[str, str]:
 def _ask(door: str) -> dict[str, str]:
     from openai import OpenAI
 
-    url = door if door.startswith("http") else f"http://{door}"
-    client = OpenAI(base_url=f"{url.rstrip('/').removesuffix('/v1')}/v1", api_key="none", timeout=60.0)
+    client = OpenAI(base_url=f"{door}/v1", api_key="none", timeout=60.0)
 
     def ask(question: str, **options: Any) -> str:
         messages: Any = [{"role": "user", "content": question}]

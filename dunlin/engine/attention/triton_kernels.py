@@ -148,7 +148,6 @@ def attend_tiles(
         if (split > 0) & (split_begin >= tl.load(columns + 8)):
             return  # the row has fewer splits: nothing reads this one
         begin, end = tl.maximum(begin, split_begin), tl.minimum(end, split_begin + keys)
-    slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     lines = tl.arange(0, LINES)
     inner = first + lines // GROUP
     is_line = (lines < QUERIES * GROUP) & (inner < tl.load(columns + 2))
@@ -167,6 +166,7 @@ def attend_tiles(
     whole = begin
     if not IS_WINDOWED:
         whole = begin + tl.maximum(tl.minimum(seen, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
+    slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     highest, total = tl.full([LINES], float("-inf"), tl.float32), tl.zeros([LINES], tl.float32)
     mixed = tl.zeros([LINES, BLOCK_DIM], tl.float32)
     if not IS_WINDOWED:

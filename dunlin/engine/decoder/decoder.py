@@ -82,8 +82,9 @@ class Decoder:
         self._kinds = [AttentionKind(each.window, config.score_cap, config.score_scale) for each in layers]
         self._rope_of = [int(each.is_local) for each in layers]
         self._norm = self._offset_norm if config.norm_offset else self._plain_norm
-        self._has_silu = config.activation == "silu"
-        self._activate = numerics.silu_gate if self._has_silu else gated(config.activation)
+        is_silu = config.activation == "silu"
+        self._activate = numerics.silu_gate if is_silu else gated(config.activation)
+        self._gated_linear = numerics.gated_linear if is_silu else None
         # Rounded like the embedding, as in training.
         self._embed_scale = torch.tensor(config.embed_scale, dtype=weights.outer["embed"].dtype).item()
 
@@ -256,9 +257,9 @@ class Decoder:
 
     def _gated(self, layer: int, normed: Tensor, adapters: Tensor | None) -> Tensor:
         """What the MLP's gates let through."""
-        weights, at_once = self._weights.layers[layer], self.numerics.gated_linear
-        if at_once is not None and adapters is None and self._has_silu and "gate_up_bias" not in weights:
-            return at_once(normed, weights["gate_up"])
+        weights = self._weights.layers[layer]
+        if self._gated_linear is not None and adapters is None and "gate_up_bias" not in weights:
+            return self._gated_linear(normed, weights["gate_up"])
         return self._activate(self._linear(layer, "gate_up", normed, adapters))
 
     def _add_to(

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from dunlin.engine.attention.dependent_launch import begin_dependent
+from dunlin.engine.decoder.triton_row_kernels import let_through
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -13,7 +14,8 @@ def gated_rows(
     IS_WIDENED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """silu(gate) * up: grid (blocks of columns). Gates are the products of `rows` `[count, INNER]` with the first
-    `width` lines of `weight` `[2 width, INNER]`, up those with the rest. Rounded where products and `gate_rows` round.
+    `width` lines of `weight` `[2 width, INNER]`, up those with the rest. Rounded as a product is, and
+    then as `gate_rows` rounds.
 
     IS_WIDENED: operands are made fp32 first, for the interpreter multiplies no bf16.
     """
@@ -40,7 +42,6 @@ def gated_rows(
         gate = tl.dot(given, tl.trans(of_gate), gate, input_precision="ieee")
         up = tl.dot(given, tl.trans(of_up), up, input_precision="ieee")
     gate, up = gate.to(out.dtype.element_ty).to(tl.float32), up.to(out.dtype.element_ty).to(tl.float32)
-    opened = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)
     is_item = is_row & (columns < width)[None, :]
     into = out + row[:, None] * out_stride + columns[None, :]
-    tl.store(into, (opened * up).to(out.dtype.element_ty), mask=is_item)
+    tl.store(into, let_through(gate, up, out.dtype.element_ty), mask=is_item)

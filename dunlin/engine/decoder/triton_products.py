@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.dependent_launch import launch_options
+from dunlin.engine.attention.triton_paged import IS_INTERPRETED
 from dunlin.engine.decoder import triton_product_kernels as kernels
 from dunlin.engine.decoder import triton_rows
-
-IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 @dataclass(frozen=True, slots=True)

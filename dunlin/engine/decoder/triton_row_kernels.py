@@ -5,6 +5,8 @@ import triton.language as tl
 
 from dunlin.engine.attention.dependent_launch import begin_dependent
 
+NO_COLUMN = tl.constexpr(2**31 - 1)
+
 
 @triton.jit
 def norm_rows(rows, weight, out, outer_stride, inner_stride, epsilon, INNER: tl.constexpr, WIDTH: tl.constexpr,
@@ -22,6 +24,15 @@ def norm_rows(rows, weight, out, outer_stride, inner_stride, epsilon, INNER: tl.
 
 
 @triton.jit
+def let_through(gate, through, item: tl.constexpr):
+    """silu(gate) * through of fp32 numbers that were rounded to `item`, rounded where torch rounds: after the
+    activation.
+    """
+    opened = (gate / (1.0 + tl.exp(-gate))).to(item).to(tl.float32)
+    return (opened * through).to(item)
+
+
+@triton.jit
 def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
     """silu(gate) * up: grid (rows, blocks of columns)."""
     begin_dependent(IS_DEPENDENT)
@@ -31,9 +42,7 @@ def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT:
     source = rows + row * 2 * WIDTH + columns
     gate = tl.load(source, mask=is_column, other=0.0).to(tl.float32)
     through = tl.load(source + WIDTH, mask=is_column, other=0.0).to(tl.float32)
-    # Rounded where torch rounds: after the activation.
-    opened = (gate / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)
-    tl.store(out + row * WIDTH + columns, (opened * through).to(out.dtype.element_ty), mask=is_column)
+    tl.store(out + row * WIDTH + columns, let_through(gate, through, out.dtype.element_ty), mask=is_column)
 
 
 @triton.jit
@@ -106,7 +115,7 @@ def greatest_of_parts(scores, part_score, part_at, width, stride, PART: tl.const
         is_better = (score > best) | (start == 0)
         best, best_at = tl.where(is_better, score, best), tl.where(is_better, at, best_at)
     highest = tl.max(best, 0)
-    first = tl.min(tl.where(best == highest, best_at, 2147483647), 0)
+    first = tl.min(tl.where(best == highest, best_at, NO_COLUMN), 0)
     highest = tl.where(tl.sum(is_broken, 0) > 0, float("nan"), highest)
     place = row * tl.num_programs(1) + part
     tl.store(part_score + place, highest)
@@ -120,10 +129,10 @@ def greatest_of_rows(part_score, part_at, found, parts, BLOCK: tl.constexpr, IS_
     row, part = tl.program_id(0), tl.arange(0, BLOCK)
     place = row * parts + part
     score = tl.load(part_score + place, mask=part < parts, other=float("-inf"))
-    at = tl.load(part_at + place, mask=part < parts, other=2147483647)
+    at = tl.load(part_at + place, mask=part < parts, other=NO_COLUMN)
     is_broken = tl.sum((score != score).to(tl.int32), 0) > 0
     highest = tl.max(tl.where(score == score, score, float("-inf")), 0)
-    first = tl.min(tl.where(score == highest, at, 2147483647), 0)
+    first = tl.min(tl.where(score == highest, at, NO_COLUMN), 0)
     is_fine = (is_broken == 0) & (highest > float("-inf")) & (highest < float("inf"))
-    tl.store(found + row, tl.where(first == 2147483647, 0, first).to(tl.int64))
+    tl.store(found + row, tl.where(first == NO_COLUMN, 0, first).to(tl.int64))
     tl.store(found + tl.num_programs(0) + row, is_fine.to(tl.int64))
