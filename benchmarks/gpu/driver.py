@@ -91,12 +91,19 @@ class EngineDriver:
 
     def decode_steps(self, texts: Sequence[int], count: int, ahead: int = 2) -> None:
         """So many tokens of each text, with up to `ahead` steps queued at a time, as an instance does."""
+        self.mixed_steps(texts, (), count, ahead)
+
+    def mixed_steps(
+        self, texts: Sequence[int], prompts: Sequence[tuple[int, int, int]], count: int, ahead: int = 2
+    ) -> None:
+        """Likewise, beside the same rows (text, start, stop) in each step, none of which chooses a token."""
         known = {text: len(self.texts[text][0]) for text in texts}
+        chosen = [1] * len(texts) + [0] * len(prompts)
         told = answered = 0
         while answered < count:
             while told < min(answered + ahead, count):
                 rows = [(text, known[text] + told - 1, known[text] + told) for text in texts]
-                self.tell(self.step(*rows))
+                self.tell(self.step(*rows, *prompts, sample=chosen))
                 told += 1
             for done in self.runner.work(lambda: None):
                 assert isinstance(done, StepDone), done

@@ -1,89 +1,142 @@
-"""Where a step's time goes on this GPU: the kernels of a decode step and of a prompt, by torch's profiler.
+"""Where a step's time goes on this GPU: what its kernels take, by torch's profiler, and what the host does meanwhile.
 
-    python -m benchmarks.gpu.kernels [--rows 16] [--context 512] [--prompt 2048] [--layers 8]
+    python -m benchmarks.gpu.kernels [16x512 512@15000 16x512+512@15000 ...] [--layers 8] [--host] [--trace DIR]
 
-Over a model of an 8B's shape with fewer layers. A step's kernels together, beside the step's whole time, tell what the
-host costs.
+`16x512`: 16 decode rows of 512 tokens; `512@15000`: 512 tokens of a prompt after 15,000; `4*128@0`: four such rows;
+joined by `+`, they are one step. Over a model of an 8B's shape, with fewer layers if asked. Steps are queued two at a
+time, as an instance does; a step's kernels together, beside the step's whole time, tell what the host costs.
 """
 
 import argparse
+import cProfile
+import pstats
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.driver import EngineDriver
-from benchmarks.gpu.plan import GPU
+from benchmarks.gpu.plan import GPU, TINY, SpeedShape
 from benchmarks.gpu.random_model import random_model
+from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 
-STEPS = 10
+USUAL = ("16x512", "2048@0", "16x512+512@15000")
+COUNTED, UNCOUNTED, TRACED = 20, 4, 4
+SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """Decode rows by the tokens before them, and other rows as (tokens, tokens before them)."""
+
+    name: str
+    decode: tuple[int, ...]
+    prompts: tuple[tuple[int, int], ...]
+
+
+def step_shape(text: str) -> StepShape:
+    """:raises ValueError: it is none."""
+    decode: list[int] = []
+    prompts: list[tuple[int, int]] = []
+    for part in text.split("+"):
+        rows, is_decode, context = part.partition("x")
+        if is_decode:
+            decode += [int(context)] * int(rows)
+            continue
+        count, is_many, row = part.rpartition("*")
+        tokens, _, after = row.partition("@")
+        prompts += [(int(tokens), int(after or 0))] * (int(count) if is_many else 1)
+    return StepShape(text, tuple(decode), tuple(prompts))
+
+
+class StepProfiler:
+    """Owns a driver; shows what steps of a shape take."""
+
+    def __init__(self, driver: EngineDriver, device: EngineDevice, vocabulary: int) -> None:
+        self._driver = driver
+        self._device = device
+        self._vocabulary = vocabulary
+        self._random = torch.Generator().manual_seed(1)
+
+    def show(self, shape: StepShape, with_host: bool, traces: Path | None) -> None:
+        """Print one shape's table; `with_host`: and the functions of the host that take longest."""
+        steps = self._steps(shape)
+        steps(UNCOUNTED)
+        began_s = time.perf_counter()
+        steps(COUNTED)
+        whole_us = 1e6 * (time.perf_counter() - began_s) / COUNTED
+        if self._device.torch_device.type == "cuda":
+            self._show_kernels(shape, steps, whole_us, traces)
+        else:
+            print(f"\n{shape.name}: {whole_us:.0f} us a step", flush=True)
+        if with_host:
+            watch = cProfile.Profile()
+            watch.runcall(steps, COUNTED)
+            pstats.Stats(watch).sort_stats("tottime").print_stats(SHOWN)
+        self._driver.close()
+
+    def _steps(self, shape: StepShape) -> Callable[[int], None]:
+        room = COUNTED * 4 + 2 * UNCOUNTED + TRACED
+        decode = [self._driver.open(self._tokens(count), room, is_written=True) for count in shape.decode]
+        # Not sampled, so that the same tokens may be computed again.
+        prompts = [
+            (self._driver.open(self._tokens(after + tokens), 1, is_written=True), after, after + tokens)
+            for tokens, after in shape.prompts
+        ]
+        return lambda count: self._driver.mixed_steps(decode, prompts, count)
+
+    def _show_kernels(
+        self, shape: StepShape, steps: Callable[[int], None], whole_us: float, traces: Path | None
+    ) -> None:
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            steps(TRACED)
+            torch.cuda.synchronize()
+        rows = [(each.self_device_time_total / TRACED, each.count / TRACED, each.key) for each in found.key_averages()]
+        on_device_us = sum(took for took, _, _ in rows)
+        print(f"\n{shape.name}: {whole_us:.0f} us a step, of which kernels {on_device_us:.0f} us", flush=True)
+        for took_us, count, key in sorted(rows, reverse=True)[:SHOWN]:
+            print(f"{took_us:9.1f} us {count:7.1f} x {took_us / max(count, 1e-9):8.2f}  {key[:100]}")
+        if traces is not None:
+            traces.mkdir(parents=True, exist_ok=True)
+            with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as whole:
+                steps(TRACED)
+                torch.cuda.synchronize()
+            whole.export_chrome_trace(str(traces / f"{shape.name}.json"))
+
+    def _tokens(self, count: int) -> list[int]:
+        found: list[int] = torch.randint(0, self._vocabulary, (count,), generator=self._random).tolist()
+        return found
+
+
+def _slots(shapes: list[StepShape]) -> int:
+    """KV that the largest of them needs, and as much as there is at least."""
+    room = COUNTED * 4 + 2 * UNCOUNTED + TRACED + 1
+    return 4096 + max(
+        sum(count + room for count in shape.decode) + sum(tokens + after + 1 for tokens, after in shape.prompts)
+        for shape in shapes
+    )
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write each kernel's times, as Chrome reads them")
+    parser.add_argument("steps", nargs="*", default=USUAL, metavar="STEP")
+    parser.add_argument("--layers", type=int, default=GPU.speed.layers)
+    parser.add_argument("--host", action="store_true", help="the host's functions, too, by cProfile")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="write each kernel's times, as Chrome reads them")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or interpret: tiny shapes without a GPU")
     options = parser.parse_args()
-    device = open_device("cuda")
-    shape = replace(GPU.speed, layers=options.layers)
-    slots = options.rows * (options.context + 10 * (2 * STEPS + 4)) + 2 * options.prompt
-    driver = EngineDriver(random_model(shape, device, slots), device)
-    random = torch.Generator().manual_seed(1)
-
-    def tokens(count: int) -> list[int]:
-        found: list[int] = torch.randint(0, shape.vocab, (count,), generator=random).tolist()
-        return found
-
-    texts = [driver.open(tokens(options.context), 10 * (2 * STEPS + 4), is_written=True) for _ in range(options.rows)]
-    _show(
-        f"decode {options.rows} x {options.context}, {shape.layers} layers", lambda: driver.decode_steps(texts, 10), 10
-    )
-    if options.trace:
-        _write_trace(options.trace, lambda: driver.decode_steps(texts, 4))
-    driver.close()
-
-    def prompt() -> None:
-        text = driver.open(tokens(options.prompt), 1)
-        driver.run(driver.step((text, 0, options.prompt)))
-        driver.close()
-
-    _show(f"prompt of {options.prompt}, {shape.layers} layers", prompt)
-
-
-def _write_trace(file: Path, steps: Callable[[], object]) -> None:
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
-        steps()
-        torch.cuda.synchronize()
-    found.export_chrome_trace(str(file))
-
-
-def _show(name: str, step: Callable[[], object], count: int = 1) -> None:
-    """`step` computes `count` steps."""
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    began_s = time.perf_counter()
-    for _ in range(STEPS):
-        step()
-    turns = STEPS * count
-    whole_us = 1e6 * (time.perf_counter() - began_s) / turns
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        for _ in range(STEPS):
-            step()
-        torch.cuda.synchronize()
-    rows = [(each.self_device_time_total / turns, each.count / turns, each.key) for each in found.key_averages()]
-    on_device_us = sum(took for took, _, _ in rows)
-    print(f"\n{name}: {whole_us:.0f} us a step, of which kernels {on_device_us:.0f} us")
-    for took_us, count, key in sorted(rows, reverse=True)[:22]:
-        print(f"{took_us:9.1f} us {count:7.1f} x {took_us / max(count, 1e-9):8.2f}  {key[:100]}")
+    shapes = [step_shape(text) for text in options.steps]
+    device = open_device(options.device)
+    is_gpu = device.torch_device.type == "cuda"
+    model: SpeedShape = replace(GPU.speed, layers=options.layers) if is_gpu else TINY.speed
+    profiler = StepProfiler(EngineDriver(random_model(model, device, _slots(shapes)), device), device, model.vocab)
+    for shape in shapes:
+        profiler.show(shape, options.host, options.trace)
 
 
 if __name__ == "__main__":

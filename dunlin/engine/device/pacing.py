@@ -19,6 +19,19 @@ MOST_AHEAD = 16
 _LOOK_S = 20e-6
 
 
+class LaunchMark(Protocol):
+    """A moment between two launches."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was launched before it is done."""
+        ...
+
+    def wait(self) -> None:
+        """Until it is."""
+        ...
+
+
 class Pacer(Protocol):
     """Bounds what is launched and not done. Called by the thread that launches."""
 
@@ -34,6 +47,10 @@ class Pacer(Protocol):
         """Wait for what was launched, for about so long at most; whether all of it is done."""
         ...
 
+    def mark(self) -> LaunchMark | None:
+        """This moment; None: pieces that rows may leave are done when the call that launches them returns."""
+        ...
+
 
 class HostPacer:
     """See `Pacer`, where work is done when the call that launches it returns."""
@@ -44,6 +61,8 @@ class HostPacer:
 
     def advance(self, most_s: float) -> bool:
         return True
+
+    def mark(self) -> None: ...
 
 
 HOST_PACER = HostPacer()
@@ -63,6 +82,8 @@ class KernelPacer:
     def advance(self, most_s: float) -> bool:
         return bool(self._library.dunlin_decode_join(ALL_BEGUN, most_s))
 
+    def mark(self) -> None: ...
+
 
 @cache
 def choose_host_pacer() -> Pacer:
@@ -72,6 +93,21 @@ def choose_host_pacer() -> Pacer:
     except KernelUnavailable:
         return HOST_PACER
     return KernelPacer(library) if library.dunlin_level() else HOST_PACER
+
+
+class CudaMark:
+    """See `LaunchMark`, on a stream."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record(stream)
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        self._event.synchronize()
 
 
 class CudaPacer:
@@ -104,6 +140,9 @@ class CudaPacer:
         while not stream.query() and time.perf_counter() < stop_s:
             time.sleep(_LOOK_S)
         return bool(stream.query())
+
+    def mark(self) -> CudaMark:
+        return CudaMark(torch.cuda.current_stream(self._device))
 
     @property
     def _most(self) -> int:

@@ -55,6 +55,7 @@ class RunningStep:
         self._left = list(left)
         self._exchange = exchange
         self.own_rooms = own_rooms
+        self._leaves_hidden = any(row.hidden_out for row in rows[:1])
         self._is_cut_short = False
         self._scoring: PromptScoring | None = None
         self._stops: dict[int, int] = {}
@@ -253,7 +254,11 @@ class RunningStep:
         """On the device, the tokens that were chosen of the sequences `following`, each with the position that its
         token has; None where one was not, or peers are to be told first.
         """
-        if self._choices is None or self._exchange is not None or self._sampled[0].hidden_out or self._unscorable:
+        if self._exchange is not None or self._leaves_hidden or self._unscorable:
+            return None
+        if not following:
+            return torch.empty(0, dtype=torch.int64)
+        if self._choices is None:
             return None
         places = {(row.sequence, row.stop): place for place, row in enumerate(self._sampled)}
         chosen = [places[each] for each in following if each in places]
@@ -265,7 +270,7 @@ class RunningStep:
         :raises TransferError: a room does not hold what it had place for when the step began.
         """
         samples = SampledRows() if self._choices is None else apply_samples(self._sampled, self._choices.read())
-        if self._sampled and self._sampled[0].hidden_out:
+        if self._sampled and self._leaves_hidden:
             _leave_tokens(self._sampled, rooms)
         samples.scores = self._scores
         for number in self._unscorable:

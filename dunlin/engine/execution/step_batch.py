@@ -77,6 +77,11 @@ class StepRow:
         return self.stop - self.start == 1 and self.start >= self.state.prompt_tokens
 
     @property
+    def is_unread(self) -> bool:
+        """Whether it computes a token that a device chose and the host does not know yet."""
+        return self.stop > len(self.state.tokens)
+
+    @property
     def valid_stop(self) -> int:
         """The tokens that have KV after the step, here or elsewhere."""
         return self.stop if self.split is None or self.split.stripe is None else self.split.covered.stop
@@ -150,14 +155,17 @@ def _is_kept_whole(step: Step, keep: Keep, shape: EngineShape) -> bool:
     )
 
 
-def is_plain_decode(step: Step, shape: EngineShape) -> bool:
-    """Whether all its rows sample the token after one token, here and through all layers, and none may leave it."""
+def is_plain(step: Step, shape: EngineShape) -> bool:
+    """Whether it is computed here alone, through all layers, and waits for nothing but its turn."""
     is_whole = step.layer_start == 0 and step.layer_stop in (0, shape.layers) and shape.stop == shape.layers
     is_bound = step.after or step.peers or step.serve is not None or step.hidden_in or step.hidden_out
+    return is_whole and not is_bound
+
+
+def is_plain_decode(step: Step) -> bool:
+    """Whether all rows of a plain step sample the token after one token, and none may leave it."""
     rows = zip(step.start, step.stop, step.sample, strict=True)
-    return (
-        is_whole and not is_bound and not step.preemptible and all(stop - start == 1 and s for start, stop, s in rows)
-    )
+    return not step.preemptible and all(stop - start == 1 and sample for start, stop, sample in rows)
 
 
 def check_layers(step: Step, shape: EngineShape) -> None:

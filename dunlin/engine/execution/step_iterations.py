@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
+import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.host_copies import to_device
 from dunlin.engine.decoder.iteration import Iteration
 from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.numerics import Numerics
@@ -46,18 +49,27 @@ class StepIterations:
         may_leave: bool = True,
         tokens: Tensor | None = None,
     ) -> Iteration:
-        """The rows' iteration; `hidden`, `resumed` and `exchange` as for `Iteration`. `tokens`: those of the rows, on
-        the device, where the host does not know them yet.
+        """The rows' iteration; `hidden`, `resumed` and `exchange` as for `Iteration`. `tokens`: on the device, those
+        that the host does not know yet, in the order of the rows.
         """
         is_decode = all(row.is_decode for row in rows)
         batch = pack_rows(rows, self._decoder.numerics.attention)
         if self._decoder.adapters:
             batch = replace(batch, adapters=row_adapters(rows))
-        if tokens is not None:
-            batch = replace(batch.to(self._decoder.device), tokens=tokens)
+        if tokens is not None and len(tokens):
+            batch = _with_unread(batch.to(self._decoder.device), rows, tokens)
         is_fixed = (is_decode and not may_leave) or self._rows_may_leave_segments
         segments, sizes = self._begin_segments if is_fixed else None, None if is_decode else self._sizes
         return Iteration(self._decoder, batch, layers, sizes, hidden, resumed, self.count, exchange, segments)
+
+
+def _with_unread(batch: DecoderBatch, rows: Sequence[StepRow], tokens: Tensor) -> DecoderBatch:
+    """The batch with the tokens that were not read."""
+    if len(tokens) == len(batch.tokens):
+        return replace(batch, tokens=tokens)
+    stops = accumulate(row.tokens for row in rows)
+    places = torch.tensor([stop - 1 for row, stop in zip(rows, stops, strict=True) if row.is_unread])
+    return replace(batch, tokens=batch.tokens.index_copy(0, to_device(places, tokens.device), tokens))
 
 
 def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:

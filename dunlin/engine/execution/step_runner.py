@@ -25,15 +25,15 @@ from dunlin.engine.execution.step_batch import (
     SampledRows,
     StepError,
     check_step,
-    is_plain_decode,
 )
 from dunlin.engine.execution.step_iterations import StepIterations
 from dunlin.engine.execution.step_queue import QueuedStep, StepQueue
 from dunlin.engine.execution.step_starter import StepStarter
+from dunlin.engine.execution.steps_ahead import StepsAhead, UnreadStep
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_link import PeerLink
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step, Unsupported
+from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, Step, StepDone, Unsupported
 from dunlin.messages.types import Ints, Verdict
 
 Event = Any
@@ -73,7 +73,6 @@ class StepRunner:
         self.suspended = ParkedSteps(limits.parked_steps, limits.parked_bytes)
         self.rooms = rooms
         self._pacer = pacer
-        self._may_run_ahead = may_run_ahead
         self._is_ahead = False
         self._give_up_exchange = give_up_exchange
         self._decoder = decoder
@@ -91,11 +90,13 @@ class StepRunner:
         self._starter = StepStarter(
             decoder, shape, sequences, self.parked, self.suspended, rooms, links, iterations, scorer
         )
-        self._idle_since_s = clock()
+        self._ahead = StepsAhead(self._queue, self._starter, sequences, pacer, may_run_ahead)
+        self._unread: UnreadStep | None = None
+        self._since_s = self._idle_since_s = clock()
 
     def __len__(self) -> int:
         """Steps that are not answered."""
-        return len(self._queue) + (self._running is not None)
+        return len(self._queue) + (self._running is not None) + (self._unread is not None)
 
     @property
     def count(self) -> WorkCount:
@@ -133,9 +134,10 @@ class StepRunner:
         self._starter.change_shape(shape)
 
     def is_unanswered(self, step: int) -> bool:
-        """Whether that step is queued or running."""
-        running = self._running is not None and self._running.number == step
-        return running or any(queued.number == step for queued in self._queue)
+        """Whether that step is queued or running, or was not read yet."""
+        begun = [self._running, None if self._unread is None else self._unread.step]
+        is_begun = any(each is not None and each.number == step for each in begun)
+        return is_begun or any(queued.number == step for queued in self._queue)
 
     # --- commands ---
 
@@ -196,31 +198,34 @@ class StepRunner:
         """While nothing can be launched behind a step all of which was launched: wait for it for a moment, in which the
         next one may arrive; whether it is still under way.
         """
-        if not self._is_ahead or self._running is None or not self._next_may_come():
+        if not self._is_ahead or self._running is None or not self._next_may_come:
             return False
         self._running.choose(self._decoder, self.rooms)  # so that a device goes on with it
         return not self._pacer.advance(LOOK_AHEAD_S)
 
     def _waits_for_next(self, running: RunningStep) -> bool:
         """Whether all of a step was launched just now, and another may arrive to be launched behind it."""
-        if self._is_ahead or not running.done or running.can_pause or running.layers.stop < self._shape.layers:
+        if self._is_ahead or self._unread is not None or not running.done or running.can_pause:
             return False
-        return self._next_may_come() and not self._pacer.advance(0.0)
+        return running.layers.stop == self._shape.layers and self._next_may_come and not self._pacer.advance(0.0)
 
+    @property
     def _next_may_come(self) -> bool:
-        """Whether the next step is not there yet, and could be launched ahead if it were."""
-        return not len(self._queue) and not self._interrupts and self._may_run_ahead()
+        return not self._interrupts and self._ahead.may_come
 
     def work(self, safepoint: Safepoint) -> list[Event]:
         """Take in the interrupts that wait for this safepoint; or else compute the running step, or the next one that
-        is ready, until it is done or a safepoint asks for a pause.
+        is ready, until it is done or a safepoint asks for a pause. What was launched before the running step is read
+        first: at once for an interrupt, else when the device is done with it.
         """
-        if self._interrupts and not self._is_ahead:
+        if self._interrupts and not self._is_ahead and self._unread is None:
             return self.take_interrupts()
         queued = self._queue.pop_ready() if self._running is None else None
         if self._running is None and queued is None:
             return []
-        started_s = self._idle_since_s if self._is_ahead else self._clock()
+        self._since_s = self._idle_since_s if self._is_ahead else self._clock()
+        if self._unread is not None and (self._interrupts or self._can_read):
+            return [self._read(self._unread)]
         if queued is not None:
             try:
                 self._running = self._begin(queued)
@@ -228,9 +233,9 @@ class StepRunner:
                 what = "Resume" if queued.step is None else "Step"
                 self._give_up(queued)
                 return [Unsupported(what, str(error), step=queued.number)]
-            self._running.idle_s = started_s - self._idle_since_s
+            self._running.idle_s = self._since_s - self._idle_since_s
         assert self._running is not None
-        events = self._compute(self._running, safepoint, started_s)
+        events = self._compute(self._running, safepoint)
         return [*events, *self.take_interrupts()] if self._interrupts and self._running is None else events
 
     def take_interrupts(self) -> list[Event]:
@@ -260,55 +265,62 @@ class StepRunner:
         elif step.step is not None and step.step.peers:
             self._give_up_exchange(step.step)
 
-    def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
+    def _compute(self, running: RunningStep, safepoint: Safepoint) -> list[Event]:
+        events: list[Event] = []
         try:
-            running.run(safepoint, self._beat)
+            running.run(lambda: safepoint() or self._can_read, self._beat)
             if self._waits_for_next(running):
-                self._is_ahead, self._idle_since_s = True, started_s
+                self._is_ahead, self._idle_since_s = True, self._since_s
                 return []
-            samples, ahead = self._finish(running) if running.done else (None, None)
+            if self._unread is not None and (running.done or self._can_read):
+                events.append(self._read(self._unread))
+            samples = self._finish(running) if running.done else None
         except TransferError:  # a peer is gone, computes something else, or wrote over the room
-            samples, ahead = running.abandon(), None
-        ended_s = self._clock()
-        running.compute_s += ended_s - started_s
-        self._idle_since_s = ended_s
-        if samples is None:
-            return []
-        self._running, self._is_ahead = ahead, ahead is not None
+            samples, self._running, self._is_ahead = running.abandon(), None, False
+        self._count_time(running)
+        return events if samples is None else [*events, self._answer(running, samples)]
+
+    @property
+    def _can_read(self) -> bool:
+        """Whether the device is done with a step that was not read."""
+        return self._unread is not None and self._unread.mark.is_done
+
+    def _finish(self, running: RunningStep) -> SampledRows | None:
+        """The tokens of a step whose layers are launched; None: the next step runs, and they are read meanwhile."""
+        running.choose(self._decoder, self.rooms)
+        following = None if self._interrupts else self._ahead.start_behind(running, self._shape)
+        self._running = None if following is None else following.step
+        if following is None:
+            samples, self._is_ahead = running.finish(self.rooms), False
+            self._pacer.settle()
+            return samples
+        if following.mark is not None:
+            self._unread, self._is_ahead = UnreadStep(running, following.mark), False
+            return None
+        following.step.run(lambda: False, self._beat)
+        self._is_ahead = True
+        return running.finish(self.rooms)
+
+    def _read(self, unread: UnreadStep) -> StepDone:
+        """The answer of a step behind which the running one was started."""
+        unread.mark.wait()
+        self._unread = None
+        samples = unread.step.finish(self.rooms)
+        self._count_time(unread.step)
+        return self._answer(unread.step, samples)
+
+    def _count_time(self, running: RunningStep) -> None:
+        """The engine's time up to now went to a step; while there is one that was not read, to that one."""
+        now_s = self._clock()
+        (running if self._unread is None else self._unread.step).compute_s += now_s - self._since_s
+        self._since_s = self._idle_since_s = now_s
+
+    def _answer(self, running: RunningStep, samples: SampledRows) -> StepDone:
         self.last_step_s = running.compute_s
         for row in running.rows.values():
             if row.hidden_out and row.sequence not in self._sequences:  # closed while it ran
                 self.rooms.forget(row.sequence)
-        return [running.answer(samples)]
-
-    def _finish(self, running: RunningStep) -> tuple[SampledRows, RunningStep | None]:
-        """The tokens of a step whose layers are launched, and the step that was launched before they were read."""
-        running.choose(self._decoder, self.rooms)
-        ahead = self._launch_ahead(running)
-        samples = running.finish(self.rooms)
-        if ahead is None:
-            self._pacer.settle()
-        return samples, ahead
-
-    def _launch_ahead(self, running: RunningStep) -> RunningStep | None:
-        """Launch the next step, if it is one of decode rows that all go on from this one: the device has its tokens."""
-        queued = self._queue.first
-        if queued is None or self._interrupts or not self._may_run_ahead():
-            return None
-        step = queued.step
-        if step is None or queued.left or not is_plain_decode(step, self._shape):
-            return None
-        tokens = running.next_tokens(list(zip(step.sequence, step.start, strict=True)))
-        if tokens is None:
-            return None
-        self._queue.remove(queued)
-        try:
-            ahead = self._starter.start(queued, step, frozenset(), tokens)
-        except StepError:  # it is answered in its turn
-            self._queue.put_first(queued)
-            return None
-        ahead.run(lambda: False, self._beat)
-        return ahead
+        return running.answer(samples)
 
     def _interrupt(self, message: Interrupt, suspended: list[Event]) -> Interrupted:
         """`suspended`: takes in the answer of a step that is parked whole."""

@@ -70,7 +70,7 @@ class StepStarter:
     def start(
         self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int], tokens: Tensor | None = None
     ) -> RunningStep:
-        """The step, begun. `tokens`: those of its rows, on the device, where the host does not know them yet.
+        """The step, begun. `tokens`: on the device, those that the host does not know yet, in the order of its rows.
 
         :raises StepError: it cannot be run; nothing of it was done.
         """
@@ -80,7 +80,7 @@ class StepStarter:
         if step.hidden_in and layers.start == 0:
             self._stage_rooms.learn_tokens(step)
         found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers, samples)
-        if tokens is not None and len(found.rows) != len(tokens):
+        if tokens is not None and sum(row.is_unread for row in found.rows) != len(tokens):
             raise StepError("rows are gone whose tokens were not read")
         for row in found.rows:
             if row.sequence in self._parked or row.sequence in self._suspended:

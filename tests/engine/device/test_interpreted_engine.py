@@ -156,6 +156,8 @@ def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: Loaded
             told.append("advance")
             return True
 
+        def mark(self) -> None: ...
+
     runner = make_runner(model, device, pacer=Pacer())
     runner.receive(make_open(1, PROMPT))
     run(runner, make_step(1, (1, 0, len(PROMPT), 0)))

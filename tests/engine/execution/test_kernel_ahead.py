@@ -34,7 +34,7 @@ class Looks:
     """The pacer of this processor; counts the steps that were under way when it was asked."""
 
     def __init__(self, pacer: Pacer) -> None:
-        self.pace, self.settle = pacer.pace, pacer.settle
+        self.pace, self.settle, self.mark = pacer.pace, pacer.settle, pacer.mark
         self.under_way = 0
         self._pacer = pacer
 
