@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.driver import EngineDriver
 from benchmarks.gpu.plan import GPU, TINY, SpeedShape
 from benchmarks.gpu.random_model import random_model
+from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 
@@ -112,6 +113,23 @@ class StepProfiler:
         return found
 
 
+def _warm_up(device: EngineDevice, decoder: Decoder) -> None:
+    """As an engine does before it serves; the segments are thrown away."""
+    assert device.begin_segments is not None
+    torch.cuda.synchronize()
+    free_before, began_s = torch.cuda.mem_get_info()[0], time.perf_counter()
+    count = 0
+
+    def beat() -> None:
+        nonlocal count
+        count += 1
+
+    device.begin_segments(decoder, beat)
+    torch.cuda.synchronize()
+    taken = free_before - torch.cuda.mem_get_info()[0]
+    print(f"{count} segments recorded in {time.perf_counter() - began_s:.1f} s, {taken >> 20} MiB", flush=True)
+
+
 def _slots(shapes: list[StepShape]) -> int:
     """KV that the largest of them needs, and as much as there is at least."""
     room = COUNTED * 4 + 2 * UNCOUNTED + TRACED + 1
@@ -128,13 +146,17 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=GPU.speed.layers)
     parser.add_argument("--host", action="store_true", help="the host's functions, too, by cProfile")
     parser.add_argument("--trace", type=Path, metavar="DIR", help="write each kernel's times, as Chrome reads them")
+    parser.add_argument("--warm-up", action="store_true", help="record the usual sizes first, and show what that takes")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or interpret: tiny shapes without a GPU")
     options = parser.parse_args()
     shapes = [step_shape(text) for text in options.steps]
     device = open_device(options.device)
     is_gpu = device.torch_device.type == "cuda"
     model: SpeedShape = replace(GPU.speed, layers=options.layers) if is_gpu else TINY.speed
-    profiler = StepProfiler(EngineDriver(random_model(model, device, _slots(shapes)), device), device, model.vocab)
+    loaded = random_model(model, device, _slots(shapes))
+    if options.warm_up:
+        _warm_up(device, loaded.decoder)
+    profiler = StepProfiler(EngineDriver(loaded, device), device, model.vocab)
     for shape in shapes:
         profiler.show(shape, options.host, options.trace)
 

@@ -123,7 +123,7 @@ def attend_tiles(
     query_stride, slot_stride, out_stride, lse_stride, scale, cap, window,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
     LINES: tl.constexpr, BLOCK_KEYS: tl.constexpr, SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr,
-    MOST_SPLITS: tl.constexpr,
+    MOST_SPLITS: tl.constexpr, IS_BY_TILE: tl.constexpr,
     IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr, IS_BY_HEAD: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -132,6 +132,7 @@ def attend_tiles(
 
     IS_WIDENED: operands of products are made fp32 first, for the interpreter multiplies no bf16: the same numbers.
     `tiles` `[tiles, 2]` int64: row of the table, first query. `out_stride` and `lse_stride`: items between splits.
+    IS_BY_TILE: `out` and `lse` have places for the queries of each tile, not for those of all rows.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     QUERIES: tl.constexpr = LINES // GROUP
@@ -141,6 +142,8 @@ def attend_tiles(
         tile, kv_head = kv_head, tile
     row, first = tl.load(tiles + 2 * tile), tl.load(tiles + 2 * tile + 1)
     columns = table + row * COLUMNS
+    if tl.load(columns + 2) == 0:
+        return  # padding
     begin, end = tile_keys(columns, first, window, QUERIES, IS_WINDOWED)
     if MOST_SPLITS > 1:
         keys = split_keys(columns, SPLIT_KEYS, SPLIT_STEP, MOST_SPLITS)
@@ -184,7 +187,10 @@ def attend_tiles(
     divisor = tl.where(is_blind, 1.0, total)
     result = mixed / divisor[:, None]
     score = tl.where(is_blind, float("-inf"), (highest + tl.log2(divisor)) / LOG2E)
-    place = (tl.load(columns + 1) + inner) * HEADS + head
+    if IS_BY_TILE:
+        place = (tile * QUERIES + lines // GROUP) * HEADS + head
+    else:
+        place = (tl.load(columns + 1) + inner) * HEADS + head
     into = out + split * out_stride + place[:, None] * HEAD_DIM + dims[None, :]
     tl.store(into, result.to(out.dtype.element_ty), mask=is_item)
     tl.store(lse + split * lse_stride + place, score, mask=is_line)
@@ -194,9 +200,12 @@ def attend_tiles(
 def merge_splits(
     part_out, part_lse, table, tiles, out, lse, out_stride, lse_stride,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, QUERIES: tl.constexpr,
-    SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr, MOST_SPLITS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr, MOST_SPLITS: tl.constexpr, IS_BY_TILE: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Merge the splits of one query and head, in their order: grid (tiles, queries of a tile, heads)."""
+    """Merge the splits of one query and head, in their order: grid (tiles, queries of a tile, heads). IS_BY_TILE: as of
+    `attend_tiles`, which wrote them.
+    """
     begin_dependent(IS_DEPENDENT)
     tile, head = tl.program_id(0), tl.program_id(2)
     row, inner = tl.load(tiles + 2 * tile), tl.load(tiles + 2 * tile + 1) + tl.program_id(1)
@@ -205,18 +214,21 @@ def merge_splits(
         count = tl.load(columns + 8) - tl.load(columns + 7)
         keys = split_keys(columns, SPLIT_KEYS, SPLIT_STEP, MOST_SPLITS)
         place = (tl.load(columns + 1) + inner) * HEADS + head
+        part = place
+        if IS_BY_TILE:
+            part = (tile * QUERIES + tl.program_id(1)) * HEADS + head
         dims = tl.arange(0, BLOCK_DIM)
         is_dim = dims < HEAD_DIM
         highest = tl.full([1], float("-inf"), tl.float32)
         total = tl.zeros([1], tl.float32)
         mixed = tl.zeros([BLOCK_DIM], tl.float32)
         for split in range((count + keys - 1) // keys):
-            score = tl.load(part_lse + split * lse_stride + place + tl.zeros([1], tl.int32))
+            score = tl.load(part_lse + split * lse_stride + part + tl.zeros([1], tl.int32))
             risen = tl.maximum(highest, score)
             base = tl.where(risen == float("-inf"), 0.0, risen)
             kept, share = tl.exp(highest - base), tl.exp(score - base)
-            part = tl.load(part_out + split * out_stride + place * HEAD_DIM + dims, mask=is_dim, other=0.0)
-            mixed = mixed * kept + part * share
+            found = tl.load(part_out + split * out_stride + part * HEAD_DIM + dims, mask=is_dim, other=0.0)
+            mixed = mixed * kept + found * share
             total = total * kept + share
             highest = risen
         is_blind = total == 0.0

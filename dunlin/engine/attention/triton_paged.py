@@ -293,21 +293,24 @@ def launch(
     if there.splits <= 1:
         _attend(there, there.narrow, query, layer_kv, out, lse, launcher, narrow)
         return
-    part_out = query.new_empty((there.splits, *out.shape), dtype=torch.float32)
-    part_lse = part_out.new_empty(part_out.shape[:3])
-    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, launcher, narrow, there.splits)
     queries = narrow.lines // (heads // layer_kv.shape[2])
+    # Splits of few decode rows beside a long prompt need no places for the prompt.
+    places = min(len(out), len(there.narrow) * queries)
+    part_out = query.new_empty((there.splits, places, *out.shape[1:]), dtype=torch.float32)
+    part_lse = part_out.new_empty(part_out.shape[:3])
+    is_by_tile = places < len(out)
+    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, launcher, narrow, there.splits, is_by_tile)
     kernels.merge_splits[(len(there.narrow), queries, heads)](
         part_out, part_lse, there.table, there.narrow, out, lse, part_out.stride(0), part_lse.stride(0),
         HEADS=heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), QUERIES=queries,
         SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys, MOST_SPLITS=sizes.most_splits,
-        num_warps=1, **launch_options(),
+        IS_BY_TILE=is_by_tile, num_warps=1, **launch_options(),
     )  # fmt: skip
 
 
 def _attend(
     there: DeviceTable, tiles: Tensor, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor,
-    launcher: TileLauncher, shape: TileShape, splits: int = 1,
+    launcher: TileLauncher, shape: TileShape, splits: int = 1, is_by_tile: bool = False,
 ) -> None:  # fmt: skip
     heads, head_dim = query.shape[1:]
     kv_heads = layer_kv.shape[2]
@@ -320,7 +323,7 @@ def _attend(
         kind.scale_of(head_dim), kind.cap, kind.window,
         HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
         BLOCK_KEYS=shape.keys, SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys,
-        MOST_SPLITS=sizes.most_splits if is_split else 1,
+        MOST_SPLITS=sizes.most_splits if is_split else 1, IS_BY_TILE=is_by_tile,
         IS_CAPPED=bool(kind.cap), IS_WINDOWED=bool(kind.window),
         IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16, IS_BY_HEAD=is_by_head,
         num_warps=shape.warps, num_stages=shape.stages, **launch_options(),

@@ -34,3 +34,8 @@ BeginSegments = Callable[[DecoderBatch, Tensor | None], LayerSegments | None]
 """(batch, its hidden states before the first of the layers; None: they are its tokens' embeddings) -> its segments;
 None: it cannot be computed by segments.
 """
+
+Record = Callable[[Callable[[], None], bool], Callable[[], None]]
+"""(what launches some kernels, whether the same kernels on tensors of the same shapes were recorded before) -> what
+launches them again at once.
+"""

@@ -11,16 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import LocalRows
+from dunlin.engine.attention.base import AttentionKind, LocalRows
 from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.step_buffers import StepBuffers, StepSize, StepTabler
-
-Record = Callable[[Callable[[], None]], Callable[[], None]]
-SEGMENT_LAYERS = 8
-"""Layers of a segment, from a multiple of it on."""
-LARGE_TOKENS, LARGE_LAYERS = 128, 4
-"""A segment of more tokens has fewer layers, so that the next safepoint is soon."""
+from dunlin.engine.decoder.layer_segments import Record
+from dunlin.engine.decoder.step_buffers import MOST_SLOTS, StepBuffers, StepSize, StepTabler
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,9 @@ class RecordedSegments:
         self._record = record
         self._tabler = StepTabler(decoder)
         self._buffers: dict[int, StepBuffers] = {}
+        self._slots = torch.empty(MOST_SLOTS if self._can_record else 0, dtype=torch.int32, device=decoder.device)
         self._segments: dict[SegmentKey, Callable[[], None]] = {}
+        self._known: set[tuple[StepSize, frozenset[AttentionKind]]] = set()
 
     def __repr__(self) -> str:
         return f"[segments: {len(self._segments)} | sizes: {sorted(self._buffers)}]"
@@ -83,7 +80,7 @@ class RecordedSegments:
 
     def _buffers_of(self, tokens: int, hidden: Tensor, turn: Tensor) -> StepBuffers:
         if tokens not in self._buffers:
-            self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn)
+            self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn, self._slots)
         return self._buffers[tokens]
 
     def run(self, layers: range, size: StepSize) -> None:
@@ -91,9 +88,11 @@ class RecordedSegments:
         key, buffers = SegmentKey(layers, size), self._buffers[size.tokens]
         segment = self._segments.get(key)
         if segment is None:
+            alike = size, frozenset(map(self._decoder.attention_kind, layers))
             before = buffers.hidden.clone()
-            segment = self._segments[key] = self._record(lambda: self._compute(key, buffers))
-            buffers.hidden.copy_(before)  # recording computes, too
+            segment = self._segments[key] = self._record(lambda: self._compute(key, buffers), alike in self._known)
+            buffers.hidden.copy_(before)  # recording may compute, too
+            self._known.add(alike)
         segment()
 
     def _compute(self, key: SegmentKey, buffers: StepBuffers) -> None:
@@ -119,11 +118,11 @@ class StepSegments:
         self.hidden = hidden
         self._segments = segments
         self._size = size
-        self._layers = LARGE_LAYERS if size.tokens > LARGE_TOKENS and size.wide else SEGMENT_LAYERS
 
     def run(self, layer: int, stop: int) -> int:
         """Compute from `layer` to the end of its segment, or to `stop`; returns the next layer."""
-        end = min((layer // self._layers + 1) * self._layers, stop)
+        layers = self._size.layers
+        end = min((layer // layers + 1) * layers, stop)
         self._segments.run(range(layer, end), self._size)
         return end
 

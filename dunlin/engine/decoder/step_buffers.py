@@ -13,19 +13,29 @@ from torch import Tensor
 from dunlin.engine.attention.base import AttentionKind, LocalRows
 from dunlin.engine.attention.native.library import COLUMNS
 from dunlin.engine.attention.paged import DecodeRuns
-from dunlin.engine.attention.triton_paged import LEAST_QUERIES, SIZES, expand, find_tiles, split_count
+from dunlin.engine.attention.triton_paged import (
+    LEAST_QUERIES,
+    PIECE_PAIRS,
+    SIZES,
+    expand,
+    find_tiles,
+    split_count,
+)
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.host_copies import to_device, write
 
 DECODE_SPLITS = (1, 4, 16, 64)
 DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of steps of one token a row."""
-MIXED_TOKENS = (32, 64, 128, 256, 512)
-"""Sizes of other steps: what an instance composes by default, and less."""
-MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (0, 64, 256), (8, 32, 64), (1, 4, 16)
-MIXED_PAIRS = 1 << 23
-"""(query, key) pairs of a layer at most: a segment's attention takes about 2 ms then."""
-SLOTS_PER_TOKEN, LEAST_SLOTS = 8192, 1 << 20
+MIXED_TOKENS = (32, *range(64, 512, 64), *range(512, 2049, 128))
+"""Sizes of other steps, up to what an instance composes: a token of padding costs as much as another one."""
+MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (64, 256), (8, 32, 80, 160, 320), (1, 4, 16)
+EXTRA_WIDE = 8
+"""So many tiles more than one prompt of all a step's tokens has are there for the ends of several."""
+SEGMENT_LAYERS = ((128, 8), (1024, 2), (MIXED_TOKENS[-1], 1))
+"""Layers of a segment, from a multiple of it on, by tokens of a step up to which: the next safepoint is soon."""
+MOST_SLOTS = 1 << 22
+"""Keys of all rows together."""
 NO_SLOT = -1
 _NO_ROW = (0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0)
 
@@ -38,6 +48,12 @@ class StepSize:
     narrow: int
     wide: int
     splits: int
+
+    @property
+    def layers(self) -> int:
+        """Of a segment."""
+        found = (layers for tokens, layers in SEGMENT_LAYERS if self.tokens <= tokens or not self.wide)
+        return next(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +70,18 @@ class StepTables:
 class StepBuffers:
     """Owns the buffers of steps of up to `tokens` tokens: `hidden` states, which segments read and write, each token's
     `turn` and place, and what the host writes of a step in one copy: where each row's slots begin, tables of its rows
-    (`whole`: all their keys; `tables`: those that a kind of attention sees), and their tiles.
+    (`whole`: all their keys; `tables`: those that a kind of attention sees), and their tiles. `slots` of their keys are
+    in a tensor of all sizes.
     """
 
-    def __init__(self, tokens: int, kinds: Sequence[AttentionKind], hidden: Tensor, turn: Tensor) -> None:
+    def __init__(
+        self, tokens: int, kinds: Sequence[AttentionKind], hidden: Tensor, turn: Tensor, slots: Tensor
+    ) -> None:
         self.tokens = tokens
         self.hidden = hidden.new_empty(tokens, *hidden.shape[1:])
         self.turn = turn.new_empty(tokens, *turn.shape[1:])
         self.places = torch.empty(tokens, dtype=torch.int64, device=hidden.device)
-        self.slots = torch.empty(max(tokens * SLOTS_PER_TOKEN, LEAST_SLOTS), dtype=torch.int32, device=hidden.device)
+        self.slots = slots
         self._kinds = kinds
         self._rows = min(tokens, DECODE_ROWS[-1]) + 1  # the last one has no tokens
         parts = [self._rows, *[COLUMNS * self._rows] * (1 + len(kinds)), 2 * self._rows, 2 * MIXED_WIDE[-1]]
@@ -121,10 +140,14 @@ class StepTabler:
         up to 2,048: a size that is met later makes its step wait while it is recorded.
         """
         decode = [StepSize(count, count, 0, most) for count in DECODE_ROWS for most in DECODE_SPLITS[:3]]
-        found = ((tokens, _at_least(MIXED_WIDE, -(-tokens // self._queries[1]))) for tokens in MIXED_TOKENS)
-        prompts = [(tokens, tiles) for tokens, tiles in found if tiles is not None]
-        beside = ((0, 1), *((MIXED_NARROW[1], most) for most in MIXED_SPLITS[:2]))
-        return [*decode, *(StepSize(tokens, rows, tiles, most) for tokens, tiles in prompts for rows, most in beside)]
+        wide = {tokens: _usual_wide(tokens, self._queries[1]) for tokens in MIXED_TOKENS}
+        mixed = [
+            StepSize(tokens, MIXED_NARROW[0], tiles, most)
+            for tokens, tiles in wide.items()
+            if tiles is not None
+            for most in MIXED_SPLITS[:2]
+        ]
+        return [*decode, *mixed]
 
     def runs(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The runs of the rows of the last tables."""
@@ -143,7 +166,33 @@ class StepTabler:
         whole[:, 3] = whole[:, 8] - whole[:, 2]
         by_kind = {kind: _windowed(whole, kind.window) for kind in self.kinds}
         narrow, wide = find_tiles(whole, *self._queries)
-        return StepTables(whole, by_kind, narrow, wide, _size_of(whole, by_kind.values(), narrow, wide))
+        return StepTables(whole, by_kind, narrow, wide, self._size_of(whole, by_kind.values(), narrow, wide))
+
+    def _size_of(self, whole: Tensor, tables: Collection[Tensor], narrow: Tensor, wide: Tensor) -> StepSize | None:
+        tokens, rows = int(whole[:, 2].sum()), len(whole)
+        few = narrow[:, 0]
+        keys = max((int((each[few, 8] - each[few, 7]).max()) for each in tables), default=0) if len(few) else 0
+        splits = split_count(keys, SIZES)
+        if tokens == rows:
+            padded = _at_least(DECODE_ROWS, rows)
+            most = _at_least(DECODE_SPLITS, splits)
+            return None if padded is None or most is None else StepSize(padded, padded, 0, most)
+        padded = _at_least(MIXED_TOKENS, tokens)
+        usual = None if padded is None else _usual_wide(padded, self._queries[1])
+        found = (
+            padded, _at_least(MIXED_NARROW, len(narrow)), _at_least(MIXED_WIDE, max(len(wide), usual or 0)),
+            _at_least(MIXED_SPLITS, splits),
+        )  # fmt: skip
+        if rows > DECODE_ROWS[-1] or None in found:
+            return None
+        size = StepSize(*(each or 0 for each in found))
+        pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
+        return size if pairs * size.layers <= PIECE_PAIRS else None
+
+
+def _usual_wide(tokens: int, queries: int) -> int | None:
+    """Wide tiles that steps of up to so many tokens are padded to, if they do not have more."""
+    return _at_least(MIXED_WIDE, -(-tokens // queries) + min(EXTRA_WIDE, tokens // 8))
 
 
 def _windowed(whole: Tensor, window: int) -> Tensor:
@@ -152,25 +201,6 @@ def _windowed(whole: Tensor, window: int) -> Tensor:
     table = whole.clone()
     table[:, 7] = (table[:, 3] - window + 1).clamp_min(0)
     return table
-
-
-def _size_of(whole: Tensor, tables: Collection[Tensor], narrow: Tensor, wide: Tensor) -> StepSize | None:
-    tokens, rows = int(whole[:, 2].sum()), len(whole)
-    few = narrow[:, 0]
-    keys = max((int((each[few, 8] - each[few, 7]).max()) for each in tables), default=0) if len(few) else 0
-    splits = split_count(keys, SIZES)
-    if tokens == rows:
-        padded = _at_least(DECODE_ROWS, rows)
-        most = _at_least(DECODE_SPLITS, splits)
-        return None if padded is None or most is None else StepSize(padded, padded, 0, most)
-    pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
-    found = (
-        _at_least(MIXED_TOKENS, tokens), _at_least(MIXED_NARROW, len(narrow)), _at_least(MIXED_WIDE, len(wide)),
-        _at_least(MIXED_SPLITS, splits),
-    )  # fmt: skip
-    if rows > DECODE_ROWS[-1] or pairs > MIXED_PAIRS or None in found:
-        return None
-    return StepSize(*(each or 0 for each in found))
 
 
 def _at_least(sizes: Sequence[int], count: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.layer_segments import BeginSegments
+from dunlin.engine.decoder.layer_segments import BeginSegments, Record
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.device.base import DeviceUnavailable, EngineDevice
 from dunlin.engine.device.device_arena import DeviceMemory
@@ -21,8 +21,6 @@ from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, De
 from dunlin.engine.device.staging import CudaStaging, HostStaging
 from dunlin.engine.device.warm_steps import GPU_WARM_STEPS
 
-Record = Callable[[Callable[[], None]], Callable[[], None]]
-"""What a function launches, to be launched again at once."""
 INSTALL = "pip install 'dunlin[server,gpu]' with a CUDA build of torch"
 
 
@@ -125,22 +123,30 @@ class CudaGraphs:
 
     def __init__(self) -> None:
         self._pool: Any = None
+        self._beside: torch.cuda.Stream | None = None
+        """One for all: the library of products keeps a work space for each stream."""
         self._first: torch.cuda.CUDAGraph | None = None
         """Kept: once none of its graphs is left, torch forgets the memory, and recording again fails."""
 
-    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Runs `function` twice before, so that kernels are compiled and libraries have their workspaces."""
+    def __call__(self, function: Callable[[], None], is_known: bool) -> Callable[[], None]:
+        """See `Record`. What is not known is run twice before, so that kernels are compiled and libraries have their
+        work spaces.
+        """
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        beside = self._beside = self._beside or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            for _ in range(2):
-                function()
-        torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            function()
+        with torch.cuda.stream(beside):
+            for _ in range(0 if is_known else 2):
+                function()
+            # `torch.cuda.graph` collects garbage and empties the allocator's cache each time: longer than all the rest.
+            graph.capture_begin(pool=self._pool)
+            try:
+                function()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(beside)
         self._first = self._first or graph
 
         def replay() -> None:
@@ -149,6 +155,6 @@ class CudaGraphs:
         return replay
 
 
-def call_again(function: Callable[[], None]) -> Callable[[], None]:
+def call_again(function: Callable[[], None], is_known: bool) -> Callable[[], None]:
     """What records where there is nothing to record with."""
     return function

@@ -6,6 +6,7 @@ So a stop takes effect soon, and the device always has a piece to go on with.
 import time
 from collections import deque
 from functools import cache
+from math import ceil
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +15,7 @@ from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.native.decode_steps import ALL_BEGUN, load_step_library
 
 AHEAD_MS = 2.0
-"""Work that may be launched beyond the piece that is computed, if that piece is a short one."""
+"""Work that is launched beyond the piece that is computed, at least: in so long the host begins the next step."""
 MOST_AHEAD = 16
 _LOOK_S = 20e-6
 
@@ -113,8 +114,8 @@ class CudaMark:
 class CudaPacer:
     """Owns an event for each piece that is under way on the current stream of `device`.
 
-    At least one piece more than the one that is computed; as many as take `AHEAD_MS` if the longest of the last few
-    pieces is any guide: the launches of short pieces take the host as long as the pieces take the device.
+    As many as take `AHEAD_MS`, if the longest of the last few pieces is any guide, and one at least: the launches of
+    short pieces take the host as long as the pieces take the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -149,7 +150,7 @@ class CudaPacer:
         """Pieces that may be under way."""
         if len(self._lengths_ms) < (self._lengths_ms.maxlen or 0):
             return 1
-        return min(max(int(AHEAD_MS / max(*self._lengths_ms, 1e-3)), 1), MOST_AHEAD)
+        return min(ceil(AHEAD_MS / max(*self._lengths_ms, 1e-3)), MOST_AHEAD)
 
     def _take(self) -> None:
         """Wait for the oldest piece, and learn what it took."""

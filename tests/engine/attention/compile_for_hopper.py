@@ -25,8 +25,8 @@ def shared_bytes(shape: TileShape, head_dim: int, item: str) -> int:
     constants: dict[str, Any] = {
         "HEADS": HEADS, "KV_HEADS": KV_HEADS, "HEAD_DIM": head_dim, "BLOCK_DIM": triton.next_power_of_2(head_dim),
         "LINES": shape.lines, "BLOCK_KEYS": shape.keys, "SPLIT_KEYS": SIZES.split_keys, "SPLIT_STEP": SIZES.narrow.keys,
-        "MOST_SPLITS": 1, "IS_CAPPED": False, "IS_WINDOWED": False, "IS_WIDENED": False, "IS_BY_HEAD": True,
-        "IS_DEPENDENT": True,
+        "MOST_SPLITS": SIZES.most_splits, "IS_BY_TILE": True, "IS_CAPPED": False, "IS_WINDOWED": False,
+        "IS_WIDENED": False, "IS_BY_HEAD": True, "IS_DEPENDENT": True,
     }  # fmt: skip
     names = kernels.attend_tiles.arg_names
     types = {name: "constexpr" if name in constants else TYPES.get(name, "i32").format(item) for name in names}

@@ -48,7 +48,7 @@ def test_what_is_interpreted_must_be_so_from_the_start(monkeypatch: pytest.Monke
 
 def test_a_graph_that_is_no_graph_is_the_function() -> None:
     done = []
-    replay = cuda.call_again(lambda: done.append(1))
+    replay = cuda.call_again(lambda: done.append(1), is_known=False)
     assert done == []
     replay()
     replay()

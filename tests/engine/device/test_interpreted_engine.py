@@ -13,6 +13,7 @@ from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
+from dunlin.engine.device.cuda import call_again
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
@@ -97,7 +98,7 @@ def test_logits_are_the_cpus(directory: Path, model: LoadedModel) -> None:
 
 @pytest.fixture
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_segments, "SEGMENT_LAYERS", 2)
+    monkeypatch.setattr(step_buffers, "SEGMENT_LAYERS", ((1 << 20, 2),))
 
 
 @pytest.mark.usefixtures("short_segments")
@@ -108,7 +109,7 @@ def test_texts_are_the_cpus_by_recorded_segments_too(
     told = wanted(sampling=SamplingParams(**sampling))
     recorded: list[int] = []
 
-    def record(function: Callable[[], None]) -> Callable[[], None]:
+    def record(function: Callable[[], None], is_known: bool) -> Callable[[], None]:
         recorded.append(1)
         return function
 
@@ -171,7 +172,7 @@ def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: Loaded
 
 def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: EngineDevice) -> None:
     begun: list[int] = []
-    segments = RecordedSegments(model.decoder, lambda function: function)
+    segments = RecordedSegments(model.decoder, call_again)
 
     def begin(*given: Any) -> Any:
         begun.append(1)
@@ -193,30 +194,31 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_buffers, "MIXED_TOKENS", (16, 32))
     monkeypatch.setattr(step_buffers, "MIXED_NARROW", (0, 2))
     monkeypatch.setattr(step_buffers, "MIXED_WIDE", (0, 2))
+    monkeypatch.setattr(step_buffers, "EXTRA_WIDE", 0)
 
 
 @pytest.mark.usefixtures("short_segments", "small_sizes")
 def test_small_steps_with_prompts_are_recorded_too(
     model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
 ) -> None:
-    recorded: list[int] = []
+    recorded: list[bool] = []
 
-    def record(function: Callable[[], None]) -> Callable[[], None]:
-        recorded.append(1)
+    def record(function: Callable[[], None], is_known: bool) -> Callable[[], None]:
+        recorded.append(is_known)
         return function
 
     segments = RecordedSegments(model.decoder, record)
     runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
     assert generate(runner, STEPS) == wanted()
-    # A prompt alone, one beside a decode row, and decode rows: layers 0 and 1, and the last.
-    assert len(recorded) == 6
+    # A prompt alone, one beside a decode row, and decode rows: layers 0 and 1, and the last by the same kernels.
+    assert recorded == [False, True] * 3
 
 
 @pytest.mark.usefixtures("short_segments", "small_sizes")
 def test_a_row_leaves_between_two_segments_and_the_other_goes_on(
     model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
 ) -> None:
-    segments = RecordedSegments(model.decoder, lambda function: function)
+    segments = RecordedSegments(model.decoder, call_again)
     runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
     for number, prompt in ((1, PROMPT), (2, OTHER)):
         runner.receive(make_open(number, prompt))
@@ -240,7 +242,7 @@ def test_what_is_recorded_in_advance_writes_no_kv(
     monkeypatch.setattr(step_buffers.StepTabler, "usual_sizes", lambda tabler: sizes)
     recorded: list[int] = []
 
-    def record(function: Callable[[], None]) -> Callable[[], None]:
+    def record(function: Callable[[], None], is_known: bool) -> Callable[[], None]:
         function()
         recorded.append(1)
         return function
@@ -261,8 +263,8 @@ def test_the_usual_sizes_are_those_of_prompts_and_decode_rows(tmp_path: Path, he
     loaded = load(make_checkpoint(tmp_path, hidden=64, heads=heads, kv_heads=1), attention="torch")
     tabler = step_buffers.StepTabler(loaded.decoder)
     usual = tabler.usual_sizes()
-    runs = slot_span(range(512), list(range(512)))
-    for tokens in (32, 128, 300, 512):
+    runs = slot_span(range(2048), list(range(2048)))
+    for tokens in (32, 128, 300, 512, 2048):
         prompt = LocalRows([0], [tokens], [tokens], [(runs.run_at, runs.run_slot)])
         assert tabler.tables(prompt).size in usual
     rows = LocalRows([0, 1, 2], [1, 2, 3], [9, 9, 400], [(runs.run_at, runs.run_slot)] * 3)

@@ -61,7 +61,7 @@ def make_pacer(monkeypatch: pytest.MonkeyPatch, piece_ms: float) -> tuple[CudaPa
 
 
 @pytest.mark.parametrize(
-    ("piece_ms", "most"), [(5.0, 1), (AHEAD_MS, 1), (AHEAD_MS / 2.5, 2), (AHEAD_MS / 6.5, 6), (1e-6, MOST_AHEAD)]
+    ("piece_ms", "most"), [(5.0, 1), (AHEAD_MS, 1), (AHEAD_MS / 1.5, 2), (AHEAD_MS / 6.5, 7), (1e-6, MOST_AHEAD)]
 )
 def test_as_many_pieces_are_under_way_as_take_the_time(
     monkeypatch: pytest.MonkeyPatch, piece_ms: float, most: int
