@@ -1,29 +1,34 @@
-"""Small steps as recorded segments of layers: a few launches instead of hundreds.
+"""Steps of up to so many tokens as recorded segments of layers: a few launches instead of hundreds.
 
-A segment computes on buffers of its own, for a padded size of step; which slots and how many keys a row has is read
-from memory, so a recorded segment serves every step of that size. KV and weights stay at their addresses while layers
-are dropped and come back, so a segment is valid whenever its layers are held. Between two segments rows may leave.
+A segment computes on buffers of its own, for a padded size of step. Of decode rows it has several layers; which slots
+and how many keys a row has is read from memory, so it serves every step of that size. Of other steps, see
+`recorded_linear.py`. KV and weights stay at their addresses while layers are dropped and come back, so a segment is
+valid whenever its layers are held. Between two segments rows may leave.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionKind, LocalRows
+from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.layer_segments import Record
-from dunlin.engine.decoder.step_buffers import MOST_SLOTS, StepBuffers, StepSize, StepTabler
+from dunlin.engine.decoder.layer_segments import LayerSegments, Record
+from dunlin.engine.decoder.recorded_linear import MixedSegments, RecordedLinear
+from dunlin.engine.decoder.recordings import Recordings
+from dunlin.engine.decoder.step_buffers import (
+    MIXED_TOKENS,
+    MOST_SLOTS,
+    DecodeSize,
+    StepBuffers,
+    StepScratch,
+    StepTabler,
+    usual_decode_sizes,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class SegmentKey:
-    """A recorded segment."""
-
-    layers: range
-    size: StepSize
+SEGMENT_LAYERS = 8
+"""Layers of a segment of decode rows, from a multiple of it on."""
 
 
 class RecordedSegments:
@@ -31,47 +36,46 @@ class RecordedSegments:
 
     def __init__(self, decoder: Decoder, record: Record) -> None:
         self._decoder = decoder
-        self._record = record
         self._tabler = StepTabler(decoder)
         self._buffers: dict[int, StepBuffers] = {}
-        self._slots = torch.empty(MOST_SLOTS if self._can_record else 0, dtype=torch.int32, device=decoder.device)
-        self._segments: dict[SegmentKey, Callable[[], None]] = {}
-        self._known: set[tuple[StepSize, frozenset[AttentionKind]]] = set()
+        self._recordings = Recordings(record)
+        self._scratch = StepScratch(decoder)
+        self._linear = RecordedLinear(decoder, record, self._scratch)
 
     def __repr__(self) -> str:
-        return f"[segments: {len(self._segments)} | sizes: {sorted(self._buffers)}]"
+        return f"[segments: {len(self._recordings)} | of mixed steps: {len(self._linear)} | {sorted(self._buffers)}]"
 
-    def begin(self, batch: DecoderBatch, hidden: Tensor | None) -> "StepSegments | None":
+    def begin(self, batch: DecoderBatch, hidden: Tensor | None) -> LayerSegments | None:
         """See `BeginSegments`."""
         rows = batch.rows
         if batch.adapters is not None or not self._can_record or not isinstance(rows, LocalRows) or not rows:
             return None
         tables = self._tabler.tables(rows)
-        if tables.size is None:
+        size = tables.tokens if tables.decode is None else tables.decode.rows
+        if size is None or sum(rows.lengths) > MOST_SLOTS:
             return None
         hidden = self._decoder.embed(batch.tokens) if hidden is None else hidden
-        turn = self._decoder.angles(batch.positions)
-        buffers = self._buffers_of(tables.size.tokens, hidden, turn)
-        if sum(rows.lengths) > len(buffers.slots):
-            return None
+        turn, count = self._decoder.angles(batch.positions), len(batch.slots)
+        buffers = self._buffers_of(size, hidden, turn)
         buffers.fill(batch, hidden, turn, tables, self._tabler.runs(hidden.device))
-        return StepSegments(self, tables.size, buffers.hidden[: len(batch.slots)])
+        if tables.decode is None:
+            return MixedSegments(self._linear, buffers, tables, count)
+        return DecodeSegments(self, tables.decode, buffers.hidden[:count])
 
     @torch.inference_mode()
     def warm_up(self, beat: Callable[[], object]) -> None:
         """Record the usual sizes before they are needed; `beat` is called after each segment."""
-        token = torch.zeros(1, dtype=torch.int64, device=self._decoder.device)
-        hidden, turn = self._decoder.embed(token), self._decoder.angles(token)
-        for size in self._tabler.usual_sizes() if self._can_record else ():
-            buffers = self._buffers_of(size.tokens, hidden, turn)
-            buffers.clear()
-            buffers.hidden.copy_(hidden.expand_as(buffers.hidden))
-            buffers.turn.copy_(turn.expand_as(buffers.turn))
+        if not self._can_record:
+            return
+        for size in usual_decode_sizes():
+            hidden = self._empty_step(size.rows).hidden
             for layers in self._decoder.held_runs:
-                layer, step = layers.start, StepSegments(self, size, buffers.hidden[:1])
+                layer, step = layers.start, DecodeSegments(self, size, hidden[:1])
                 while layer < layers.stop:
                     layer = step.run(layer, layers.stop)
                     beat()
+        for tokens in MIXED_TOKENS:
+            self._linear.warm_up(self._empty_step(tokens), beat)
 
     @property
     def _can_record(self) -> bool:
@@ -80,25 +84,32 @@ class RecordedSegments:
 
     def _buffers_of(self, tokens: int, hidden: Tensor, turn: Tensor) -> StepBuffers:
         if tokens not in self._buffers:
-            self._buffers[tokens] = StepBuffers(tokens, self._tabler.kinds, hidden, turn, self._slots)
+            self._buffers[tokens] = StepBuffers(
+                tokens, self._tabler.kinds, self._tabler.wide_queries, hidden, turn, self._scratch.slots
+            )
         return self._buffers[tokens]
 
-    def run(self, layers: range, size: StepSize) -> None:
-        """Compute a segment, recorded first if it is new."""
-        key, buffers = SegmentKey(layers, size), self._buffers[size.tokens]
-        segment = self._segments.get(key)
-        if segment is None:
-            alike = size, frozenset(map(self._decoder.attention_kind, layers))
-            before = buffers.hidden.clone()
-            segment = self._segments[key] = self._record(lambda: self._compute(key, buffers), alike in self._known)
-            buffers.hidden.copy_(before)  # recording may compute, too
-            self._known.add(alike)
-        segment()
+    def _empty_step(self, tokens: int) -> StepBuffers:
+        """Buffers with padding alone."""
+        token = torch.zeros(1, dtype=torch.int64, device=self._decoder.device)
+        hidden, turn = self._decoder.embed(token), self._decoder.angles(token)
+        buffers = self._buffers_of(tokens, hidden, turn)
+        buffers.clear()
+        buffers.hidden.copy_(hidden.expand_as(buffers.hidden))
+        buffers.turn.copy_(turn.expand_as(buffers.turn))
+        return buffers
 
-    def _compute(self, key: SegmentKey, buffers: StepBuffers) -> None:
-        decoder, hidden, size = self._decoder, buffers.hidden, key.size
-        narrow, wide = buffers.narrow[: size.narrow], buffers.wide[: size.wide]
-        for layer in key.layers:
+    def run(self, layers: range, size: DecodeSize) -> None:
+        """Compute a segment of decode rows, recorded first if it is new."""
+        buffers, kinds = self._buffers[size.rows], frozenset(map(self._decoder.attention_kind, layers))
+        self._recordings.run(
+            (layers, size), (size, kinds), buffers.hidden, lambda: self._compute(layers, size, buffers)
+        )
+
+    def _compute(self, layers: range, size: DecodeSize, buffers: StepBuffers) -> None:
+        decoder, hidden = self._decoder, buffers.hidden
+        narrow, wide = buffers.narrow[: size.rows], buffers.wide[:0]
+        for layer in layers:
             kind = decoder.attention_kind(layer)
             query = decoder.project(layer, hidden, buffers.turn, buffers.places)
             mixed = query.new_empty(query.shape)
@@ -110,10 +121,10 @@ class RecordedSegments:
             buffers.hidden.copy_(hidden)
 
 
-class StepSegments:
-    """One step on its way through segments. See `LayerSegments`."""
+class DecodeSegments:
+    """One step of decode rows on its way through segments. See `LayerSegments`."""
 
-    def __init__(self, segments: RecordedSegments, size: StepSize, hidden: Tensor) -> None:
+    def __init__(self, segments: RecordedSegments, size: DecodeSize, hidden: Tensor) -> None:
         """`hidden`: the part of the buffer that is the step's."""
         self.hidden = hidden
         self._segments = segments
@@ -121,12 +132,11 @@ class StepSegments:
 
     def run(self, layer: int, stop: int) -> int:
         """Compute from `layer` to the end of its segment, or to `stop`; returns the next layer."""
-        layers = self._size.layers
-        end = min((layer // layers + 1) * layers, stop)
+        end = min((layer // SEGMENT_LAYERS + 1) * SEGMENT_LAYERS, stop)
         self._segments.run(range(layer, end), self._size)
         return end
 
-    def logits(self, places: Sequence[int]) -> None:
+    def logits(self, places: Sequence[int]) -> Tensor | None:
         """Not computed."""
 
     def greatest(self, places: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """What recorded segments read and write: buffers for steps of up to so many tokens, and the sizes that are recorded.
 
-A step is padded to one of a few sizes. Padding tokens have no slot, so nothing of theirs is kept; padding tiles are of
-a row without tokens.
+A step is padded to one of a few sizes. Padding tokens have no slot, so nothing of theirs is kept; padding tiles of
+decode rows are of a row without tokens.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,11 +29,7 @@ DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sizes of steps of one token a row."""
 MIXED_TOKENS = (32, *range(64, 512, 64), *range(512, 2049, 128))
 """Sizes of other steps, up to what an instance composes: a token of padding costs as much as another one."""
-MIXED_NARROW, MIXED_WIDE, MIXED_SPLITS = (64, 256), (8, 32, 80, 160, 320), (1, 4, 16)
-EXTRA_WIDE = 8
-"""So many tiles more than one prompt of all a step's tokens has are there for the ends of several."""
-SEGMENT_LAYERS = ((128, 8), (1024, 2), (MIXED_TOKENS[-1], 1))
-"""Layers of a segment, from a multiple of it on, by tokens of a step up to which: the next safepoint is soon."""
+MOST_ROWS = DECODE_ROWS[-1]
 MOST_SLOTS = 1 << 22
 """Keys of all rows together."""
 NO_SLOT = -1
@@ -41,41 +37,55 @@ _NO_ROW = (0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class StepSize:
-    """A step's size, padded: its tokens, tiles of few and of many queries, and splits of a narrow tile's keys."""
+class DecodeSize:
+    """A padded step of decode rows: their number, and the splits of a row's keys."""
 
-    tokens: int
-    narrow: int
-    wide: int
+    rows: int
     splits: int
-
-    @property
-    def layers(self) -> int:
-        """Of a segment."""
-        found = (layers for tokens, layers in SEGMENT_LAYERS if self.tokens <= tokens or not self.wide)
-        return next(found)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """What the host writes of a step: for each kind of attention a table of rows, and their tiles."""
+    """What the host writes of a step: for each kind of attention a table of rows, and their tiles; `splits` of the keys
+    of narrow ones at most. `decode` or, of a step that has other rows, padded `tokens`: its size among those that are
+    recorded, if it is one.
+    """
 
     whole: Tensor
     by_kind: dict[AttentionKind, Tensor]
     narrow: Tensor
     wide: Tensor
-    size: StepSize | None
+    splits: int
+    decode: DecodeSize | None
+    tokens: int | None
+
+
+class StepScratch:
+    """Owns what steps of all sizes use, one after the other: slots of keys, queries, and what attention gives."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        config, device, tokens = decoder.config, decoder.device, MIXED_TOKENS[-1]
+        self.slots = torch.empty(MOST_SLOTS, dtype=torch.int32, device=device)
+        self.query = decoder.kv[0].new_zeros(tokens, config.heads, config.head_dim)
+        self.mixed = torch.zeros_like(self.query)
+        self.lse = torch.zeros(tokens, config.heads, dtype=torch.float32, device=device)
 
 
 class StepBuffers:
     """Owns the buffers of steps of up to `tokens` tokens: `hidden` states, which segments read and write, each token's
     `turn` and place, and what the host writes of a step in one copy: where each row's slots begin, tables of its rows
-    (`whole`: all their keys; `tables`: those that a kind of attention sees), and their tiles. `slots` of their keys are
-    in a tensor of all sizes.
+    (`whole`: all their keys; `tables`: those that a kind of attention sees), and their tiles, of `wide_queries` where
+    they are wide.
     """
 
     def __init__(
-        self, tokens: int, kinds: Sequence[AttentionKind], hidden: Tensor, turn: Tensor, slots: Tensor
+        self,
+        tokens: int,
+        kinds: Sequence[AttentionKind],
+        wide_queries: int,
+        hidden: Tensor,
+        turn: Tensor,
+        slots: Tensor,
     ) -> None:
         self.tokens = tokens
         self.hidden = hidden.new_empty(tokens, *hidden.shape[1:])
@@ -83,8 +93,9 @@ class StepBuffers:
         self.places = torch.empty(tokens, dtype=torch.int64, device=hidden.device)
         self.slots = slots
         self._kinds = kinds
-        self._rows = min(tokens, DECODE_ROWS[-1]) + 1  # the last one has no tokens
-        parts = [self._rows, *[COLUMNS * self._rows] * (1 + len(kinds)), 2 * self._rows, 2 * MIXED_WIDE[-1]]
+        self._rows = min(tokens, MOST_ROWS) + 1  # the last one has no tokens
+        self._wide = -(-tokens // wide_queries) + self._rows
+        parts = [self._rows, *[COLUMNS * self._rows] * (1 + len(kinds)), 2 * self._rows, 2 * self._wide]
         self._given = torch.empty(sum(parts), dtype=torch.int64, device=hidden.device)
         found = torch.split(self._given, parts)
         self._none = torch.tensor([[self._rows - 1, 0]])
@@ -118,7 +129,7 @@ class StepBuffers:
             _padded((lengths.cumsum(0) - lengths)[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
             *(_padded(each, self._rows, torch.tensor([_NO_ROW])) for each in tables),
             _padded(narrow, self._rows, self._none),
-            _padded(wide, MIXED_WIDE[-1], self._none),
+            _padded(wide, self._wide, self._none),
         ]
         write(self._given, torch.cat([part.reshape(-1) for part in parts]))
 
@@ -133,21 +144,7 @@ class StepTabler:
         config = decoder.config
         group = config.heads // config.kv_heads
         narrow, wide = SIZES.shapes(config.heads, config.kv_heads, config.head_dim, decoder.kv[0].dtype)
-        self._queries = narrow.lines // group, wide.lines // group
-
-    def usual_sizes(self) -> list[StepSize]:
-        """Those that are met soon: decode steps of up to 8,192 keys a row, and prompts alone or beside decode rows of
-        up to 2,048: a size that is met later makes its step wait while it is recorded.
-        """
-        decode = [StepSize(count, count, 0, most) for count in DECODE_ROWS for most in DECODE_SPLITS[:3]]
-        wide = {tokens: _usual_wide(tokens, self._queries[1]) for tokens in MIXED_TOKENS}
-        mixed = [
-            StepSize(tokens, MIXED_NARROW[0], tiles, most)
-            for tokens, tiles in wide.items()
-            if tiles is not None
-            for most in MIXED_SPLITS[:2]
-        ]
-        return [*decode, *mixed]
+        self._narrow_queries, self.wide_queries = narrow.lines // group, wide.lines // group
 
     def runs(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The runs of the rows of the last tables."""
@@ -165,34 +162,37 @@ class StepTabler:
         whole[:, 2] = torch.tensor(rows.stops) - whole[:, 0]
         whole[:, 3] = whole[:, 8] - whole[:, 2]
         by_kind = {kind: _windowed(whole, kind.window) for kind in self.kinds}
-        narrow, wide = find_tiles(whole, *self._queries)
-        return StepTables(whole, by_kind, narrow, wide, self._size_of(whole, by_kind.values(), narrow, wide))
-
-    def _size_of(self, whole: Tensor, tables: Collection[Tensor], narrow: Tensor, wide: Tensor) -> StepSize | None:
-        tokens, rows = int(whole[:, 2].sum()), len(whole)
-        few = narrow[:, 0]
-        keys = max((int((each[few, 8] - each[few, 7]).max()) for each in tables), default=0) if len(few) else 0
-        splits = split_count(keys, SIZES)
-        if tokens == rows:
-            padded = _at_least(DECODE_ROWS, rows)
-            most = _at_least(DECODE_SPLITS, splits)
-            return None if padded is None or most is None else StepSize(padded, padded, 0, most)
-        padded = _at_least(MIXED_TOKENS, tokens)
-        usual = None if padded is None else _usual_wide(padded, self._queries[1])
-        found = (
-            padded, _at_least(MIXED_NARROW, len(narrow)), _at_least(MIXED_WIDE, max(len(wide), usual or 0)),
-            _at_least(MIXED_SPLITS, splits),
-        )  # fmt: skip
-        if rows > DECODE_ROWS[-1] or None in found:
-            return None
-        size = StepSize(*(each or 0 for each in found))
-        pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
-        return size if pairs * size.layers <= PIECE_PAIRS else None
+        narrow, wide = find_tiles(whole, self._narrow_queries, self.wide_queries)
+        splits = _splits(narrow[:, 0], by_kind.values())
+        return StepTables(whole, by_kind, narrow, wide, splits, _decode_size(whole, splits), _mixed_tokens(whole))
 
 
-def _usual_wide(tokens: int, queries: int) -> int | None:
-    """Wide tiles that steps of up to so many tokens are padded to, if they do not have more."""
-    return _at_least(MIXED_WIDE, -(-tokens // queries) + min(EXTRA_WIDE, tokens // 8))
+def usual_decode_sizes() -> list[DecodeSize]:
+    """Those that are met soon, of up to 8,192 keys a row: a size that is met later makes its step wait while it is
+    recorded.
+    """
+    return [DecodeSize(rows, most) for rows in DECODE_ROWS for most in DECODE_SPLITS[:3]]
+
+
+def _splits(few: Tensor, tables: Collection[Tensor]) -> int:
+    """Of the keys of the rows `few`, at most."""
+    keys = max((int((each[few, 8] - each[few, 7]).max()) for each in tables), default=0) if len(few) else 0
+    return split_count(keys, SIZES)
+
+
+def _decode_size(whole: Tensor, splits: int) -> DecodeSize | None:
+    if int(whole[:, 2].max()) > 1:
+        return None
+    rows, most = _at_least(DECODE_ROWS, len(whole)), _at_least(DECODE_SPLITS, splits)
+    return None if rows is None or most is None else DecodeSize(rows, most)
+
+
+def _mixed_tokens(whole: Tensor) -> int | None:
+    """None: of too many tokens, or one layer's attention would take too long to be one piece."""
+    pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
+    if len(whole) > MOST_ROWS or pairs > PIECE_PAIRS:
+        return None
+    return _at_least(MIXED_TOKENS, int(whole[:, 2].sum()))
 
 
 def _windowed(whole: Tensor, window: int) -> Tensor:

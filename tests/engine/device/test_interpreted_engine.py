@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.engine.commands import PROMPT, make_open, make_step
 recorded_segments = pytest.importorskip("dunlin.engine.decoder.recorded_segments", exc_type=ModuleNotFoundError)
 RecordedSegments = recorded_segments.RecordedSegments
 step_buffers = pytest.importorskip("dunlin.engine.decoder.step_buffers", exc_type=ModuleNotFoundError)
-StepSize = step_buffers.StepSize
+DecodeSize = step_buffers.DecodeSize
 
 OTHER = [9, 8, 7]
 STEPS = 4
@@ -98,7 +99,7 @@ def test_logits_are_the_cpus(directory: Path, model: LoadedModel) -> None:
 
 @pytest.fixture
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_buffers, "SEGMENT_LAYERS", ((1 << 20, 2),))
+    monkeypatch.setattr(recorded_segments, "SEGMENT_LAYERS", 2)
 
 
 @pytest.mark.usefixtures("short_segments")
@@ -190,14 +191,12 @@ def test_steps_that_rows_may_leave_are_not_recorded(model: LoadedModel, device: 
 
 @pytest.fixture
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As few tiles as these tests have: the interpreter takes its time for each."""
-    monkeypatch.setattr(step_buffers, "MIXED_TOKENS", (16, 32))
-    monkeypatch.setattr(step_buffers, "MIXED_NARROW", (0, 2))
-    monkeypatch.setattr(step_buffers, "MIXED_WIDE", (0, 2))
-    monkeypatch.setattr(step_buffers, "EXTRA_WIDE", 0)
+    """As few tokens as these tests have: the interpreter takes its time for each."""
+    for module in (step_buffers, recorded_segments):
+        monkeypatch.setattr(module, "MIXED_TOKENS", (16, 32))
 
 
-@pytest.mark.usefixtures("short_segments", "small_sizes")
+@pytest.mark.usefixtures("small_sizes")
 def test_small_steps_with_prompts_are_recorded_too(
     model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
 ) -> None:
@@ -210,11 +209,11 @@ def test_small_steps_with_prompts_are_recorded_too(
     segments = RecordedSegments(model.decoder, record)
     runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
     assert generate(runner, STEPS) == wanted()
-    # A prompt alone, one beside a decode row, and decode rows: layers 0 and 1, and the last by the same kernels.
-    assert recorded == [False, True] * 3
+    # The decode rows' layers; and of a prompt alone or beside one: before layer 0, between two layers, after the last.
+    assert sorted(recorded) == [False] * 4 + [True]
 
 
-@pytest.mark.usefixtures("short_segments", "small_sizes")
+@pytest.mark.usefixtures("small_sizes")
 def test_a_row_leaves_between_two_segments_and_the_other_goes_on(
     model: LoadedModel, device: EngineDevice, wanted: Callable[..., list[list[int]]]
 ) -> None:
@@ -227,7 +226,7 @@ def test_a_row_leaves_between_two_segments_and_the_other_goes_on(
     runner.receive(Interrupt(Verdict.SUSPEND, i64([1]), ticket=4))
     (left,) = runner.work(lambda: None)
     assert isinstance(left, Interrupted)
-    assert (list(left.parked), list(left.layer)) == ([1], [2])
+    assert (list(left.parked), list(left.layer)) == ([1], [1])
     (done,) = runner.work(lambda: None)
     assert (list(done.sequence), list(done.token)) == ([2], wanted()[1][:1])
     assert runner.receive(Resume(2, i64([1]))) == []
@@ -235,11 +234,11 @@ def test_a_row_leaves_between_two_segments_and_the_other_goes_on(
     assert (list(done.sequence), list(done.token)) == ([1], wanted()[0][:1])
 
 
+@pytest.mark.usefixtures("small_sizes")
 def test_what_is_recorded_in_advance_writes_no_kv(
     model: LoadedModel, device: EngineDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = [StepSize(2, 2, 0, 1), StepSize(32, 0, 4, 1)]
-    monkeypatch.setattr(step_buffers.StepTabler, "usual_sizes", lambda tabler: sizes)
+    monkeypatch.setattr(recorded_segments, "usual_decode_sizes", lambda: [DecodeSize(2, 1)])
     recorded: list[int] = []
 
     def record(function: Callable[[], None], is_known: bool) -> Callable[[], None]:
@@ -250,11 +249,12 @@ def test_what_is_recorded_in_advance_writes_no_kv(
     segments, beats = RecordedSegments(model.decoder, record), []
     before = [layer[: model.slots].clone() for layer in model.decoder.kv]
     segments.warm_up(lambda: beats.append(1))
-    assert len(recorded) == len(beats) == len(sizes), "three layers are one segment"
+    # Three layers of decode rows are one segment; of two other sizes there are four parts.
+    assert len(recorded) == len(beats) == 9
     assert all(torch.equal(layer[: model.slots], kv) for layer, kv in zip(model.decoder.kv, before, strict=True))
-    runner = make_runner(model, device, begin_segments=segments.begin)
+    runner = make_runner(model, device, begin_segments=segments.begin, rows_may_leave_segments=True)
     generate(runner, STEPS)
-    assert len(recorded) == len(sizes), "its decode steps are of 2 rows"
+    assert len(recorded) == 9, "its decode steps are of 2 rows, its prompts shorter than 32"
 
 
 @pytest.mark.parametrize("heads", [4, 1])
@@ -262,10 +262,20 @@ def test_the_usual_sizes_are_those_of_prompts_and_decode_rows(tmp_path: Path, he
     """Of a model with `heads` query heads for a KV head: tiles have fewer queries the more there are."""
     loaded = load(make_checkpoint(tmp_path, hidden=64, heads=heads, kv_heads=1), attention="torch")
     tabler = step_buffers.StepTabler(loaded.decoder)
-    usual = tabler.usual_sizes()
-    runs = slot_span(range(2048), list(range(2048)))
-    for tokens in (32, 128, 300, 512, 2048):
-        prompt = LocalRows([0], [tokens], [tokens], [(runs.run_at, runs.run_slot)])
-        assert tabler.tables(prompt).size in usual
-    rows = LocalRows([0, 1, 2], [1, 2, 3], [9, 9, 400], [(runs.run_at, runs.run_slot)] * 3)
-    assert tabler.tables(rows).size in usual
+    runs = slot_span(range(20_000), list(range(20_000)))
+
+    def tables(*rows: tuple[int, int]) -> Any:
+        """Rows of so many tokens, the last of so many keys."""
+        stops = list(accumulate(tokens for tokens, _ in rows))
+        lengths = [keys for _, keys in rows]
+        return tabler.tables(LocalRows([0, *stops[:-1]], stops, lengths, [(runs.run_at, runs.run_slot)] * len(rows)))
+
+    for tokens, padded in ((2, 32), (32, 32), (65, 128), (300, 320), (512, 512), (513, 640), (2048, 2048)):
+        assert (tables((tokens, tokens)).tokens, tables((tokens, tokens)).decode) == (padded, None)
+    assert tables((2048, 2048), (1, 9)).tokens is None
+    assert tables((2048, 20_000)).tokens is None, "its attention is more than one piece"
+    assert tables(*[(1, 9)] * 200, (40, 400)).tokens == 256
+    usual = step_buffers.usual_decode_sizes()
+    for rows in (1, 3, 65, 256):
+        assert tables(*[(1, 9)] * (rows - 1), (1, 8000)).decode in usual
+    assert tables(*[(1, 9)] * 257).tokens is None
