@@ -8,7 +8,7 @@ line i is query i // GROUP and head i % GROUP. Scores and results are fp32.
 import triton
 import triton.language as tl
 
-from dunlin.engine.attention.dependent_launch import begin_dependent
+from dunlin.engine.attention.hopper import begin_dependent
 
 COLUMNS = tl.constexpr(11)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -64,6 +64,37 @@ def split_keys(columns, SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr, MOST
 
 
 @triton.jit
+def take_block(
+    queries, keys, values, is_seen, highest, total, mixed, scale, cap,
+    IS_MASKED: tl.constexpr, IS_CAPPED: tl.constexpr, IS_WIDENED: tl.constexpr,
+):  # fmt: skip
+    """Take a block of keys and values into the lines' sums; returns (highest score, total, mixed). `is_seen` of each
+    line and key counts where IS_MASKED.
+    """
+    rate = LOG2E if IS_CAPPED else scale * LOG2E
+    item = values.dtype
+    if IS_WIDENED:
+        keys, values = keys.to(tl.float32), values.to(tl.float32)
+    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+    if IS_CAPPED:
+        scores = cap * (2.0 / (1.0 + tl.exp(-2.0 * scale * scores / cap)) - 1.0)
+    if IS_MASKED:
+        scores = tl.where(is_seen, scores, float("-inf"))
+    risen = tl.maximum(highest, tl.max(scores, 1) * rate)
+    base = risen
+    if IS_MASKED:
+        base = tl.where(risen == float("-inf"), 0.0, risen)  # no key is seen yet: -inf less -inf is no number
+    shares = tl.exp2(scores * rate - base[:, None])
+    kept = tl.exp2(highest - base)
+    total = total * kept + tl.sum(shares, 1)
+    rounded = shares.to(item)
+    if IS_WIDENED:
+        rounded = rounded.to(tl.float32)
+    mixed = mixed * kept[:, None] + tl.dot(rounded, values, input_precision="ieee")
+    return risen, total, mixed
+
+
+@triton.jit
 def attend_keys(
     queries, position, highest, total, mixed, head_kv, slot_from, begin, end, key_at, key_step, slot_stride, scale, cap,
     window, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, VALUES_AT: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -74,9 +105,9 @@ def attend_keys(
     IS_MASKED: some line may not see some key; without it every line sees all of them, and the blocks are whole.
     """
     dims = tl.arange(0, BLOCK_DIM)
-    rate = LOG2E if IS_CAPPED else scale * LOG2E
     for start in range(begin, end, BLOCK_KEYS):
         index = start + tl.arange(0, BLOCK_KEYS)
+        is_seen = index < end
         if IS_MASKED:
             is_key = index < end
             slot = tl.load(slot_from + index, mask=is_key, other=0).to(tl.int64)
@@ -91,39 +122,65 @@ def attend_keys(
         else:
             keys = tl.load(places)
             values = tl.load(places + VALUES_AT)
-        if IS_WIDENED:
-            keys, values = keys.to(tl.float32), values.to(tl.float32)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-        if IS_CAPPED:
-            scores = cap * (2.0 / (1.0 + tl.exp(-2.0 * scale * scores / cap)) - 1.0)
         if IS_MASKED:
             key_position = key_at + index * key_step
             is_seen = is_key[None, :] & (key_position[None, :] <= position[:, None])
             if IS_WINDOWED:
                 is_seen = is_seen & (key_position[None, :] > position[:, None] - window)
-            scores = tl.where(is_seen, scores, float("-inf"))
-        risen = tl.maximum(highest, tl.max(scores, 1) * rate)
-        base = risen
-        if IS_MASKED:
-            base = tl.where(risen == float("-inf"), 0.0, risen)  # no key is seen yet: -inf less -inf is no number
-        shares = tl.exp2(scores * rate - base[:, None])
-        kept = tl.exp2(highest - base)
-        total = total * kept + tl.sum(shares, 1)
-        rounded = shares.to(head_kv.dtype.element_ty)
-        if IS_WIDENED:
-            rounded = rounded.to(tl.float32)
-        mixed = mixed * kept[:, None] + tl.dot(rounded, values, input_precision="ieee")
-        highest = risen
+        highest, total, mixed = take_block(
+            queries, keys, values, is_seen, highest, total, mixed, scale, cap, IS_MASKED, IS_CAPPED, IS_WIDENED
+        )
+    return highest, total, mixed
+
+
+@triton.jit
+def attend_runs(
+    queries, position, highest, total, mixed, head_kv, slot_from, begin, end, key_at, key_step, slot_stride, scale, cap,
+    there, columns, run_at, run_slot, kv_head,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, IS_CAPPED: tl.constexpr,
+    IS_WIDENED: tl.constexpr,
+):  # fmt: skip
+    """As `attend_keys` without a mask, the same blocks: those within one run of slots are copied by the tensor memory
+    accelerator. `there`: the layer's KV as a tensor descriptor `[slots, 2 * kv_heads * head_dim]`.
+    """
+    first_run, runs = tl.load(columns + 9), tl.load(columns + 10)
+    run, last_run = first_run, first_run + runs - 1
+    at = begin
+    while at < end:
+        run_stop = end
+        if run < last_run:
+            run_stop = tl.load(run_at + run + 1)
+        while run_stop <= at:  # the last run ends behind all keys
+            run += 1
+            run_stop = end
+            if run < last_run:
+                run_stop = tl.load(run_at + run + 1)
+        base = tl.load(run_slot + run) - tl.load(run_at + run)
+        stop = begin + (tl.minimum(run_stop, end) - begin) // BLOCK_KEYS * BLOCK_KEYS
+        for start in range(at, stop, BLOCK_KEYS):
+            slot = (base + start).to(tl.int32)
+            keys = there.load([slot, kv_head * HEAD_DIM])
+            values = there.load([slot, (KV_HEADS + kv_head) * HEAD_DIM])
+            highest, total, mixed = take_block(
+                queries, keys, values, True, highest, total, mixed, scale, cap, False, IS_CAPPED, IS_WIDENED
+            )
+        at = tl.maximum(stop, at)
+        crossed = tl.minimum(at + BLOCK_KEYS, end)  # the block that the run's end lies in
+        highest, total, mixed = attend_keys(
+            queries, position, highest, total, mixed, head_kv, slot_from, at, crossed, key_at, key_step, slot_stride,
+            scale, cap, 0, HEAD_DIM, HEAD_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED, False, IS_WIDENED,
+        )  # fmt: skip
+        at = crossed
     return highest, total, mixed
 
 
 @triton.jit
 def attend_tiles(
-    query, layer_kv, table, slot_at, slots, tiles, out, lse,
+    query, layer_kv, there, table, slot_at, slots, run_at, run_slot, tiles, out, lse,
     query_stride, slot_stride, out_stride, lse_stride, scale, cap, window,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
     LINES: tl.constexpr, BLOCK_KEYS: tl.constexpr, SPLIT_KEYS: tl.constexpr, SPLIT_STEP: tl.constexpr,
-    MOST_SPLITS: tl.constexpr, IS_BY_TILE: tl.constexpr,
+    MOST_SPLITS: tl.constexpr, IS_BY_TILE: tl.constexpr, IS_BY_RUN: tl.constexpr,
     IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr, IS_BY_HEAD: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -132,7 +189,8 @@ def attend_tiles(
 
     IS_WIDENED: operands of products are made fp32 first, for the interpreter multiplies no bf16: the same numbers.
     `tiles` `[tiles, 2]` int64: row of the table, first query. `out_stride` and `lse_stride`: items between splits.
-    IS_BY_TILE: `out` and `lse` have places for the queries of each tile, not for those of all rows.
+    IS_BY_TILE: `out` and `lse` have places for the queries of each tile, not for those of all rows. IS_BY_RUN: rows'
+    keys lie in long runs of slots, those of `run_at` and `run_slot`, and `there` is a tensor descriptor of `layer_kv`.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     QUERIES: tl.constexpr = LINES // GROUP
@@ -172,7 +230,13 @@ def attend_tiles(
     slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     highest, total = tl.full([LINES], float("-inf"), tl.float32), tl.zeros([LINES], tl.float32)
     mixed = tl.zeros([LINES, BLOCK_DIM], tl.float32)
-    if not IS_WINDOWED:
+    if IS_BY_RUN:
+        highest, total, mixed = attend_runs(
+            queries, position, highest, total, mixed, head_kv, slot_from, begin, whole, key_at, key_step, slot_stride,
+            scale, cap, there, columns, run_at, run_slot, kv_head, KV_HEADS, HEAD_DIM, BLOCK_KEYS, IS_CAPPED,
+            IS_WIDENED,
+        )  # fmt: skip
+    elif not IS_WINDOWED:
         highest, total, mixed = attend_keys(
             queries, position, highest, total, mixed, head_kv, slot_from, begin, whole, key_at, key_step, slot_stride,
             scale, cap, window, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED, IS_WINDOWED,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 import triton
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from dunlin.engine.attention import triton_kernels as kernels
 from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, LocalRows, PartialResult
-from dunlin.engine.attention.dependent_launch import launch_options
+from dunlin.engine.attention.hopper import has_tensor_memory, launch_options
 from dunlin.engine.attention.paged import Cell, CellTable, DecodeRuns
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
@@ -26,6 +27,8 @@ QUERY_BLOCK = 1024
 """Queries of a piece of a long row."""
 SHAPED_DIM = 128
 """Numbers of a head that tiles are made for, and of smaller ones."""
+LONG_RUN = 512
+"""Keys of a run of slots, at least on average, whose blocks are copied as such."""
 LEAST_QUERIES = 32
 """Reading a key costs as much as this many queries' arithmetic on it."""
 
@@ -187,7 +190,7 @@ class TileLauncher:
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
     """What the kernels read of some cells, where they read it. `narrow` and `wide`: tiles; `splits`: of the narrow ones
-    at most.
+    at most. `runs`: of slots (where each begins, its first slot), if those of the wide tiles' rows are long.
     """
 
     table: Tensor
@@ -196,6 +199,7 @@ class DeviceTable:
     narrow: Tensor
     wide: Tensor
     splits: int
+    runs: tuple[Tensor, Tensor] | None = None
 
 
 class Tiles:
@@ -240,10 +244,12 @@ class Tiles:
         there = [each.to(device, non_blocking=True) for each in (table, slot_at, narrow, wide)]
         slots = torch.empty(max(int(counts.sum()), 1), dtype=torch.int32, device=device)
         most = int(counts.max()) if len(counts) else 0
+        runs = None
         if most:
             runs = self._run_at.to(device, non_blocking=True), self._run_slot.to(device, non_blocking=True)
             expand(there[0], *runs, there[1], slots, most)
-        return DeviceTable(there[0], there[1], slots, there[2], there[3], splits)
+        long_runs = runs if has_long_runs(table, wide) else None
+        return DeviceTable(there[0], there[1], slots, there[2], there[3], splits, long_runs)
 
 
 def expand(table: Tensor, run_at: Tensor, run_slot: Tensor, slot_at: Tensor, slots: Tensor, most: int) -> None:
@@ -251,6 +257,12 @@ def expand(table: Tensor, run_at: Tensor, run_slot: Tensor, slot_at: Tensor, slo
     block = 1024
     grid = (len(table), triton.cdiv(most, block))
     kernels.expand_slots[grid](table, run_at, run_slot, slot_at, slots, BLOCK=block)
+
+
+def has_long_runs(table: Tensor, wide: Tensor) -> bool:
+    """Whether the keys of the rows of wide tiles lie in runs of slots that the tensor memory accelerator pays for."""
+    rows = wide[wide[:, 1] == 0, 0]
+    return len(rows) > 0 and int(table[rows, 8].sum()) >= LONG_RUN * int(table[rows, 10].sum())
 
 
 def split_length(keys: int, sizes: TileSizes = SIZES) -> int:
@@ -287,7 +299,8 @@ def launch(
     heads, head_dim = query.shape[1:]
     narrow, wide = sizes.shapes(heads, layer_kv.shape[2], head_dim, query.dtype)
     if len(there.wide):
-        _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide)
+        is_by_run = there.runs is not None and _can_go_by_run(launcher.kind, query)
+        _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide, is_by_run=is_by_run)
     if not len(there.narrow):
         return
     if there.splits <= 1:
@@ -310,24 +323,41 @@ def launch(
 
 def _attend(
     there: DeviceTable, tiles: Tensor, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor,
-    launcher: TileLauncher, shape: TileShape, splits: int = 1, is_by_tile: bool = False,
+    launcher: TileLauncher, shape: TileShape, splits: int = 1, is_by_tile: bool = False, is_by_run: bool = False,
 ) -> None:  # fmt: skip
     heads, head_dim = query.shape[1:]
     kv_heads = layer_kv.shape[2]
     kind, sizes, is_split = launcher.kind, launcher.sizes, splits > 1
     is_by_head = tiles is there.narrow
     grid = (kv_heads, len(tiles)) if is_by_head else (len(tiles), kv_heads)
+    described, run_at, run_slot = layer_kv, there.slots, there.slots
+    if is_by_run and there.runs is not None:
+        described, (run_at, run_slot) = _described(layer_kv, shape.keys), there.runs
     kernels.attend_tiles[(*grid, splits)](
-        query, layer_kv, there.table, there.slot_at, there.slots, tiles, out, lse,
+        query, layer_kv, described, there.table, there.slot_at, there.slots, run_at, run_slot, tiles, out, lse,
         query.stride(0), layer_kv.stride(0), out.stride(0) if is_split else 0, lse.stride(0) if is_split else 0,
         kind.scale_of(head_dim), kind.cap, kind.window,
         HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
         BLOCK_KEYS=shape.keys, SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys,
-        MOST_SPLITS=sizes.most_splits if is_split else 1, IS_BY_TILE=is_by_tile,
+        MOST_SPLITS=sizes.most_splits if is_split else 1, IS_BY_TILE=is_by_tile, IS_BY_RUN=is_by_run,
         IS_CAPPED=bool(kind.cap), IS_WINDOWED=bool(kind.window),
         IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16, IS_BY_HEAD=is_by_head,
         num_warps=shape.warps, num_stages=shape.stages, **launch_options(),
     )  # fmt: skip
+
+
+def _can_go_by_run(kind: AttentionKind, query: Tensor) -> bool:
+    """Whether the tensor memory accelerator can copy blocks of keys, which all queries of a tile see."""
+    head_dim = query.shape[2]
+    is_block = head_dim == _block_dim(head_dim) and head_dim <= SHAPED_DIM  # shared memory holds no wider ones
+    return has_tensor_memory() and not kind.window and query.element_size() == 2 and is_block
+
+
+def _described(layer_kv: Tensor, keys: int) -> TensorDescriptor:
+    """A layer's KV in blocks of so many keys, or values, of one head."""
+    slots, _, kv_heads, head_dim = layer_kv.shape
+    shape = [slots, 2 * kv_heads * head_dim]
+    return TensorDescriptor(layer_kv, shape, [layer_kv.stride(0), 1], [keys, head_dim])
 
 
 def _block_dim(head_dim: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
+from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, has_long_runs, launch
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.layer_segments import Record
 from dunlin.engine.decoder.recordings import Recordings
@@ -55,14 +55,17 @@ class RecordedLinear:
 class MixedSegments:
     """One step on its way through the layers, each of which is a segment. See `LayerSegments`."""
 
-    def __init__(self, linear: RecordedLinear, buffers: StepBuffers, tables: StepTables, tokens: int) -> None:
-        """`tokens`: those that are the step's."""
+    def __init__(
+        self, linear: RecordedLinear, buffers: StepBuffers, tables: StepTables, tokens: int, runs: tuple[Tensor, Tensor]
+    ) -> None:
+        """`tokens`: those that are the step's. `runs`: of its rows' slots, on the device."""
         self.hidden = buffers.hidden[:tokens]
         self._linear = linear
         self._buffers = buffers
         scratch, narrow, wide = linear.scratch, buffers.narrow[: len(tables.narrow)], buffers.wide[: len(tables.wide)]
+        long_runs = runs if has_long_runs(tables.whole, tables.wide) else None
         self._tables = {
-            kind: DeviceTable(table, buffers.slot_at, buffers.slots, narrow, wide, tables.splits)
+            kind: DeviceTable(table, buffers.slot_at, buffers.slots, narrow, wide, tables.splits, long_runs)
             for kind, table in buffers.tables.items()
         }
         self._query, self._mixed, self._lse = scratch.query[:tokens], scratch.mixed[:tokens], scratch.lse[:tokens]

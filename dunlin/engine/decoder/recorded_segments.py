@@ -57,9 +57,10 @@ class RecordedSegments:
         hidden = self._decoder.embed(batch.tokens) if hidden is None else hidden
         turn, count = self._decoder.angles(batch.positions), len(batch.slots)
         buffers = self._buffers_of(size, hidden, turn)
-        buffers.fill(batch, hidden, turn, tables, self._tabler.runs(hidden.device))
+        runs = self._tabler.runs(hidden.device)
+        buffers.fill(batch, hidden, turn, tables, runs)
         if tables.decode is None:
-            return MixedSegments(self._linear, buffers, tables, count)
+            return MixedSegments(self._linear, buffers, tables, count, runs)
         return DecodeSegments(self, tables.decode, buffers.hidden[:count])
 
     @torch.inference_mode()

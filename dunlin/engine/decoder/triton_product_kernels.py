@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from dunlin.engine.attention.dependent_launch import begin_dependent
+from dunlin.engine.attention.hopper import begin_dependent
 from dunlin.engine.decoder.triton_row_kernels import let_through
 
 

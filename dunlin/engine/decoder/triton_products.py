@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.dependent_launch import launch_options
+from dunlin.engine.attention.hopper import launch_options
 from dunlin.engine.attention.triton_paged import IS_INTERPRETED
 from dunlin.engine.decoder import triton_product_kernels as kernels
 from dunlin.engine.decoder import triton_rows

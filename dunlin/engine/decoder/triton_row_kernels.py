@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from dunlin.engine.attention.dependent_launch import begin_dependent
+from dunlin.engine.attention.hopper import begin_dependent
 
 NO_COLUMN = tl.constexpr(2**31 - 1)
 

@@ -7,7 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
-from dunlin.engine.attention.dependent_launch import launch_options
+from dunlin.engine.attention.hopper import launch_options
 from dunlin.engine.decoder import triton_row_kernels as kernels
 
 MOST_WIDTH = 1 << 15

@@ -170,6 +170,47 @@ def test_a_long_row_is_cut_and_may_leave_and_come_back(monkeypatch: pytest.Monke
     assert all(torch.equal(a, b) for a, b in zip(again.result(), whole.result(), strict=True))
 
 
+RUNS = [(0, 200), (200, 31), (231, 1), (232, 40), (272, 24), (296, 130)]
+"""(first key, keys) of runs that end within, at and shortly before blocks of 32."""
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [(PLAIN, 70), (AttentionKind(0, 20.0, 0.1), 33), (PLAIN, 426)])
+def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
+    monkeypatch: pytest.MonkeyPatch, kind: AttentionKind, tokens: int
+) -> None:
+    """Rows of keys in several runs of slots, one cut into cells of keys that begin within a run, and a decode row."""
+    monkeypatch.setattr(triton_paged, "PIECE_PAIRS", 1 << 14)
+    described: list[int] = []
+
+    def describe(layer_kv: Tensor, keys: int) -> object:
+        described.append(keys)
+        return make_descriptor(layer_kv, keys)
+
+    make_descriptor = triton_paged._described
+    monkeypatch.setattr(triton_paged, "_described", describe)
+    slots = [600 - 90 * run + key for run, (_, keys) in enumerate(RUNS) for key in range(keys)]
+    kv, query = make_kv(900, 2).bfloat16(), make_query(tokens + 21, 6).bfloat16()
+    rows = [
+        local_row(0, tokens, slot_span(range(426), slots)), local_row(tokens, tokens + 20, slot_run(range(90), 3)),
+        local_row(tokens + 20, tokens + 21, slot_run(range(50), 3)),
+    ]  # fmt: skip
+    found, counts = [], []
+    for long_run in (1, 1 << 20):
+        monkeypatch.setattr(triton_paged, "LONG_RUN", long_run)
+        found.append(run_pass(TritonAttention(SMALL).plan(rows, kind).start(query, kv), lambda: None))
+        counts.append(len(described))
+    count = counts[0]
+    assert counts[1] == count > 0
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    wanted = reference(query[:tokens], kv[slots], range(426 - tokens, 426), kind=kind)
+    assert float((found[0][0][:tokens].double() - wanted[0]).norm() / wanted[0].norm()) < 0.01
+    windowed = AttentionKind(32, 0.0, 0.0)
+    monkeypatch.setattr(triton_paged, "LONG_RUN", 1)
+    run_pass(TritonAttention(SMALL).plan(rows, windowed).start(query, kv), lambda: None)
+    run_pass(TritonAttention(SMALL).plan(rows, kind).start(query.float(), kv.float()), lambda: None)
+    assert len(described) == count, "windows and fp32 go key by key"
+
+
 @pytest.mark.parametrize("keys", [0, 1, 256, 512, 530, 767, 768, 4096, 16384, 16385, 500_000])
 def test_splits_are_bounded_even_and_cover_all_keys(keys: int) -> None:
     sizes, count, each = triton_paged.SIZES, split_count(keys), triton_paged.split_length(keys)

@@ -1,5 +1,6 @@
-"""Programmatic dependent launch, which GPUs have from Hopper on: a kernel of a stream begins while the one before it
-still computes, and waits where it reads what that one writes.
+"""What GPUs have from Hopper on: the tensor memory accelerator, which copies blocks of a tensor, and programmatic
+dependent launch: a kernel of a stream begins while the one before it still computes, and waits where it reads what that
+one writes.
 
 So the start of a kernel costs less time. Every program of a kernel that is launched so begins with `begin_dependent`:
 then all before it is complete once it goes on, and what the next kernel reads is complete for the same reason.
@@ -14,6 +15,12 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 HOPPER = (9, 0)
+
+
+@cache
+def has_tensor_memory() -> bool:
+    """Whether blocks can be copied by a tensor descriptor; Triton's interpreter does the same."""
+    return triton.knobs.runtime.interpret or torch.cuda.get_device_capability() >= HOPPER
 
 
 @cache
