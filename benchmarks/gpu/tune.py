@@ -29,7 +29,8 @@ from dunlin.engine.decoder.triton_products import ProductTile, gated_product
 from dunlin.engine.decoder.triton_rows import silu_gate
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-PROMPTS = ((1, 2048), (1, 8192))
+PROMPTS = ((512, 0), (512, 15_000), (2048, 0), (2048, 30_000), (8192, 0))
+"""Tokens, after so many."""
 DECODES = ((16, 530), (64, 530), (256, 530), (16, 4096), (64, 4096))
 GATES, HIDDEN = 14336, 4096
 GATE_ROWS = (16, 64)
@@ -97,7 +98,7 @@ def _try(candidates: Sequence[Candidate], until_s: float, is_told: bool) -> int:
 
 
 def _prompt_candidates() -> Iterator[Candidate]:
-    shapes = [f"{rows} x {tokens}" for rows, tokens in PROMPTS]
+    shapes = [f"{tokens}@{after}" for tokens, after in PROMPTS]
     for wide in WIDE:
         sizes = TileSizes(wide=wide)
         yield Candidate("prompts", str(wide), shapes, partial(_prompts, sizes))
@@ -136,9 +137,9 @@ def _gates(tile: ProductTile | None, at: int) -> float:
 
 def _prompts(sizes: TileSizes, at: int) -> float:
     """TFLOP/s of causal attention, two for each multiplication and addition."""
-    rows, tokens = PROMPTS[at]
-    took_s = _seconds(sizes, [tokens] * rows, [tokens] * rows)
-    return 2.0 * rows * tokens * tokens * HEADS * HEAD_DIM / took_s / 1e12
+    tokens, after = PROMPTS[at]
+    took_s = _seconds(sizes, [tokens], [after + tokens])
+    return 4.0 * tokens * (after + tokens / 2) * HEADS * HEAD_DIM / took_s / 1e12
 
 
 def _decode(sizes: TileSizes, at: int) -> float:

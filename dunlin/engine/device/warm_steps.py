@@ -6,16 +6,19 @@ from dunlin.engine.decoder.numerics import EXACT_ROWS, TILE_ROWS
 
 WARM_TOKENS = 512
 """Tokens of the largest step that an instance composes by default."""
-SPLIT_KEYS = 600
-"""So many keys of a decode row are read by several programs of a GPU."""
+MANY_KEYS = 800
+"""So many keys of a decode row are read by several programs of a GPU; those of a prompt that are alike are copied in
+blocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmRow:
-    """A row's tokens, the last of so many."""
+    """A row's tokens, the last of so many; `is_cut`: their attention is computed in two parts that merge."""
 
     tokens: int
     keys: int
+    is_cut: bool = False
 
 
 WarmStep = tuple[WarmRow, ...]
@@ -31,7 +34,11 @@ def host_warm_steps(rows: int = EXACT_ROWS, tokens: int = WARM_TOKENS) -> tuple[
 
 GPU_WARM_STEPS: tuple[WarmStep, ...] = (
     (WarmRow(1, 1),),
-    (WarmRow(1, 1), WarmRow(1, SPLIT_KEYS)),
-    (WarmRow(1, 1), WarmRow(1, SPLIT_KEYS), WarmRow(40, 40)),
+    (WarmRow(1, 1), WarmRow(1, MANY_KEYS)),
+    (WarmRow(1, 1), WarmRow(1, MANY_KEYS), WarmRow(40, 40)),
+    (WarmRow(40, MANY_KEYS),),
+    (WarmRow(40, MANY_KEYS, is_cut=True),),
 )
-"""Decode rows whose keys one program reads, or several; and a prompt beside them."""
+"""Decode rows whose keys one program reads, or several; a prompt beside them; and tokens after many, at once and in
+parts.
+"""

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from dunlin.engine.attention.base import Safepoint, local_row
+from dunlin.engine.attention.base import BatchRow, Safepoint, local_row
+from dunlin.engine.attention.spans import slot_run
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.sampling import SamplingInput
@@ -34,7 +35,7 @@ def warm_up(decoder: Decoder, safepoint: Safepoint, steps: Sequence[WarmStep]) -
 def _compute(decoder: Decoder, step: Sequence[WarmRow], safepoint: Safepoint) -> None:
     rows, positions, slots, start, first = [], [], [], 0, 0
     for row in step:
-        rows.append(local_row(start, start + row.tokens, first, row.keys))
+        rows.append(_batch_row(row, start, first))
         positions.append(torch.arange(row.keys - row.tokens, row.keys))
         slots.append(positions[-1] + first)
         start, first = start + row.tokens, first + row.keys
@@ -42,3 +43,12 @@ def _compute(decoder: Decoder, step: Sequence[WarmRow], safepoint: Safepoint) ->
     sampled = torch.tensor([row.stop - 1 for row in rows])
     logits = forward(decoder, DecoderBatch(places * 0, places, torch.cat(slots), rows, sampled), safepoint)
     decoder.numerics.choose(logits, [_GREEDY] * len(rows)).read()
+
+
+def _batch_row(row: WarmRow, start: int, slot: int) -> BatchRow:
+    """From packed token `start` on, over keys in slots from `slot` on."""
+    if not row.is_cut:
+        return local_row(start, start + row.tokens, slot, row.keys)
+    before = row.keys - row.tokens
+    spans = slot_run(range(before), slot), slot_run(range(before, row.keys), slot + before)
+    return BatchRow(start, start + row.tokens, range(before, row.keys), spans)

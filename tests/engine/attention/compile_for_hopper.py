@@ -16,9 +16,9 @@ from dunlin.engine.attention.triton_paged import SHAPED_DIM, SIZES, TileShape
 
 HOPPER = GPUTarget("cuda", 90, 32)
 HEADS, KV_HEADS = 8, 2
-TYPES = {"query": "*{}", "layer_kv": "*{}", "out": "*{}", "lse": "*fp32", "there": "*{}", "table": "*i64", "slot_at": "*i64", "run_at": "*i64",
-         "run_slot": "*i64",
-         "tiles": "*i64", "slots": "*i32", "scale": "fp32", "cap": "fp32"}  # fmt: skip
+TYPES = {"query": "*{}", "layer_kv": "*{}", "there": "*{}", "out": "*{}", "lse": "*fp32", "table": "*i64",
+         "slot_at": "*i64", "tiles": "*i64", "run_at": "*i64", "run_slot": "*i64", "slots": "*i32", "scale": "fp32",
+         "cap": "fp32"}  # fmt: skip
 
 
 def shared_bytes(shape: TileShape, head_dim: int, item: str, is_by_run: bool = False) -> int:

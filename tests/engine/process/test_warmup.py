@@ -26,16 +26,16 @@ def test_every_small_batch_is_computed_and_the_slab_stays_as_it_was(tmp_path: Pa
 
 def test_decode_rows_of_a_gpu_are_computed_beside_their_keys_and_a_prompt(tmp_path: Path) -> None:
     loaded = load(make_checkpoint(tmp_path), attention="torch")
-    planned: list[list[tuple[int, int]]] = []
+    planned: list[list[tuple[int, int, bool]]] = []
     plan = loaded.decoder.numerics.attention.plan
 
     def watched(rows, kind):  # type: ignore[no-untyped-def]
-        planned.append([(row.tokens, len(row.keys[0].positions)) for row in rows])
+        planned.append([(row.tokens, row.length, len(row.keys) > 1) for row in rows])
         return plan(rows, kind)
 
     loaded.decoder.numerics.attention.plan = watched  # type: ignore[assignment,method-assign]
     warm_up(loaded.decoder, lambda: None, GPU_WARM_STEPS)
-    assert planned == [[(row.tokens, row.keys) for row in step] for step in GPU_WARM_STEPS]
+    assert planned == [[(row.tokens, row.keys, row.is_cut) for row in step] for step in GPU_WARM_STEPS]
 
 
 def test_rows_too_long_for_the_model_are_left_out(tmp_path: Path) -> None:
