@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.base import AttentionKind, BatchRow
 from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
-from dunlin.engine.decoder.host_copies import to_device
+from dunlin.engine.decoder.host_copies import all_to_device, to_device
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
 from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
 from dunlin.engine.decoder.numerics import Numerics
@@ -45,7 +45,7 @@ class DecoderBatch:
         """The same batch with its tensors on `device`; itself where they are."""
         if self.tokens.device == device:
             return self
-        moved = [to_device(each, device) for each in (self.tokens, self.positions, self.slots, self.sampled)]
+        moved = all_to_device((self.tokens, self.positions, self.slots, self.sampled), device)
         adapters = None if self.adapters is None else to_device(self.adapters, device)
         return DecoderBatch(moved[0], moved[1], moved[2], self.rows, moved[3], adapters)
 

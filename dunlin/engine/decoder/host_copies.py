@@ -6,11 +6,27 @@ import torch
 from torch import Tensor
 
 
+ALIGNED = 16
+"""Items from whose multiples on columns begin."""
+
+
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Host values on `device`, after what was launched before; the very tensor where that is the host."""
     if device.type != "cuda":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
+
+
+def all_to_device(columns: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """`to_device` of host tensors of one axis and one dtype, in one copy; each begins at a place that kernels like."""
+    if device.type != "cuda":
+        return [to_device(each, device) for each in columns]
+    rooms = [-(-len(each) // ALIGNED) * ALIGNED for each in columns]
+    given = columns[0].new_zeros(sum(rooms))
+    for each, into in zip(columns, torch.split(given, rooms), strict=True):
+        into[: len(each)] = each
+    there = torch.split(to_device(given, device), rooms)
+    return [into[: len(each)] for each, into in zip(columns, there, strict=True)]
 
 
 def rows_at(values: Tensor, places: Sequence[int]) -> Tensor:

@@ -68,15 +68,16 @@ class RecordedSegments:
         """Record the usual sizes before they are needed; `beat` is called after each segment."""
         if not self._can_record:
             return
-        for size in usual_decode_sizes():
+        # The largest first: recordings share their memory, and what is there serves the smaller ones.
+        for tokens in reversed(MIXED_TOKENS):
+            self._linear.warm_up(self._empty_step(tokens), beat)
+        for size in reversed(usual_decode_sizes()):
             hidden = self._empty_step(size.rows).hidden
             for layers in self._decoder.held_runs:
                 layer, step = layers.start, DecodeSegments(self, size, hidden[:1])
                 while layer < layers.stop:
                     layer = step.run(layer, layers.stop)
                     beat()
-        for tokens in MIXED_TOKENS:
-            self._linear.warm_up(self._empty_step(tokens), beat)
 
     @property
     def _can_record(self) -> bool:

@@ -36,8 +36,8 @@ class LaunchMark(Protocol):
 class Pacer(Protocol):
     """Bounds what is launched and not done. Called by the thread that launches."""
 
-    def pace(self) -> None:
-        """A piece was launched: wait until few enough are under way."""
+    def pace(self, left: int) -> None:
+        """A piece was launched, and so many of its step are `left`: wait until few enough are under way."""
         ...
 
     def settle(self) -> None:
@@ -56,7 +56,7 @@ class Pacer(Protocol):
 class HostPacer:
     """See `Pacer`, where work is done when the call that launches it returns."""
 
-    def pace(self) -> None: ...
+    def pace(self, left: int) -> None: ...
 
     def settle(self) -> None: ...
 
@@ -75,7 +75,7 @@ class KernelPacer:
     def __init__(self, library: Any) -> None:
         self._library = library
 
-    def pace(self) -> None: ...
+    def pace(self, left: int) -> None: ...
 
     def settle(self) -> None:
         self._library.dunlin_decode_join(ALL_BEGUN, -1.0)
@@ -115,7 +115,8 @@ class CudaPacer:
     """Owns an event for each piece that is under way on the current stream of `device`.
 
     As many as take `AHEAD_MS`, if the longest of the last few pieces is any guide, and one at least: the launches of
-    short pieces take the host as long as the pieces take the device.
+    short pieces take the host as long as the pieces take the device. Towards the end of a step, where stopping it would
+    spare hardly anything, up to twice as many: the host has to begin the next step meanwhile.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -124,11 +125,11 @@ class CudaPacer:
         self._done: torch.cuda.Event | None = None
         self._lengths_ms: deque[float] = deque(maxlen=6)
 
-    def pace(self) -> None:
+    def pace(self, left: int) -> None:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         self._events.append(event)
-        while self._events and (len(self._events) > self._most or self._events[0].query()):  # type: ignore[no-untyped-call]
+        while self._events and (len(self._events) > self._most(left) or self._events[0].query()):  # type: ignore[no-untyped-call]
             self._take()
 
     def settle(self) -> None:
@@ -145,12 +146,12 @@ class CudaPacer:
     def mark(self) -> CudaMark:
         return CudaMark(torch.cuda.current_stream(self._device))
 
-    @property
-    def _most(self) -> int:
+    def _most(self, left: int) -> int:
         """Pieces that may be under way."""
         if len(self._lengths_ms) < (self._lengths_ms.maxlen or 0):
             return 1
-        return min(ceil(AHEAD_MS / max(*self._lengths_ms, 1e-3)), MOST_AHEAD)
+        most = ceil(AHEAD_MS / max(*self._lengths_ms, 1e-3))
+        return min(most + max(most - left, 0), MOST_AHEAD)
 
     def _take(self) -> None:
         """Wait for the oldest piece, and learn what it took."""

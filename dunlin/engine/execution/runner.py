@@ -161,7 +161,7 @@ class EngineRunner:
         landed: list[Event] = []
 
         def copy_and_look() -> object:
-            self._pacer.pace()
+            self._pacer.pace(self.steps.layers_left)
             self._write_behind()
             landed.extend(self._transfers.work_at_safepoint())
             if self.layers is not None:

@@ -128,6 +128,11 @@ class StepRunner:
         """(number, the layer after the last one finished) of the running step; None without one."""
         return None if self._running is None else (self._running.number, self._running.layer)
 
+    @property
+    def layers_left(self) -> int:
+        """Of the running step, the layers that are not launched yet."""
+        return 0 if self._running is None else self._running.layers.stop - self._running.layer
+
     def change_shape(self, shape: EngineShape) -> None:
         """Layers or slots changed; no step runs."""
         self._shape = shape
@@ -205,7 +210,7 @@ class StepRunner:
 
     def _waits_for_next(self, running: RunningStep) -> bool:
         """Whether all of a step was launched just now, and another may arrive to be launched behind it."""
-        if self._is_ahead or self._unread is not None or not running.done or running.can_pause:
+        if self._is_ahead or not running.done:
             return False
         return running.layers.stop == self._shape.layers and self._next_may_come and not self._pacer.advance(0.0)
 
@@ -218,7 +223,8 @@ class StepRunner:
         is ready, until it is done or a safepoint asks for a pause. What was launched before the running step is read
         first: at once for an interrupt, else when the device is done with it.
         """
-        if self._interrupts and not self._is_ahead and self._unread is None:
+        is_launched = self._is_ahead or (self._running is not None and self._running.done)
+        if self._interrupts and not is_launched and self._unread is None:
             return self.take_interrupts()
         queued = self._queue.pop_ready() if self._running is None else None
         if self._running is None and queued is None:
@@ -266,19 +272,18 @@ class StepRunner:
             self._give_up_exchange(step.step)
 
     def _compute(self, running: RunningStep, safepoint: Safepoint) -> list[Event]:
-        events: list[Event] = []
         try:
             running.run(lambda: safepoint() or self._can_read, self._beat)
+            if self._unread is not None and (running.done or self._can_read):
+                return [self._read(self._unread)]  # an instance sends the step after the next one then
             if self._waits_for_next(running):
                 self._is_ahead, self._idle_since_s = True, self._since_s
                 return []
-            if self._unread is not None and (running.done or self._can_read):
-                events.append(self._read(self._unread))
             samples = self._finish(running) if running.done else None
         except TransferError:  # a peer is gone, computes something else, or wrote over the room
             samples, self._running, self._is_ahead = running.abandon(), None, False
         self._count_time(running)
-        return events if samples is None else [*events, self._answer(running, samples)]
+        return [] if samples is None else [self._answer(running, samples)]
 
     @property
     def _can_read(self) -> bool:

@@ -148,7 +148,7 @@ def test_the_host_waits_at_each_safepoint_and_at_the_end_of_a_step(model: Loaded
     told: list[str] = []
 
     class Pacer:
-        def pace(self) -> None:
+        def pace(self, left: int) -> None:
             told.append("pace")
 
         def settle(self) -> None:

@@ -69,28 +69,39 @@ def test_as_many_pieces_are_under_way_as_take_the_time(
     pacer, device = make_pacer(monkeypatch, piece_ms)
     seen = []
     for _ in range(60):
-        pacer.pace()
+        pacer.pace(99)
         seen.append(device.under_way)
     assert seen[:5] == [1] * 5, "as long as no length is known"
     assert max(seen) == seen[-1] == most
 
 
+def test_the_last_pieces_of_a_step_are_launched_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    pacer, device = make_pacer(monkeypatch, AHEAD_MS / 3)
+    for _ in range(60):
+        pacer.pace(99)
+    seen = []
+    for left in (4, 3, 2, 1, 0):
+        pacer.pace(left)
+        seen.append(device.under_way)
+    assert seen == [3, 3, 4, 5, 6]
+
+
 def test_pieces_that_are_done_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pacer, device = make_pacer(monkeypatch, 5.0)
     for _ in range(20):
-        pacer.pace()
+        pacer.pace(99)
         device.done = device.launched
-    pacer.pace()
+    pacer.pace(99)
     assert device.under_way == 1
 
 
 def test_what_is_settled_is_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     pacer, device = make_pacer(monkeypatch, 5.0)
-    pacer.pace()
-    pacer.pace()
+    pacer.pace(99)
+    pacer.pace(99)
     pacer.settle()
     assert device.under_way == 0
-    pacer.pace()
+    pacer.pace(99)
     assert device.under_way == 1
 
 
@@ -104,7 +115,7 @@ def test_who_looks_after_a_device_waits_no_longer_than_told(monkeypatch: pytest.
 
     monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter=lambda: now_s, sleep=sleep))
     assert pacer.advance(1.0), "nothing was launched"
-    pacer.pace()
+    pacer.pace(99)
     assert not pacer.advance(0.0)
     assert now_s == 0.0
     assert not pacer.advance(1e-3)

