@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-
 ALIGNED = 16
 """Items from whose multiples on columns begin."""
 
