@@ -63,11 +63,30 @@ def step_trials(sizes: TrialSizes, slots: int, positions: int, repeats: int = 8)
     return found
 
 
+def trial_sizes(is_cpu: bool, is_quick: bool) -> TrialSizes:
+    """For the device of an engine."""
+    if is_quick:
+        return QUICK_SIZES
+    return TrialSizes() if is_cpu else GPU_SIZES
+
+
 def copy_lengths(slots: int) -> list[int]:
     """Lengths of sequences to copy to the host tier and back."""
     return [tokens for tokens in (1, 4, 16, 64, 128, 256, 512, 1024, 2048) if tokens <= slots // 2]
 
 
+GPU_SIZES = TrialSizes(
+    rows=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+    contexts=(64, 512, 2048, 8192),
+    chunks=(16, 32, 64, 100, 128, 192, 256, 320, 384, 512, 700, 1024, 1500, 2048),
+    prefixes=(0, 1024, 4096, 16384),
+    row_counts=((2, 64), (4, 64), (8, 64), (4, 120), (16, 30), (4, 512), (16, 120)),
+    mixed_rows=(1, 8, 32, 64, 128),
+    mixed_chunks=(32, 100, 200, 448, 960, 1900),
+    sampled_rows=(1, 16, 64, 128),
+    beats=800,
+)
+"""A GPU is fed in larger steps, over longer texts."""
 QUICK_SIZES = TrialSizes(
     rows=(1, 2, 4, 8, 16, 32),
     contexts=(32, 256),

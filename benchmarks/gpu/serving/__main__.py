@@ -5,7 +5,7 @@
 
 `texts`: answers through the OpenAI-compatible door, equal to those of a cluster on the CPU. `speed`: a model of an 8B's
 shape with random weights, written as a checkpoint and loaded from there; many requests at once, chat alone, and chat
-beside batch work and long prompts. `profile`: `dunlin profile --quick` of that model, into a store beside the results.
+beside batch work and long prompts. `profile`: `dunlin profile` of that model, into a store beside the results.
 Exit code 1 if a text differs or a request fails.
 """
 
@@ -84,8 +84,9 @@ class ServingRun:
         """The device's cost profile, over the same checkpoint."""
         self._write_model()
         store = self._options.out / f"{self._file}.db"
-        flags = ["--model", str(self._model), "--dtype", "bf16", "--device", self._options.device, "--quick"]
-        flags += ["--out", str(store), "--points", *(["--kv-mib", "24000"] if not self._options.tiny else [])]
+        flags = ["--model", str(self._model), "--dtype", "bf16", "--device", self._options.device]
+        flags += ["--out", str(store), "--points"]
+        flags += ["--quick"] if self._options.tiny else ["--kv-mib", "40000", "--repeats", "4", "--passes", "1"]
         subprocess.run(dunlin_command("profile", *flags), check=True, stdout=sys.stderr)
 
     def _write_model(self) -> None:

@@ -1,6 +1,6 @@
 """What is measured fits the engine, covers every regime, and comes in one fixed order."""
 
-from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes, copy_lengths, step_trials
+from cli.profiling.trial_plan import GPU_SIZES, QUICK_SIZES, TrialSizes, copy_lengths, step_trials, trial_sizes
 
 
 def test_every_trial_fits_in_slots_and_positions() -> None:
@@ -16,6 +16,14 @@ def test_every_regime_is_covered_and_spread() -> None:
     assert {*regimes} == {"decode", "prefill", "mixed", "sampled"}
     assert {"decode", "prefill", "mixed"} <= {*regimes[:20]}
     assert regimes == [trial.regime for trial in step_trials(TrialSizes(), 65536, 16384)]
+
+
+def test_a_gpu_is_tried_with_larger_steps() -> None:
+    chosen = [trial_sizes(is_cpu, is_quick) for is_cpu in (True, False) for is_quick in (True, False)]
+    assert chosen == [QUICK_SIZES, TrialSizes(), QUICK_SIZES, GPU_SIZES]
+    largest = [max(sum(row.new for row in trial.rows) for trial in step_trials(each, 320_000, 131_072))
+               for each in chosen]  # fmt: skip
+    assert largest == [256, 512, 256, 2048]
 
 
 def test_rows_with_a_temperature_are_tried_beside_as_many_greedy_ones() -> None:
