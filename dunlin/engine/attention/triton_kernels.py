@@ -14,7 +14,11 @@ COLUMNS = tl.constexpr(11)
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit
+PLACES = ("table", "slot_at", "slots", "run_at", "run_slot", "tiles")
+"""Arguments with places: a kernel is the same wherever they begin, or steps would wait while another is compiled."""
+
+
+@triton.jit(do_not_specialize_on_alignment=PLACES)
 def expand_slots(table, run_at, run_slot, slot_at, slots, BLOCK: tl.constexpr):
     """Write the slot of each key `[from, to)` of each row: grid (rows, blocks of keys)."""
     row = tl.program_id(0)
@@ -174,7 +178,7 @@ def attend_runs(
     return highest, total, mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("out_stride", "lse_stride"), do_not_specialize_on_alignment=PLACES)
 def attend_tiles(
     query, layer_kv, there, table, slot_at, slots, run_at, run_slot, tiles, out, lse,
     query_stride, slot_stride, out_stride, lse_stride, scale, cap, window,
@@ -260,7 +264,7 @@ def attend_tiles(
     tl.store(lse + split * lse_stride + place, score, mask=is_line)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("out_stride", "lse_stride"), do_not_specialize_on_alignment=PLACES)
 def merge_splits(
     part_out, part_lse, table, tiles, out, lse, out_stride, lse_stride,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, QUERIES: tl.constexpr,

@@ -45,7 +45,7 @@ def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT:
     tl.store(out + row * WIDTH + columns, let_through(gate, through, out.dtype.element_ty), mask=is_column)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=("slots",))
 def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_stride, HEADS: tl.constexpr,
                TURNED: tl.constexpr, ALL: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
                REST: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
