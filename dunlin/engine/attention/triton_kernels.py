@@ -178,6 +178,17 @@ def attend_runs(
     return highest, total, mixed
 
 
+@triton.jit
+def write_lines(out, lse, place, highest, total, mixed, is_line, is_item, dims, HEAD_DIM: tl.constexpr):
+    """Write what the lines' sums come to at each one's `place`; a line that saw no key has zeros and -inf."""
+    is_blind = total == 0.0
+    divisor = tl.where(is_blind, 1.0, total)
+    result = mixed / divisor[:, None]
+    score = tl.where(is_blind, float("-inf"), (highest + tl.log2(divisor)) / LOG2E)
+    tl.store(out + place[:, None] * HEAD_DIM + dims[None, :], result.to(out.dtype.element_ty), mask=is_item)
+    tl.store(lse + place, score, mask=is_line)
+
+
 @triton.jit(do_not_specialize=("out_stride", "lse_stride"), do_not_specialize_on_alignment=PLACES)
 def attend_tiles(
     query, layer_kv, there, table, slot_at, slots, run_at, run_slot, tiles, out, lse,
@@ -251,17 +262,12 @@ def attend_tiles(
         scale, cap, window, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, True, IS_CAPPED, IS_WINDOWED,
         IS_WIDENED,
     )  # fmt: skip
-    is_blind = total == 0.0
-    divisor = tl.where(is_blind, 1.0, total)
-    result = mixed / divisor[:, None]
-    score = tl.where(is_blind, float("-inf"), (highest + tl.log2(divisor)) / LOG2E)
     if IS_BY_TILE:
         place = (tile * QUERIES + lines // GROUP) * HEADS + head
     else:
         place = (tl.load(columns + 1) + inner) * HEADS + head
-    into = out + split * out_stride + place[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(into, result.to(out.dtype.element_ty), mask=is_item)
-    tl.store(lse + split * lse_stride + place, score, mask=is_line)
+    into, score_into = out + split * out_stride, lse + split * lse_stride
+    write_lines(into, score_into, place, highest, total, mixed, is_line, is_item, dims, HEAD_DIM)
 
 
 @triton.jit(do_not_specialize=("out_stride", "lse_stride"), do_not_specialize_on_alignment=PLACES)

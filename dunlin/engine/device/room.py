@@ -15,10 +15,10 @@ CUDA_CONTEXT_BYTES = 512 << 20
 """Of a process on a GPU before its first tensor: the context, and the modules of torch's libraries. Memory that is free
 is counted after it was made, so it is taken off the share alone. Estimated, not measured.
 """
-CUDA_LIBRARY_BYTES = 1 << 30
-"""cuBLAS's work spaces (32 MiB a stream), Triton's kernels, recorded graphs (about 1 MiB each, some hundred), places of
-slots for all recorded sizes of steps (74 MiB), and what torch's allocator cannot use of its blocks. Estimated, not
-measured.
+CUDA_LIBRARY_BYTES = 2 << 30
+"""cuBLAS's work spaces (32 MiB a stream), Triton's kernels, some thousand recorded graphs, and what torch's allocator
+cannot use of its blocks. On an H200 making them for an 8B took 2.1 GiB, with what the largest recorded step computes:
+docs/measurements/2026-11-27-h200.md.
 """
 LOGIT_BYTES = 64
 """Of one (row, token of the vocabulary) where every row is sampled with top_p: fp32 logits and their adjusted copy, and
@@ -26,7 +26,7 @@ seven float64 or int64 tensors of scores, shares, their order, and what sorting 
 """
 ATTENTION_SPLITS = 16
 """Parts of a decode row's keys whose results are there at once."""
-LONG_STEP_TOKENS, MLP_TOKENS, RECORDED_TOKENS = 1 << 15, 4096, 512
+LONG_STEP_TOKENS, MLP_TOKENS, RECORDED_TOKENS = 1 << 15, 4096, 2048
 """Tokens of a long prompt's step, of a block of its MLP, and of the largest recorded step."""
 
 

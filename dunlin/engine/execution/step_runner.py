@@ -88,7 +88,7 @@ class StepRunner:
         self._interrupts: list[Interrupt] = []
         scorer = PromptScorer(decoder.logits, decoder.config.vocab, work_clock, limits.response_s)
         self._starter = StepStarter(
-            decoder, shape, sequences, self.parked, self.suspended, rooms, links, iterations, scorer
+            decoder, shape, sequences, self.parked, self.suspended, rooms, links, iterations, scorer, self._give_up
         )
         self._ahead = StepsAhead(self._queue, self._starter, sequences, pacer, may_run_ahead)
         self._unread: UnreadStep | None = None
@@ -234,7 +234,7 @@ class StepRunner:
             return [self._read(self._unread)]
         if queued is not None:
             try:
-                self._running = self._begin(queued)
+                self._running = self._starter.begin(queued, self._spoiled(queued.after))
             except StepError as error:
                 what = "Resume" if queued.step is None else "Step"
                 self._give_up(queued)
@@ -380,32 +380,3 @@ class StepRunner:
         self._queue.remove(queued)
         gone.park(number, queued.sequences, 0)
         return [queued.answer_suspended()]
-
-    # --- the beginning of a step ---
-
-    def _begin(self, queued: QueuedStep) -> RunningStep:
-        """:raises StepError: the step cannot be run; nothing of it was done."""
-        spoiled = self._spoiled(queued.after)
-        if queued.parked:
-            return self._begin_suspended(queued, spoiled)
-        if queued.step is not None:
-            return self._starter.start(queued, queued.step, spoiled)
-        try:
-            return self._starter.resume(queued, spoiled)
-        except StepError:
-            self.parked.unclaim(queued.sequences)
-            raise
-
-    def _begin_suspended(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
-        parked = self.suspended.take(queued.parked)
-        try:
-            if parked.layout != self._shape.layout:
-                raise StepError(f"composed for layout {parked.layout}, layout {self._shape.layout} is in force")
-            if isinstance(parked.step, QueuedStep):
-                return self._begin(parked.step.resumed_by(queued))
-        except StepError:
-            self._give_up(parked.step)
-            raise
-        self.suspended.make_way(parked.step.own_rooms)
-        parked.step.go_on(queued.number, spoiled, queued.left)
-        return parked.step

@@ -38,7 +38,7 @@ from dunlin.messages.types import Ints
 
 class StepStarter:
     """Starts the steps of one engine. `sequences` are the open ones; `parked` and `suspended` are the engine's; the
-    rest as for `StepRunner`. `scorer` computes log-probabilities of prompts.
+    rest as for `StepRunner`. `scorer` computes log-probabilities of prompts; `give_up` tells peers not to wait.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class StepStarter:
         links: Callable[[Sequence[Address], Ints, Ints, int], list[PeerLink]],
         iterations: StepIterations,
         scorer: PromptScorer,
+        give_up: Callable[[RunningStep | QueuedStep], None],
     ) -> None:
         self._decoder = decoder
         self._shape = shape
@@ -62,10 +63,26 @@ class StepStarter:
         self._links = links
         self._iterations = iterations
         self._scorer = scorer
+        self._give_up = give_up
 
     def change_shape(self, shape: EngineShape) -> None:
         """Layers or slots changed."""
         self._shape = shape
+
+    def begin(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
+        """Whatever is queued: a step, rows that go on, or a suspended step. `spoiled`: sequences whose KV is not there.
+
+        :raises StepError: it cannot be run; nothing of it was done.
+        """
+        if queued.parked:
+            return self._begin_suspended(queued, spoiled)
+        if queued.step is not None:
+            return self.start(queued, queued.step, spoiled)
+        try:
+            return self.resume(queued, spoiled)
+        except StepError:
+            self._parked.unclaim(queued.sequences)
+            raise
 
     def start(
         self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int], tokens: Tensor | None = None
@@ -122,6 +139,20 @@ class StepStarter:
         iteration = self._iterations.make(rows, parked[0].layers, resumed=[each.progress for each in parked])
         scorer = self._scorer if parked[0].layers.stop == self._shape.layers else None
         return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left, scorer=scorer)
+
+    def _begin_suspended(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
+        parked = self._suspended.take(queued.parked)
+        try:
+            if parked.layout != self._shape.layout:
+                raise StepError(f"composed for layout {parked.layout}, layout {self._shape.layout} is in force")
+            if isinstance(parked.step, QueuedStep):
+                return self.begin(parked.step.resumed_by(queued), spoiled)
+        except StepError:
+            self._give_up(parked.step)
+            raise
+        self._suspended.make_way(parked.step.own_rooms)
+        parked.step.go_on(queued.number, spoiled, queued.left)
+        return parked.step
 
     def _exchange(
         self, step: Step, extents: Sequence[list[tuple[int, int]]], found: RunnableRows

@@ -70,7 +70,7 @@ def test_work_space_grows_with_the_largest_step(config: ModelConfig) -> None:
 def test_the_experts_of_a_token_count_where_they_are_wider(config: ModelConfig) -> None:
     mixed = replace(config, experts=ExpertConfig(count=8, active=2, width=100, renormalise=True))
     step = StepLimits(10, 1)
-    assert work_space_bytes(mixed, 2, step) - work_space_bytes(config, 2, step) == (4096 + 512) * 3 * (200 - 160) * 2
+    assert work_space_bytes(mixed, 2, step) - work_space_bytes(config, 2, step) == (4096 + 2048) * 3 * (200 - 160) * 2
 
 
 def test_memory_of_a_process_that_has_just_ended_is_waited_for() -> None:
