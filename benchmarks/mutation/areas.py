@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from benchmarks.harness.processes import ROOT
+
 
 @dataclass(frozen=True, slots=True)
 class Area:
@@ -15,6 +17,11 @@ def _under(folder: str, names: str, ending: str = ".py") -> tuple[str, ...]:
     return tuple(f"{folder}/{name}{ending}" for name in names.split())
 
 
+def _all_in(*folders: str) -> tuple[str, ...]:
+    found = (path for folder in folders for path in sorted((ROOT / folder).glob("*.py")))
+    return tuple(str(path.relative_to(ROOT)) for path in found if path.name != "__init__.py")
+
+
 _INSTANCE, _INSTANCE_TESTS = "services/instance", "tests/services/instance"
 _ENGINE, _ENGINE_TESTS = "dunlin/engine", "tests/engine"
 _STEPS_WITH_PEERS = _under(
@@ -23,6 +30,15 @@ _STEPS_WITH_PEERS = _under(
 )
 
 AREAS: dict[str, Area] = {
+    "policies": Area(_all_in("dunlin/policies", "dunlin/policies/loongserve"), ("tests/policies",)),
+    "cost": Area(_all_in("dunlin/cost"), ("tests/cost",)),
+    "membership": Area(_all_in("dunlin/membership"), ("tests/membership",)),
+    "steps ahead": Area(
+        _under(f"{_ENGINE}/execution", "steps_ahead step_starter step_iterations"),
+        _under(
+            f"{_ENGINE_TESTS}/execution", "test_steps_behind test_ahead test_step_runner test_runner test_split_keys"
+        ),
+    ),
     "quantised": Area(
         (
             *_under(

@@ -19,6 +19,7 @@ from typing import Any
 from cli.profiling.service_trace import TracedSequence, TracedStep
 from dunlin.cost.models import BatchCounts
 from dunlin.effects import Address, Message
+from dunlin.engine.device.names import CPU, device_kind
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.options import EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
@@ -137,6 +138,7 @@ class EngineProbe:
     """Owns the engine's process and its memory. Use as a context manager; raises ProbeError if it does not start."""
 
     def __init__(self, choice: ProbeOptions, seed: int = 0) -> None:
+        self.is_on_cpu = device_kind(choice.device) == CPU
         self._random = random.Random(seed)
         self._fds = os.memfd_create("dunlin-arena"), os.memfd_create("dunlin-progress")
         self._page = ProgressPage(self._fds[1])

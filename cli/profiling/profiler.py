@@ -57,7 +57,8 @@ def measure_profile(
     """Measure all trials `passes` times over and fit. `report(done, total)` after each. Raises ProbeError."""
     ready = probe.ready
     todo = step_trials(sizes, ready.slots, ready.max_positions, repeats)
-    touch_kv_cache(probe)
+    if probe.is_on_cpu:  # a GPU's memory costs the same the first time
+        touch_kv_cache(probe)
     for trial in todo[:WARM_UP_TRIALS]:
         probe.measure_step(trial)
     turns: list[list[ProbedStep]] = [[] for _ in todo]

@@ -155,7 +155,7 @@ def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
     from cli.profiling.engine_probe import EngineProbe, ProbeError, ProbeOptions
     from cli.profiling.profiler import measure_profile
     from cli.profiling.trial_plan import trial_sizes
-    from dunlin.engine.device.names import CPU, DeviceNameError, check_device_name, device_kind
+    from dunlin.engine.device.names import DeviceNameError, check_device_name
     from dunlin.model.builtin import models_folder, resolve_model
     from dunlin.model.errors import ModelError
 
@@ -171,8 +171,8 @@ def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
             arguments.deterministic,
             check_device_name(arguments.device),
         )
-        sizes = trial_sizes(device_kind(choice.device) == CPU, arguments.quick)
         with EngineProbe(choice) as probe:
+            sizes = trial_sizes(probe.is_on_cpu, arguments.quick)
             return measure_profile(probe, sizes, arguments.repeats, arguments.passes, _progress)
     except (ModelError, DeviceNameError) as error:
         raise CliError(str(error), USAGE) from error
