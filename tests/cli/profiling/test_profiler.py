@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -129,8 +130,8 @@ def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pyte
     assert key.parallelism == "threads=1,dtype=fp32"
     assert len(points) > 30
     assert all(point.seconds > 1e-5 for point in points)
-    total, predicted = sum(p.seconds + p.gap_s for p in points), sum(timing.step_s(p.batch) for p in points)
-    assert 0.5 * total < predicted < 2 * total
+    # The middle one: on a busy machine a few steps take seconds.
+    assert 0.5 < median(timing.step_s(each.batch) / (each.seconds + each.gap_s) for each in points) < 2
     assert timing.quality is not None
     assert (timing.quality.quick, timing.quality.passes) == (True, 1)
     assert {regime for regime, _ in timing.quality.steps} == {
