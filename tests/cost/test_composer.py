@@ -109,6 +109,20 @@ def test_copies_take_what_their_bytes_need_of_the_memory() -> None:
     assert links.nvlink == pytest.approx(4 * 228e9, rel=0.01)  # measured: 67 MB in 0.294 ms
 
 
+@pytest.mark.parametrize("tokens", [512, 4096])
+def test_what_only_moves_bytes_takes_what_they_need(tokens: int) -> None:
+    """Norms read and write the hidden states twice, two sums have three of them, KV is read and written."""
+    device, shape = find_device("a100"), SHAPES["llama-2-7b"]
+    composer = StepComposer(device, shape)
+    hidden, kv = shape.hidden * 2, shape.kv_heads * shape.head_dim * 2
+    moved = tokens * (2 * 2 * hidden + 2 * 3 * hidden + 4 * kv)
+    assert composer.streaming_s(tokens) > moved / device.bytes_per_s
+    # The logits of the head: written, read and read again in fp32, beside its product.
+    assert composer.head_s(tokens) > 1.02 * 2 * tokens * shape.vocabulary * shape.hidden / device.flops
+    drawn = tokens * shape.vocabulary * 12 / device.bytes_per_s
+    assert composer.head_s(tokens) > drawn + 2 * tokens * shape.vocabulary * shape.hidden / device.flops
+
+
 def test_bandwidths_can_be_given() -> None:
     given = {"pcie": 12e9, "nvlink": 200e9, "nic": 25e9, "memory": 100e9, "node-nic": 5e9}
     timing = StepComposer(with_links(find_device("a100"), given), SHAPES["llama-3-8b"]).timing()

@@ -1,6 +1,7 @@
 """Fitted models survive JSON; damaged ones are refused."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,15 @@ from hypothesis import strategies as st
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes, LayerPieces
-from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
-from dunlin.cost.serialize import parse_step, parse_timing, parse_transfers, serialize_step, serialize_timing
+from dunlin.cost.models import MessageCosts, PiecewiseCurve, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.serialize import (
+    parse_process_costs,
+    parse_step,
+    parse_timing,
+    parse_transfers,
+    serialize_step,
+    serialize_timing,
+)
 from dunlin.cost.timing_loader import load_timing
 from dunlin.messages.types import TransferKind
 
@@ -65,6 +73,14 @@ def test_an_older_profile_says_neither_what_tokens_cost_an_answer_nor_what_far_b
     del plain["interrupts"]["answer_token_s"], plain["moves"]["default"]["near_bytes"]
     del plain["moves"]["default"]["far_byte_s"]
     assert parse_timing(plain) == timing
+
+
+def test_costs_of_processes_survive_json_and_older_ones_say_nothing_of_control() -> None:
+    costs = ProcessCosts(MessageCosts(1e-6, 2e-6, 3e-6, 0.25), MessageCosts(4e-6), 5e-6, True, MessageCosts(6e-6, 7e-6))
+    plain = json.loads(json.dumps(asdict(costs)))
+    assert parse_process_costs(plain) == costs
+    del plain["control"]
+    assert parse_process_costs(plain) == ProcessCosts(costs.instance, costs.door, 5e-6, True)
 
 
 @pytest.mark.parametrize("wrong", [{"bytes_per_s": 0.0}, {"near_bytes": -1.0}, {"far_byte_s": -1e-12}])

@@ -1,5 +1,6 @@
 """Dispatch policies choose by the figures that they name, and say what they did not choose."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +16,31 @@ from dunlin.policies.dispatch import (
     fewest_requests,
     fewest_tokens,
     least_loaded,
+    prefix_affinity,
     round_robin,
 )
 
 
 def candidate(name: str = "a", **overrides: Any) -> DispatchCandidate:
     return DispatchCandidate(**{"name": name, "capacity_slots": 1000, "free_slots": 1000, "requests": 0, **overrides})
+
+
+def test_an_instance_of_no_slots_is_loaded_by_its_requests() -> None:
+    assert candidate().demand_tokens == 0
+    assert candidate(capacity_slots=0, free_slots=0, requests=1).load == REQUEST_OVERHEAD_TOKENS
+
+
+def test_round_robin_takes_who_was_never_dispatched_to_first() -> None:
+    assert round_robin(10, [candidate("a", last_dispatch=1), candidate("b")]).index == 1
+
+
+def test_affinity_compares_shares_of_the_capacity() -> None:
+    """A request and its overhead weigh more on a small instance; a large one may hold more."""
+    small, large = candidate("a", free_slots=500), candidate("b", capacity_slots=10_000, free_slots=8_000)
+    assert prefix_affinity(10, [small, large]).index == 1
+    light, heavy = candidate("a", free_slots=900), candidate("b", capacity_slots=10_000, free_slots=8_900)
+    assert prefix_affinity(REQUEST_OVERHEAD_TOKENS, [light, heavy]).index == 1
+    assert prefix_affinity(0, [light, replace(heavy, free_slots=0)]).index == 0
 
 
 @pytest.mark.parametrize("busier", [{"free_slots": 999}, {"requests": 1}, {"waiting_tokens": 1}])

@@ -114,6 +114,9 @@ def test_a_queued_step_with_batch_rows_is_taken_back_for_a_request_that_waits() 
     assert recall(rows, replace(QUEUED, waiting_tokens=0)) is None, "nothing waits"
     assert recall(rows, replace(QUEUED, queued_step=0, queued_s=0.0)) is None, "it has no batch row"
     assert recall(rows, replace(QUEUED, queued_s=0.004)) is None, "it takes no time"
+    assert recall(rows, replace(QUEUED, queued_step=0)) is None, "there is none"
+    mixed = [batch_row(1), replace(batch_row(2, INTERACTIVE), is_prefill=False), replace(batch_row(3), step=8)]
+    assert chosen(recall, mixed, QUEUED) == (8, ()), "one prompt in the running step is enough"
 
 
 def test_no_step_is_taken_back_behind_one_that_answers_no_interrupt_before_its_end() -> None:

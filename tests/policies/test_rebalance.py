@@ -51,10 +51,22 @@ def test_pairs_are_disjoint_and_bounded() -> None:
     assert llumnix(fleet, 0) == []
 
 
+def test_loads_may_be_just_as_far_apart_as_is_said_and_one_slot_is_room() -> None:
+    assert [move.slots for move in llumnix([one("a", 75), one("b", 50)], 1, 0.25)] == [12]
+    full = one("a", 100, demand_slots=50)
+    assert [move.slots for move in llumnix([full, one("b", capacity_slots=4, free_slots=1)], 1)] == [1]
+
+
+def test_a_candidate_of_which_nothing_is_said_runs_nothing() -> None:
+    assert llumnix([RebalanceCandidate("a", 100, 0), RebalanceCandidate("b", 100, 100)], 1) == []
+
+
 @pytest.mark.parametrize(
     "fleet",
     [
         pytest.param([one("a", 60), one("b", 40)], id="too close"),
+        pytest.param([one("a", 100), one("b", 0, free_slots=0)], id="the target has no room"),
+        pytest.param([one("a", 100), one("b", 0, demand_slots=1)], id="something waits at the target"),
         pytest.param([one("a", 40), one("b", 0)], id="not busy"),
         pytest.param([one("a", 100, may_give=False), one("b", 0)], id="may not give"),
         pytest.param([one("a", 100, running=0, free_slots=0), one("b", 0)], id="nothing runs"),
