@@ -26,7 +26,7 @@ def candidate(name: str = "a", **overrides: Any) -> DispatchCandidate:
 
 
 def test_an_instance_of_no_slots_is_loaded_by_its_requests() -> None:
-    assert candidate().demand_tokens == 0
+    assert (candidate().demand_tokens, candidate().cached_tokens) == (0, 0)
     assert candidate(capacity_slots=0, free_slots=0, requests=1).load == REQUEST_OVERHEAD_TOKENS
 
 
