@@ -142,14 +142,14 @@ def _slots(shapes: list[StepShape]) -> int:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", default=USUAL, metavar="STEP")
+    parser.add_argument("steps", nargs="*", type=step_shape, default=[*map(step_shape, USUAL)], metavar="STEP")
     parser.add_argument("--layers", type=int, default=GPU.speed.layers)
     parser.add_argument("--host", action="store_true", help="the host's functions, too, by cProfile")
     parser.add_argument("--trace", type=Path, metavar="DIR", help="write each kernel's times, as Chrome reads them")
     parser.add_argument("--warm-up", action="store_true", help="record the usual sizes first, and show what that takes")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or interpret: tiny shapes without a GPU")
     options = parser.parse_args()
-    shapes = [step_shape(text) for text in options.steps]
+    shapes: list[StepShape] = options.steps
     device = open_device(options.device)
     is_gpu = device.torch_device.type == "cuda"
     model: SpeedShape = replace(GPU.speed, layers=options.layers) if is_gpu else TINY.speed
