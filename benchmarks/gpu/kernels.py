@@ -5,7 +5,7 @@
 `16x512`: 16 decode rows of 512 tokens; `512@15000`: 512 tokens of a prompt after 15,000; `4*128@0`: four such rows;
 joined by `+`, they are one step. Over a model of an 8B's shape, with fewer layers if asked. Steps are queued two at a
 time, as an instance does; a step's kernels together, beside the step's whole time, tell what the host costs. A kernel
-that begins before the one before it is done (`hopper.py`) counts its wait, too: then their sum may be more than the step.
+that begins before the one before it is done (`hopper.py`) counts its wait, too: their sum may be more than the step.
 """
 
 import argparse
