@@ -6,72 +6,34 @@ long; their results merge in fp32. How a row is cut depends on the row alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from dunlin.engine.attention import triton_kernels as kernels
 from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, LocalRows, PartialResult
-from dunlin.engine.attention.hopper import has_tensor_memory, launch_options
 from dunlin.engine.attention.paged import Cell, CellTable, DecodeRuns
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
+from dunlin.engine.attention.triton_tiles import (
+    SIZES,
+    DeviceTable,
+    TileLauncher,
+    TileSizes,
+    expand,
+    find_tiles,
+    has_long_runs,
+    launch,
+    split_count,
+)
 
 PIECE_PAIRS = 1 << 25
 """(query, key) pairs of one piece: about 1.5 ms for 32 heads of 128 at 400 TFLOP/s."""
 QUERY_BLOCK = 1024
 """Queries of a piece of a long row."""
-SHAPED_DIM = 128
-"""Numbers of a head that tiles are made for, and of smaller ones."""
-LONG_RUN = 512
-"""Keys of a run of slots, at least on average, whose blocks are copied as such."""
 LEAST_QUERIES = 32
 """Reading a key costs as much as this many queries' arithmetic on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TileShape:
-    """Lines of a tile (queries times query heads of one KV head), keys that a program reads at a time, its warps, and
-    blocks of keys that are on their way at once.
-    """
-
-    lines: int
-    keys: int
-    warps: int
-    stages: int
-
-    def fitted(self, lines: int, head_dim: int) -> "TileShape":
-        """The same with no fewer lines; of wide heads it reads fewer keys at a time, for shared memory holds them."""
-        keys = max(self.keys * SHAPED_DIM // max(head_dim, SHAPED_DIM), 16)
-        return replace(self, lines=max(self.lines, lines), keys=keys)
-
-
-@dataclass(frozen=True, slots=True)
-class TileSizes:
-    """Tiles of prompts, in fp32 of fewer lines (products of that type leave the tensor cores, and more would not fit
-    the registers), and of rows of few queries; keys of a split of a narrow row, about, and its splits at most. On other
-    GPUs `python -m benchmarks.gpu.tune` finds what suits.
-    """
-
-    wide: TileShape = TileShape(128, 128, 8, 3)
-    wide_fp32: TileShape = TileShape(32, 32, 4, 2)
-    narrow: TileShape = TileShape(16, 128, 4, 2)
-    split_keys: int = 512
-    most_splits: int = 64
-
-    def shapes(self, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
-        """(narrow, wide) tiles: their lines are a power of two that all query heads of a KV head fit into."""
-        group = int(triton.next_power_of_2(heads // kv_heads))
-        wide, block = self.wide_fp32 if dtype is torch.float32 else self.wide, _block_dim(head_dim)
-        return self.narrow.fitted(group, block), wide.fitted(group, block)
-
-
-SIZES = TileSizes()
-IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 class TritonAttention:
@@ -98,7 +60,7 @@ class TritonAttention:
         """See `Attention`."""
         return [tuple(held)], []
 
-    def _decode_pieces(self, launcher: "TileLauncher", rows: LocalRows, chosen: Sequence[int]) -> Iterator[Piece]:
+    def _decode_pieces(self, launcher: TileLauncher, rows: LocalRows, chosen: Sequence[int]) -> Iterator[Piece]:
         if self._decode_runs is None or not self._decode_runs.fit(rows, chosen):
             self._decode_runs = DecodeRuns(rows, chosen)
         runs = self._decode_runs
@@ -111,7 +73,7 @@ class TritonAttention:
 class TritonCutter:
     """See `ArrivalCutter`."""
 
-    def __init__(self, launcher: "TileLauncher", rows: Sequence[BatchRow]) -> None:
+    def __init__(self, launcher: TileLauncher, rows: Sequence[BatchRow]) -> None:
         self._launcher = launcher
         self._rows = rows
 
@@ -124,7 +86,7 @@ class TritonCutter:
             yield from _pieces_of_span(self._launcher, row, self._rows[row], arrived[-1])
 
 
-def _cut(launcher: "TileLauncher", rows: Sequence[BatchRow], chosen: Iterable[int]) -> Iterator[Piece]:
+def _cut(launcher: TileLauncher, rows: Sequence[BatchRow], chosen: Iterable[int]) -> Iterator[Piece]:
     """Rows of one small cell together; the cells of other rows in order."""
     together: list[Cell] = []
     cost = 0
@@ -157,13 +119,13 @@ def _cost(cell: Cell) -> int:
     return max(cell.stop - cell.first, LEAST_QUERIES) * (cell.end - cell.start)
 
 
-def _together(launcher: "TileLauncher", cells: Sequence[Cell]) -> Piece:
+def _together(launcher: TileLauncher, cells: Sequence[Cell]) -> Piece:
     rows, table = tuple(cell.index for cell in cells), CellTable(cells)
     tiles = Tiles(launcher, table.rows, table.run_at, table.run_slot)
     return Piece(rows, None, 0, _Packed(rows, tiles).compute)
 
 
-def _pieces_of_span(launcher: "TileLauncher", index: int, row: BatchRow, span: KeySpan) -> Iterator[Piece]:
+def _pieces_of_span(launcher: TileLauncher, index: int, row: BatchRow, span: KeySpan) -> Iterator[Piece]:
     for at, cell in enumerate(_cut_cells(index, row, span, launcher.kind)):
         yield Piece((index,), span.positions, at, _Single(launcher, cell).compute)
 
@@ -177,29 +139,6 @@ def _cut_cells(index: int, row: BatchRow, span: KeySpan, kind: AttentionKind) ->
         begin = min(count_below(span.positions, kind.first_seen(row.queries[first])), end)
         for start in range(begin, max(end, begin + 1), width):
             yield Cell(index, row, span, first, stop, start, min(start + width, end))
-
-
-@dataclass(frozen=True, slots=True)
-class TileLauncher:
-    """Launches the kernels for layers of one kind."""
-
-    kind: AttentionKind
-    sizes: TileSizes
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTable:
-    """What the kernels read of some cells, where they read it. `narrow` and `wide`: tiles; `splits`: of the narrow ones
-    at most. `runs`: of slots (where each begins, its first slot), if those of the wide tiles' rows are long.
-    """
-
-    table: Tensor
-    slot_at: Tensor
-    slots: Tensor
-    narrow: Tensor
-    wide: Tensor
-    splits: int
-    runs: tuple[Tensor, Tensor] | None = None
 
 
 class Tiles:
@@ -250,119 +189,6 @@ class Tiles:
             expand(there[0], *runs, there[1], slots, most)
         long_runs = runs if has_long_runs(table, wide) else None
         return DeviceTable(there[0], there[1], slots, there[2], there[3], splits, long_runs)
-
-
-def expand(table: Tensor, run_at: Tensor, run_slot: Tensor, slot_at: Tensor, slots: Tensor, most: int) -> None:
-    """Write the slots of all rows' keys, of which a row has at most `most`."""
-    block = 1024
-    grid = (len(table), triton.cdiv(most, block))
-    kernels.expand_slots[grid](table, run_at, run_slot, slot_at, slots, BLOCK=block)
-
-
-def has_long_runs(table: Tensor, wide: Tensor) -> bool:
-    """Whether the keys of the rows of wide tiles lie in runs of slots that the tensor memory accelerator pays for."""
-    rows = wide[wide[:, 1] == 0, 0]
-    return len(rows) > 0 and int(table[rows, 8].sum()) >= LONG_RUN * int(table[rows, 10].sum())
-
-
-def split_length(keys: int, sizes: TileSizes = SIZES) -> int:
-    """Keys of one of the programs that share a narrow row's: `split_keys` of the kernels. About `sizes.split_keys`, so
-    that no program has but a few: that costs as much as a full one.
-    """
-    splits = min(max((keys + sizes.split_keys // 2) // sizes.split_keys, 1), sizes.most_splits)
-    return max(-(-keys // (splits * sizes.narrow.keys)), 1) * sizes.narrow.keys
-
-
-def split_count(keys: int, sizes: TileSizes = SIZES) -> int:
-    """Programs that share a narrow row's keys."""
-    return -(-keys // split_length(keys, sizes))
-
-
-def find_tiles(table: Tensor, narrow_queries: int, wide_queries: int) -> tuple[Tensor, Tensor]:
-    """(narrow, wide) tiles `[tiles, 2]`: row, first query. A row of no more queries than a narrow tile's is one."""
-    tokens = table[:, 2]
-    is_narrow = tokens <= narrow_queries
-    found = is_narrow.nonzero()[:, 0]
-    narrow = torch.stack((found, torch.zeros_like(found)), 1)
-    rows = (~is_narrow).nonzero()[:, 0]
-    counts = -(-tokens[rows] // wide_queries)
-    starts = counts.cumsum(0) - counts
-    inside = torch.arange(int(counts.sum())) - starts.repeat_interleave(counts)
-    return narrow, torch.stack((rows.repeat_interleave(counts), inside * wide_queries), 1)
-
-
-def launch(
-    launcher: TileLauncher, there: DeviceTable, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor
-) -> None:
-    """Compute the tiles: the narrow ones in splits where a row has several."""
-    sizes = launcher.sizes
-    heads, head_dim = query.shape[1:]
-    narrow, wide = sizes.shapes(heads, layer_kv.shape[2], head_dim, query.dtype)
-    if len(there.wide):
-        is_by_run = there.runs is not None and _can_go_by_run(launcher.kind, query)
-        _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide, is_by_run=is_by_run)
-    if not len(there.narrow):
-        return
-    if there.splits <= 1:
-        _attend(there, there.narrow, query, layer_kv, out, lse, launcher, narrow)
-        return
-    queries = narrow.lines // (heads // layer_kv.shape[2])
-    # Splits of few decode rows beside a long prompt need no places for the prompt.
-    places = min(len(out), len(there.narrow) * queries)
-    part_out = query.new_empty((there.splits, places, *out.shape[1:]), dtype=torch.float32)
-    part_lse = part_out.new_empty(part_out.shape[:3])
-    is_by_tile = places < len(out)
-    _attend(there, there.narrow, query, layer_kv, part_out, part_lse, launcher, narrow, there.splits, is_by_tile)
-    kernels.merge_splits[(len(there.narrow), queries, heads)](
-        part_out, part_lse, there.table, there.narrow, out, lse, part_out.stride(0), part_lse.stride(0),
-        HEADS=heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), QUERIES=queries,
-        SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys, MOST_SPLITS=sizes.most_splits,
-        IS_BY_TILE=is_by_tile, num_warps=1, **launch_options(),
-    )  # fmt: skip
-
-
-def _attend(
-    there: DeviceTable, tiles: Tensor, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor,
-    launcher: TileLauncher, shape: TileShape, splits: int = 1, is_by_tile: bool = False, is_by_run: bool = False,
-) -> None:  # fmt: skip
-    heads, head_dim = query.shape[1:]
-    kv_heads = layer_kv.shape[2]
-    kind, sizes, is_split = launcher.kind, launcher.sizes, splits > 1
-    is_by_head = tiles is there.narrow
-    grid = (kv_heads, len(tiles)) if is_by_head else (len(tiles), kv_heads)
-    described, run_at, run_slot = layer_kv, there.slots, there.slots
-    if is_by_run and there.runs is not None:
-        described, (run_at, run_slot) = _described(layer_kv, shape.keys), there.runs
-    kernels.attend_tiles[(*grid, splits)](
-        query, layer_kv, described, there.table, there.slot_at, there.slots, run_at, run_slot, tiles, out, lse,
-        query.stride(0), layer_kv.stride(0), out.stride(0) if is_split else 0, lse.stride(0) if is_split else 0,
-        kind.scale_of(head_dim), kind.cap, kind.window,
-        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
-        BLOCK_KEYS=shape.keys, SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys,
-        MOST_SPLITS=sizes.most_splits if is_split else 1, IS_BY_TILE=is_by_tile, IS_BY_RUN=is_by_run,
-        IS_CAPPED=bool(kind.cap), IS_WINDOWED=bool(kind.window),
-        IS_WIDENED=IS_INTERPRETED and query.dtype is torch.bfloat16, IS_BY_HEAD=is_by_head,
-        num_warps=shape.warps, num_stages=shape.stages, **launch_options(),
-    )  # fmt: skip
-
-
-def _can_go_by_run(kind: AttentionKind, query: Tensor) -> bool:
-    """Whether the tensor memory accelerator can copy blocks of keys, which all queries of a tile see."""
-    head_dim = query.shape[2]
-    is_block = head_dim == _block_dim(head_dim) and head_dim <= SHAPED_DIM  # shared memory holds no wider ones
-    return has_tensor_memory() and not kind.window and query.element_size() == 2 and is_block
-
-
-def _described(layer_kv: Tensor, keys: int) -> TensorDescriptor:
-    """A layer's KV in blocks of so many keys, or values, of one head."""
-    slots, _, kv_heads, head_dim = layer_kv.shape
-    shape = [slots, 2 * kv_heads * head_dim]
-    return TensorDescriptor(layer_kv, shape, [layer_kv.stride(0), 1], [keys, head_dim])
-
-
-def _block_dim(head_dim: int) -> int:
-    """A product on the tensor cores has 16 terms at least."""
-    return max(int(triton.next_power_of_2(head_dim)), 16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, has_long_runs, launch
+from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLauncher, has_long_runs, launch
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.layer_segments import Record
 from dunlin.engine.decoder.recordings import Recordings

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import LocalRows
-from dunlin.engine.attention.triton_paged import SIZES, DeviceTable, TileLauncher, launch
+from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.layer_segments import LayerSegments, Record
 from dunlin.engine.decoder.recorded_linear import MixedSegments, RecordedLinear

@@ -13,14 +13,8 @@ from torch import Tensor
 from dunlin.engine.attention.base import AttentionKind, LocalRows
 from dunlin.engine.attention.native.library import COLUMNS
 from dunlin.engine.attention.paged import DecodeRuns
-from dunlin.engine.attention.triton_paged import (
-    LEAST_QUERIES,
-    PIECE_PAIRS,
-    SIZES,
-    expand,
-    find_tiles,
-    split_count,
-)
+from dunlin.engine.attention.triton_paged import LEAST_QUERIES, PIECE_PAIRS
+from dunlin.engine.attention.triton_tiles import SIZES, expand, find_tiles, split_count
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.host_copies import to_device, write
 

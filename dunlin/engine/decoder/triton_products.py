@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.hopper import launch_options
-from dunlin.engine.attention.triton_paged import IS_INTERPRETED
+from dunlin.engine.attention.triton_tiles import IS_INTERPRETED
 from dunlin.engine.decoder import triton_product_kernels as kernels
 from dunlin.engine.decoder import triton_rows
 

@@ -20,12 +20,13 @@ from dunlin.engine.attention.spans import RoomSpan, slot_run, slot_span
 from tests.engine.attention.reference import close, make_kv, make_query, reference
 
 triton_paged = pytest.importorskip("dunlin.engine.attention.triton_paged", exc_type=ModuleNotFoundError)
-TritonAttention, split_count = triton_paged.TritonAttention, triton_paged.split_count
+triton_tiles = pytest.importorskip("dunlin.engine.attention.triton_tiles", exc_type=ModuleNotFoundError)
+TritonAttention, split_count = triton_paged.TritonAttention, triton_tiles.split_count
 
 # (tokens, tokens before them): tiles end at 16 and 32 lines, blocks and splits at 32 keys.
 ROWS = [(1, 0), (1, 31), (1, 32), (1, 150), (3, 40), (9, 0), (35, 21)]
-TileShape = triton_paged.TileShape
-SMALL = triton_paged.TileSizes(
+TileShape = triton_tiles.TileShape
+SMALL = triton_tiles.TileSizes(
     TileShape(32, 32, 4, 2), TileShape(32, 32, 4, 2), TileShape(16, 32, 4, 2), split_keys=32, most_splits=4
 )
 
@@ -186,8 +187,8 @@ def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
         described.append(keys)
         return make_descriptor(layer_kv, keys)
 
-    make_descriptor = triton_paged._described
-    monkeypatch.setattr(triton_paged, "_described", describe)
+    make_descriptor = triton_tiles._described
+    monkeypatch.setattr(triton_tiles, "_described", describe)
     slots = [600 - 90 * run + key for run, (_, keys) in enumerate(RUNS) for key in range(keys)]
     kv, query = make_kv(900, 2).bfloat16(), make_query(tokens + 21, 6).bfloat16()
     rows = [
@@ -196,7 +197,7 @@ def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
     ]  # fmt: skip
     found, counts = [], []
     for long_run in (1, 1 << 20):
-        monkeypatch.setattr(triton_paged, "LONG_RUN", long_run)
+        monkeypatch.setattr(triton_tiles, "LONG_RUN", long_run)
         found.append(run_pass(TritonAttention(SMALL).plan(rows, kind).start(query, kv), lambda: None))
         counts.append(len(described))
     count = counts[0]
@@ -205,7 +206,7 @@ def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
     wanted = reference(query[:tokens], kv[slots], range(426 - tokens, 426), kind=kind)
     assert float((found[0][0][:tokens].double() - wanted[0]).norm() / wanted[0].norm()) < 0.01
     windowed = AttentionKind(32, 0.0, 0.0)
-    monkeypatch.setattr(triton_paged, "LONG_RUN", 1)
+    monkeypatch.setattr(triton_tiles, "LONG_RUN", 1)
     run_pass(TritonAttention(SMALL).plan(rows, windowed).start(query, kv), lambda: None)
     run_pass(TritonAttention(SMALL).plan(rows, kind).start(query.float(), kv.float()), lambda: None)
     assert len(described) == count, "windows and fp32 go key by key"
@@ -213,7 +214,7 @@ def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
 
 @pytest.mark.parametrize("keys", [0, 1, 256, 512, 530, 767, 768, 4096, 16384, 16385, 500_000])
 def test_splits_are_bounded_even_and_cover_all_keys(keys: int) -> None:
-    sizes, count, each = triton_paged.SIZES, split_count(keys), triton_paged.split_length(keys)
+    sizes, count, each = triton_tiles.SIZES, split_count(keys), triton_tiles.split_length(keys)
     assert count <= sizes.most_splits
     assert (count - 1) * each < max(keys, 1) <= max(count, 1) * each
     assert each % sizes.narrow.keys == 0
