@@ -13,15 +13,14 @@ from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLaunche
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.layer_segments import Record
 from dunlin.engine.decoder.recordings import Recordings
-from dunlin.engine.decoder.step_buffers import StepBuffers, StepScratch, StepTables
+from dunlin.engine.decoder.step_buffers import StepBuffers, StepTables
 
 
 class RecordedLinear:
-    """Owns the recordings of one decoder; `scratch`: where queries and what attention gives of them are."""
+    """Owns the recordings of one decoder."""
 
-    def __init__(self, decoder: Decoder, record: Record, scratch: StepScratch) -> None:
+    def __init__(self, decoder: Decoder, record: Record) -> None:
         self.decoder = decoder
-        self.scratch = scratch
         self._recordings = Recordings(record)
 
     def __len__(self) -> int:
@@ -42,7 +41,7 @@ class RecordedLinear:
                 beat()
 
     def _compute(self, buffers: StepBuffers, finished: int | None, projected: int | None) -> None:
-        decoder, scratch, tokens = self.decoder, self.scratch, buffers.tokens
+        decoder, scratch, tokens = self.decoder, buffers.scratch, buffers.tokens
         if finished is not None:
             hidden = decoder.finish(finished, buffers.hidden, scratch.mixed[:tokens])
             if hidden is not buffers.hidden:
@@ -62,10 +61,10 @@ class MixedSegments:
         self.hidden = buffers.hidden[:tokens]
         self._linear = linear
         self._buffers = buffers
-        scratch, narrow, wide = linear.scratch, buffers.narrow[: len(tables.narrow)], buffers.wide[: len(tables.wide)]
+        scratch, narrow, wide = buffers.scratch, buffers.narrow[: len(tables.narrow)], buffers.wide[: len(tables.wide)]
         long_runs = runs if has_long_runs(tables.whole, tables.wide) else None
         self._tables = {
-            kind: DeviceTable(table, buffers.slot_at, buffers.slots, narrow, wide, tables.splits, long_runs)
+            kind: DeviceTable(table, buffers.slot_at, scratch.slots, narrow, wide, tables.splits, long_runs)
             for kind, table in buffers.tables.items()
         }
         self._query, self._mixed, self._lse = scratch.query[:tokens], scratch.mixed[:tokens], scratch.lse[:tokens]

@@ -39,8 +39,8 @@ class RecordedSegments:
         self._tabler = StepTabler(decoder)
         self._buffers: dict[int, StepBuffers] = {}
         self._recordings = Recordings(record)
-        self._scratch = StepScratch(decoder)
-        self._linear = RecordedLinear(decoder, record, self._scratch)
+        self._scratch: StepScratch | None = None
+        self._linear = RecordedLinear(decoder, record)
 
     def __repr__(self) -> str:
         return f"[segments: {len(self._recordings)} | of mixed steps: {len(self._linear)} | {sorted(self._buffers)}]"
@@ -86,8 +86,9 @@ class RecordedSegments:
 
     def _buffers_of(self, tokens: int, hidden: Tensor, turn: Tensor) -> StepBuffers:
         if tokens not in self._buffers:
+            scratch = self._scratch = self._scratch or StepScratch(self._decoder)
             self._buffers[tokens] = StepBuffers(
-                tokens, self._tabler.kinds, self._tabler.wide_queries, hidden, turn, self._scratch.slots
+                tokens, self._tabler.kinds, self._tabler.wide_queries, hidden, turn, scratch
             )
         return self._buffers[tokens]
 
@@ -110,13 +111,13 @@ class RecordedSegments:
 
     def _compute(self, layers: range, size: DecodeSize, buffers: StepBuffers) -> None:
         decoder, hidden = self._decoder, buffers.hidden
-        narrow, wide = buffers.narrow[: size.rows], buffers.wide[:0]
+        narrow, wide, slots = buffers.narrow[: size.rows], buffers.wide[:0], buffers.scratch.slots
         for layer in layers:
             kind = decoder.attention_kind(layer)
             query = decoder.project(layer, hidden, buffers.turn, buffers.places)
             mixed = query.new_empty(query.shape)
             lse = query.new_empty(query.shape[:2], dtype=torch.float32)
-            there = DeviceTable(buffers.tables[kind], buffers.slot_at, buffers.slots, narrow, wide, size.splits)
+            there = DeviceTable(buffers.tables[kind], buffers.slot_at, slots, narrow, wide, size.splits)
             launch(TileLauncher(kind, SIZES), there, query, decoder.kv[layer], mixed, lse)
             hidden = decoder.finish(layer, hidden, mixed)
         if hidden is not buffers.hidden:

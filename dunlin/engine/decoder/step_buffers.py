@@ -69,7 +69,7 @@ class StepBuffers:
     """Owns the buffers of steps of up to `tokens` tokens: `hidden` states, which segments read and write, each token's
     `turn` and place, and what the host writes of a step in one copy: where each row's slots begin, tables of its rows
     (`whole`: all their keys; `tables`: those that a kind of attention sees), and their tiles, of `wide_queries` where
-    they are wide.
+    they are wide. `scratch` is that of all sizes.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class StepBuffers:
         wide_queries: int,
         hidden: Tensor,
         turn: Tensor,
-        slots: Tensor,
+        scratch: StepScratch,
     ) -> None:
         self.tokens = tokens
         self.hidden = hidden.new_empty(tokens, *hidden.shape[1:])
         self.turn = turn.new_empty(tokens, *turn.shape[1:])
         self.places = torch.empty(tokens, dtype=torch.int64, device=hidden.device)
-        self.slots = slots
+        self.scratch = scratch
         self._kinds = kinds
         self._rows = min(tokens, MOST_ROWS) + 1  # the last one has no tokens
         self._wide = -(-tokens // wide_queries) + self._rows
@@ -109,7 +109,7 @@ class StepBuffers:
         lengths = tables.whole[:, 8]
         self._write((tables.whole, *tables.by_kind.values()), tables.narrow, tables.wide)
         # From each row's first key, so that layers of all kinds find slots at the same places.
-        expand(self.whole[: len(lengths)], runs[0], runs[1], self.slot_at, self.slots, int(lengths.max()))
+        expand(self.whole[: len(lengths)], runs[0], runs[1], self.slot_at, self.scratch.slots, int(lengths.max()))
 
     def clear(self) -> None:
         """Write a step without tokens: what is computed of it goes nowhere."""
@@ -158,7 +158,10 @@ class StepTabler:
         by_kind = {kind: _windowed(whole, kind.window) for kind in self.kinds}
         narrow, wide = find_tiles(whole, self._narrow_queries, self.wide_queries)
         splits = _splits(narrow[:, 0], by_kind.values())
-        return StepTables(whole, by_kind, narrow, wide, splits, _decode_size(whole, splits), _mixed_tokens(whole))
+        decode = _decode_size(whole, splits)
+        return StepTables(
+            whole, by_kind, narrow, wide, splits, decode, _mixed_tokens(whole) if decode is None else None
+        )
 
 
 def usual_decode_sizes() -> list[DecodeSize]:
