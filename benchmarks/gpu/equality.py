@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.gpu.driver import GREEDY, EngineDriver
 from benchmarks.gpu.plan import GpuPlan
+from benchmarks.gpu.random_model import random_tokens
 from benchmarks.gpu.results import Results
 from dunlin.engine.attention.base import local_row, run_pass
 from dunlin.engine.attention.fused import FusedAttention
@@ -61,7 +62,7 @@ class EqualityPart:
         self.here = self._load(cpu_device())
         random = torch.Generator().manual_seed(5)
         vocabulary = plan.equal.vocab
-        self.prompts = [torch.randint(0, vocabulary, (count,), generator=random).tolist() for count in plan.texts]
+        self.prompts = [random_tokens(count, vocabulary, random) for count in plan.texts]
 
     def checks(self) -> dict[str, Callable[[], None]]:
         """By name, in order."""

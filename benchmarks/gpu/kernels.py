@@ -21,13 +21,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.driver import EngineDriver
 from benchmarks.gpu.plan import GPU, TINY, SpeedShape
-from benchmarks.gpu.random_model import random_model
+from benchmarks.gpu.random_model import random_model, random_tokens
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 
 USUAL = ("16x512", "2048@0", "16x512+512@15000")
 COUNTED, UNCOUNTED, TRACED = 20, 4, 4
+ROOM = UNCOUNTED + 2 * COUNTED + 2 * TRACED
+"""Steps of a shape, with the host's functions and a trace: as many tokens does a decode row need."""
 SHOWN = 16
 
 
@@ -82,8 +84,7 @@ class StepProfiler:
         self._driver.close()
 
     def _steps(self, shape: StepShape) -> Callable[[int], None]:
-        room = COUNTED * 4 + 2 * UNCOUNTED + TRACED
-        decode = [self._driver.open(self._tokens(count), room, is_written=True) for count in shape.decode]
+        decode = [self._driver.open(self._tokens(count), ROOM, is_written=True) for count in shape.decode]
         # Not sampled, so that the same tokens may be computed again.
         prompts = [
             (self._driver.open(self._tokens(after + tokens), 1, is_written=True), after, after + tokens)
@@ -110,8 +111,7 @@ class StepProfiler:
             whole.export_chrome_trace(str(traces / f"{shape.name}.json"))
 
     def _tokens(self, count: int) -> list[int]:
-        found: list[int] = torch.randint(0, self._vocabulary, (count,), generator=self._random).tolist()
-        return found
+        return random_tokens(count, self._vocabulary, self._random)
 
 
 def _warm_up(device: EngineDevice, decoder: Decoder) -> None:
@@ -133,9 +133,8 @@ def _warm_up(device: EngineDevice, decoder: Decoder) -> None:
 
 def _slots(shapes: list[StepShape]) -> int:
     """KV that the largest of them needs, and as much as there is at least."""
-    room = COUNTED * 4 + 2 * UNCOUNTED + TRACED + 1
     return 4096 + max(
-        sum(count + room for count in shape.decode) + sum(tokens + after + 1 for tokens, after in shape.prompts)
+        sum(count + ROOM for count in shape.decode) + sum(tokens + after + 1 for tokens, after in shape.prompts)
         for shape in shapes
     )
 

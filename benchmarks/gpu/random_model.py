@@ -29,6 +29,12 @@ def config_values(shape: SpeedShape) -> dict[str, object]:
     }  # fmt: skip
 
 
+def random_tokens(count: int, vocabulary: int, random: torch.Generator) -> list[int]:
+    """Of a text."""
+    found: list[int] = torch.randint(0, vocabulary, (count,), generator=random).tolist()
+    return found
+
+
 def random_model(shape: SpeedShape, device: EngineDevice, slots: int) -> LoadedModel:
     """In bf16, with KV for `slots` tokens that holds random numbers: zeros would be computed faster."""
     config = _config(shape)

@@ -15,6 +15,7 @@ from benchmarks.gpu.driver import EngineDriver
 from benchmarks.gpu.equality import finish_all, move
 from benchmarks.gpu.limits import DeviceLimits, wait
 from benchmarks.gpu.plan import GpuPlan
+from benchmarks.gpu.random_model import random_tokens
 from benchmarks.gpu.results import Results
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.decoder.weight_sources import HostSource
@@ -162,8 +163,7 @@ class SpeedPart:
     # --- parts of measurements ---
 
     def _tokens(self, count: int) -> list[int]:
-        found: list[int] = torch.randint(0, self.loaded.config.vocab, (count,), generator=self._random).tolist()
-        return found
+        return random_tokens(count, self.loaded.config.vocab, self._random)
 
     def _written(self, rows: int, context: int) -> list[int]:
         room = 2 * self.plan.steps + 8
