@@ -23,10 +23,10 @@ from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration
 from dunlin.engine.decoder.layer_segments import BeginSegments
-from dunlin.engine.decoder.loader import load_model
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.numerics import Numerics, choose_fast_numerics, fast_numerics
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
 
 CASES = ((1, 128), (4, 128), (8, 128), (16, 128), (64, 128), (16, 600))
 """(rows, tokens of each sequence)."""

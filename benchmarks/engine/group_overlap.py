@@ -33,8 +33,8 @@ from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of

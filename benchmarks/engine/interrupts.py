@@ -28,10 +28,10 @@ from benchmarks.engine.comparison import in_turn
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.engine.decoder.iteration import Safepoint
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.numerics import choose_fast_numerics
 from dunlin.engine.decoder.piece_sizes import MOST
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.main import keep_freed_memory

@@ -24,7 +24,7 @@ from benchmarks.harness.model_shapes import SHAPES
 from benchmarks.harness.report import BenchmarkResult, say
 from benchmarks.harness.session import CampaignSession
 from cli.launch.cluster_process import ClusterProcess
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.messages.types import i32
 from dunlin.workload.loadgen.load_generator import LoadGenerator, StreamedTokens
 from dunlin.workload.loadgen.stats import RequestRecord

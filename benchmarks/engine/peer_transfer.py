@@ -28,8 +28,8 @@ from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.host_tier import HostMapping

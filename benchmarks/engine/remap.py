@@ -26,9 +26,9 @@ import xxhash
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner

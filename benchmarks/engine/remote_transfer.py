@@ -34,8 +34,8 @@ from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.remote.options import HelperOptions

@@ -17,8 +17,8 @@ from benchmarks.engine.workloads import WORKLOADS, Plan, Setup, Turn, Workload
 from benchmarks.harness.model_shapes import SHAPES
 from benchmarks.harness.processes import ROOT
 from benchmarks.harness.report import say
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.engine.process.compute_threads import read_cpu_times
 from dunlin.model.config import ModelConfig
 

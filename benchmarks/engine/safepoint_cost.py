@@ -29,9 +29,9 @@ from benchmarks.engine.interrupts import SHAPES, WAYS
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.engine.decoder.iteration import Safepoint
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.engine.decoder.numerics import choose_fast_numerics
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.main import keep_freed_memory

@@ -118,7 +118,7 @@ slow: aim beyond, then further, and let it sleep longer at a time, but not for a
 
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+    from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 
     given = report.parser(__doc__ or "").parse_args(argv)
     plan = SlowStepPlan()

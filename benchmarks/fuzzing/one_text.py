@@ -9,7 +9,7 @@ from torch import Tensor
 from dunlin.engine.attention.base import local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.iteration import forward
-from dunlin.engine.decoder.loader import load_model
+from dunlin.engine.decoder.loading.loader import load_model
 from dunlin.engine.decoder.numerics import Numerics
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.fuzzing.packed_weights import formats
 from dunlin.auth.tenants import Tenant, TenantsError, format_tenants, hash_key, parse_tenants
 from dunlin.effects import Address
-from dunlin.engine.decoder.weights import Checkpoint
+from dunlin.engine.decoder.loading.weights import Checkpoint
 from dunlin.engine.process.frames import FrameError, FrameReader, frame
 from dunlin.limits import InvalidField
 from dunlin.membership.members import MemberRecord

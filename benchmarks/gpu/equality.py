@@ -22,11 +22,11 @@ from dunlin.engine.attention.base import local_row, run_pass
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import DecoderBatch
+from dunlin.engine.decoder.gpu.triton_products import gated_linear
 from dunlin.engine.decoder.iteration import forward
-from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
-from dunlin.engine.decoder.triton_products import gated_linear
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.device.base import EngineDevice, cpu_device
 from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.transfer.arena_slots import slab_of

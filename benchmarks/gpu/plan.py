@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape
 
 
 @dataclass(frozen=True, slots=True)

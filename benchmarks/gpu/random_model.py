@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.gpu.plan import SpeedShape
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.layer_arena import LayerArena, open_arena
-from dunlin.engine.decoder.loader import LoadedModel, loaded_weights, model_memory
-from dunlin.engine.decoder.weights import WeightRoom, digest_of
+from dunlin.engine.decoder.loading.loader import LoadedModel, loaded_weights, model_memory
+from dunlin.engine.decoder.loading.weights import WeightRoom, digest_of
+from dunlin.engine.decoder.memory.layer_arena import LayerArena, open_arena
 from dunlin.engine.device.base import EngineDevice
 from dunlin.model.config import ModelConfig, load_config
 

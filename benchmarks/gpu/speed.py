@@ -17,8 +17,8 @@ from benchmarks.gpu.limits import DeviceLimits, wait
 from benchmarks.gpu.plan import GpuPlan
 from benchmarks.gpu.random_model import random_tokens
 from benchmarks.gpu.results import Results
-from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.decoder.weight_sources import HostSource
+from dunlin.engine.decoder.loading.loader import LoadedModel
+from dunlin.engine.decoder.loading.weight_sources import HostSource
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.transfer.arena_slots import slab_of

@@ -4,7 +4,7 @@
 
 Prints TFLOP/s of prompts and GB/s of the others for each size of tile; gates beside the library's product. What was
 best on an H100 is in `TileSizes` of `engine/attention/triton_tiles.py` and `TILES` of
-`engine/decoder/triton_products.py`. So many `--helpers` compile first: that takes longer than the measurements.
+`engine/decoder/gpu/triton_products.py`. So many `--helpers` compile first: that takes longer than the measurements.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from dunlin.engine.attention.base import LocalRows, run_pass
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.attention.triton_paged import TritonAttention
 from dunlin.engine.attention.triton_tiles import SIZES, TileShape, TileSizes
-from dunlin.engine.decoder.triton_products import ProductTile, gated_product
-from dunlin.engine.decoder.triton_rows import silu_gate
+from dunlin.engine.decoder.gpu.triton_products import ProductTile, gated_product
+from dunlin.engine.decoder.gpu.triton_rows import silu_gate
 
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 PROMPTS = ((512, 0), (512, 15_000), (2048, 0), (2048, 30_000), (8192, 0))

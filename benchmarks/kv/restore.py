@@ -25,8 +25,8 @@ from benchmarks.harness.session import CampaignSession
 from benchmarks.harness.verified_load import VerifiedLoad, make_jobs
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.kv import prefix_hash
 from dunlin.messages.engine import Close, MapHost, Open, Step, StepDone, Transfer, TransferDone

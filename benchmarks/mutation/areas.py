@@ -72,9 +72,9 @@ AREAS: dict[str, Area] = {
         (f"{_INSTANCE_TESTS}/migration", f"{_INSTANCE_TESTS}/test_core_peers.py"),
     ),
     "arena": Area(
-        _under(f"{_ENGINE}/decoder", "granule_ledger layer_arena layer_layout arena"),
+        _under(f"{_ENGINE}/decoder/memory", "granule_ledger layer_arena layer_layout arena"),
         (
-            *_under(f"{_ENGINE_TESTS}/decoder", "test_arena test_granule_ledger test_layer_layout"),
+            *_under(f"{_ENGINE_TESTS}/decoder/memory", "test_arena test_granule_ledger test_layer_layout"),
             *_under(f"{_ENGINE_TESTS}/execution", "test_remap test_remap_crashes"),
         ),
     ),

@@ -28,7 +28,7 @@ from cli.profiling.process_cost_probe import failed_requests, record_workload, w
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.timing_loader import load_timing
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.workload.loadgen.run_record import RecordedRun
 from dunlin.workload.loadgen.stats import RequestRecord
 from simulator.study.live_comparison import Difference, differences, resimulate

@@ -29,7 +29,7 @@ from benchmarks.harness.session import CampaignSession
 from cli.launch.cluster_process import ClusterProcess, dunlin_command
 from dunlin.cost.models import BatchCounts, StepTimes
 from dunlin.cost.timing_loader import load_timing
-from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.workload.loadgen.load_generator import LoadGenerator
 from dunlin.workload.loadgen.stats import RequestRecord, percentiles, request_tpot_s, request_ttft_s
 from dunlin.workload.traffic.prompts import PromptTexts, make_jobs

@@ -320,7 +320,7 @@ def _line(row: Figure) -> str:
 
 def _profile(folder: Path, quick: bool) -> None:
     """Write the model and this machine's profile of it into the folder, unless they are there."""
-    from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+    from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 
     model, store, unfinished = folder / "model", folder / "profile.db", folder / "unfinished.db"
     if not model.exists():

@@ -60,7 +60,7 @@ def _make(directory: Path) -> None:
 
 
 def _make_in_child(directory: Path) -> None:
-    command = [sys.executable, "-m", "dunlin.engine.decoder.random_checkpoint", str(directory.absolute())]
+    command = [sys.executable, "-m", "dunlin.engine.decoder.loading.random_checkpoint", str(directory.absolute())]
     # From where dunlin lies: what the user's own directory holds must not shadow it.
     home = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=home)

@@ -71,7 +71,7 @@ def test_etcd_away_fails_no_request() -> None:
 
 
 def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
-    from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+    from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 
     plan = slow_step.SlowStepPlan(layers=24)
     write_random_checkpoint(tmp_path / "model", "llama", CheckpointShape(layers=plan.layers))

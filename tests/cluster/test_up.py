@@ -102,7 +102,7 @@ def break_architecture(model: Path) -> None:
 def test_a_broken_model_is_named_in_one_line(
     harm: Callable[[Path], None], complaint: str, command: Command, tmp_path: Path
 ) -> None:
-    from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+    from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 
     model = tmp_path / "model"
     write_random_checkpoint(model, "llama", CheckpointShape(layers=1))

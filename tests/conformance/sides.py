@@ -12,9 +12,9 @@ from typing import Any
 
 from dunlin.cost.models import EngineLinks
 from dunlin.effects import Address, After, Send
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import LoadedModel
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.messages.engine import Close, Interrupt, Remap, Resume, Step, TransferDone, Unsupported
 from dunlin.messages.types import GroupKind, Keep, RemapPhase, Verdict, i32, i64
 from tests.conformance.comparison import comparable, is_placed

@@ -15,10 +15,10 @@ from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.native.prompt_kernels import choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import choose_row_kernels
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
 torch.set_num_threads(1)
 

@@ -11,10 +11,10 @@ from dunlin.engine.attention.base import BatchRow, local_row
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration, forward
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, fast_numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.row_progress import RowProgress
 from tests.engine.build import Sequences, SteppingClock, load
 from tests.engine.family_cases import CASES

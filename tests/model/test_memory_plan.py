@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import model_memory
+from dunlin.engine.decoder.loading.loader import model_memory
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.model.config import ModelConfig, load_config
 from dunlin.model.memory_plan import (
     LEAST_TOKENS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
 from dunlin.engine.decoder.numerics import deterministic_numerics
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits

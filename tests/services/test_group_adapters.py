@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.decoder.lora.loading import load_adapters
 from dunlin.model.lora.adapter import load_adapter
 from tests.engine.adapter_files import write_adapter

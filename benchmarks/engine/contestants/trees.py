@@ -1,4 +1,4 @@
-"""The names under which a checkout keeps the parts of its engine: this one, and 5d01139's.
+"""The names under which a checkout keeps the parts of its engine: this one, 58b2b5e3 and 5d01139.
 
 Everything is looked up when it is called, for the tree is chosen when the process runs. A constructor whose message
 changes gets a function of the old arguments here.
@@ -13,8 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """`load` as `dunlin.engine.decoder.loader.load_model`; `runner` as `EngineRunner`, which also takes what `options`
-    gives for a decoder; messages' constructors.
+    """`load` as `dunlin.engine.decoder.loading.loader.load_model`; `runner` as `EngineRunner`, which also takes what
+    `options` gives for a decoder; messages' constructors.
     """
 
     load: Callable[..., Any]
@@ -29,7 +29,7 @@ class EngineParts:
 
 
 _THIS = {
-    "load": "engine.decoder.loader.load_model",
+    "load": "engine.decoder.loading.loader.load_model",
     "numerics": "engine.decoder.numerics.fast_numerics",
     "runner": "engine.execution.runner.EngineRunner",
     "open": "messages.engine.Open",
@@ -38,6 +38,7 @@ _THIS = {
     "step_done": "messages.engine.StepDone",
     "sampling": "messages.types.SamplingParams",
 }
+_58B2B5E3 = _THIS | {"load": "engine.decoder.loader.load_model"}
 _5D01139 = _THIS | {
     "load": "engine.load.load_model",
     "numerics": "engine.numerics.fast",
@@ -51,11 +52,11 @@ def engine_parts(tree: Path) -> EngineParts:
 
     :raises SystemExit: it has no engine that is known here.
     """
-    for names in (_THIS, _5D01139):
-        module, _, _ = names["runner"].rpartition(".")
+    for names in (_THIS, _58B2B5E3, _5D01139):
+        module, _, _ = names["load"].rpartition(".")
         if (tree / "dunlin" / f"{module.replace('.', '/')}.py").exists():
             parts = EngineParts(**{part: _look_up(name) for part, name in names.items()}, options=_no_options)
-            return replace(parts, numerics=_chosen_numerics, options=_chosen_options) if names is _THIS else parts
+            return parts if names is _5D01139 else replace(parts, numerics=_chosen_numerics, options=_chosen_options)
     raise SystemExit(f"{tree} is no checkout of dunlin, or of a commit whose engine has other names: name another")
 
 

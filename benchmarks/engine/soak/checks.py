@@ -6,7 +6,7 @@ from benchmarks.engine.soak.engine_orders import EngineOrders
 from benchmarks.engine.soak.granules import ArenaView
 from benchmarks.engine.soak.tier import SoakTier
 from benchmarks.engine.soak.transfers import SoakTransfers
-from dunlin.engine.decoder.granule_ledger import LedgerError
+from dunlin.engine.decoder.memory.granule_ledger import LedgerError
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_rooms import open_extents
 from services.instance.kv.residency import SlotUse

@@ -3,8 +3,14 @@
 import os
 from dataclasses import dataclass
 
-from dunlin.engine.decoder.granule_ledger import GranuleLedger, LedgerError, LedgerRecord, check_record, weights_of
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES, ArenaPlan
+from dunlin.engine.decoder.memory.granule_ledger import (
+    GranuleLedger,
+    LedgerError,
+    LedgerRecord,
+    check_record,
+    weights_of,
+)
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES, ArenaPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from benchmarks.engine.soak.ring import RingOrders
 from benchmarks.engine.soak.sequences import MADE_TOKENS, ReferenceText
 from benchmarks.engine.soak.tier import SoakTier
 from benchmarks.engine.soak.transfers import SoakTransfers
-from dunlin.engine.decoder.loader import model_memory
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.loader import model_memory
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.messages.engine import LayerSource, Meet
 from dunlin.model.config import load_config
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.gpu.plan import SpeedShape
 from benchmarks.gpu.random_model import config_values
-from dunlin.engine.decoder.random_checkpoint import random_tensors, write_tokenizer
+from dunlin.engine.decoder.loading.random_checkpoint import random_tensors, write_tokenizer
 from dunlin.model.config import load_config
 
 SHARD_BYTES = 2 << 30

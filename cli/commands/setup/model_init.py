@@ -84,7 +84,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write it."""
     try:
-        from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+        from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
         from dunlin.model.errors import ModelError
     except ModuleNotFoundError as error:
         raise CliError(missing_package_text(error.name), USAGE) from None

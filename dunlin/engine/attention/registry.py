@@ -1,4 +1,4 @@
-"""The CPU's backends by name. A backend is one file and one line here; `decoder/gpu_numerics.py` has the GPU's."""
+"""The CPU's backends by name. A backend is one file and one line here; `decoder/gpu/gpu_numerics.py` has the GPU's."""
 
 from collections.abc import Callable
 

@@ -17,10 +17,10 @@ from dunlin.engine.attention.base import AttentionKind, BatchRow
 from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
 from dunlin.engine.decoder.host_copies import all_to_device, to_device
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
+from dunlin.engine.decoder.loading.weights import Weights
 from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
-from dunlin.engine.decoder.weights import Weights
 from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.config import ModelConfig
 

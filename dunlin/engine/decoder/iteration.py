@@ -20,7 +20,7 @@ from dunlin.engine.decoder.linear_queue import LinearQueue
 from dunlin.engine.decoder.linear_work import LinearWork
 from dunlin.engine.decoder.piece_sizes import MOST, Linear, PieceSizes
 from dunlin.engine.decoder.row_progress import RowProgress, WorkCount
-from dunlin.engine.decoder.sampling import Choices
+from dunlin.engine.decoder.sampling.sampling import Choices
 
 Safepoint = Callable[[], object]
 """Called between pieces; what it returns that is true asks for the computation to pause."""

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from dunlin.engine.decoder.decoder import DecoderBatch
-from dunlin.engine.decoder.sampling import Choices
+from dunlin.engine.decoder.sampling.sampling import Choices
 
 
 class LayerSegments(Protocol):

@@ -16,7 +16,7 @@ from dunlin.engine.decoder.native.prompt_kernels import PromptKernels, choose_pr
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
-from dunlin.engine.decoder.sampling import Choices, SamplingInput, choose_tokens
+from dunlin.engine.decoder.sampling.sampling import Choices, SamplingInput, choose_tokens
 
 # In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
 # batches are.

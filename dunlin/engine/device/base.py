@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dunlin.engine.decoder.arena import FILE_MEMORY
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.granule_memory import GranuleSource
 from dunlin.engine.decoder.layer_segments import BeginSegments
+from dunlin.engine.decoder.memory.arena import FILE_MEMORY
+from dunlin.engine.decoder.memory.granule_memory import GranuleSource
 from dunlin.engine.decoder.native.decode_choice import choose_decode_steps
 from dunlin.engine.decoder.numerics import Numerics, choose_fast_numerics
 from dunlin.engine.device.names import CPU

@@ -78,7 +78,7 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
 def _gpu_numerics(name: str) -> Callable[[], tuple[Numerics, str]]:
     def choose() -> tuple[Numerics, str]:
         try:
-            from dunlin.engine.decoder.gpu_numerics import gpu_numerics
+            from dunlin.engine.decoder.gpu.gpu_numerics import gpu_numerics
         except ModuleNotFoundError as error:
             raise DeviceUnavailable(f"{name}: no package {error.name}; {INSTALL}") from None
         return gpu_numerics(), f"{describe(name)}: attention, norms and positions by Triton, products by torch"
@@ -106,7 +106,7 @@ def _check_cuda(device: torch.device) -> None:
 
 def _segments(record: Record, warms_up: bool) -> Callable[[Decoder, Callable[[], object] | None], BeginSegments]:
     def make(decoder: Decoder, beat: Callable[[], object] | None = None) -> BeginSegments:
-        from dunlin.engine.decoder.recorded_segments import RecordedSegments
+        from dunlin.engine.decoder.gpu.recorded_segments import RecordedSegments
 
         segments = RecordedSegments(decoder, record)
         if warms_up and beat is not None:

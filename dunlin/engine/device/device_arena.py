@@ -1,4 +1,4 @@
-"""An arena whose granules are a device's memory: the same ranges as a memory file's (`decoder/arena.py`).
+"""An arena whose granules are a device's memory: the same ranges as a memory file's (`decoder/memory/arena.py`).
 
 What lies in it ends with the process: the memory file holds the ledger alone, and each engine begins a new arena.
 """

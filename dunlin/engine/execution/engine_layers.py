@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from dunlin.effects import Address
-from dunlin.engine.decoder.layer_arena import LayerArena
-from dunlin.engine.decoder.weight_sources import (
+from dunlin.engine.decoder.loading.weight_sources import (
     HostSource,
     PeerSource,
     SourceByLayer,
     WeightSource,
     WeightSourceError,
 )
-from dunlin.engine.decoder.weights import WeightRoom, Weights
+from dunlin.engine.decoder.loading.weights import WeightRoom, Weights
+from dunlin.engine.decoder.memory.layer_arena import LayerArena
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.execution.remap import LayerRemapper, RemapError
 from dunlin.engine.execution.sequence import EngineSequence

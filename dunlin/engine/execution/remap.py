@@ -11,12 +11,12 @@ from typing import Protocol
 
 import xxhash
 
-from dunlin.engine.decoder import layer_layout
-from dunlin.engine.decoder.granule_ledger import LedgerPhase, LedgerRecord
-from dunlin.engine.decoder.layer_arena import LayerArena
-from dunlin.engine.decoder.layer_layout import LayoutError, slot_capacity
-from dunlin.engine.decoder.weight_sources import WeightSource, WeightSourceError
-from dunlin.engine.decoder.weights import Weights, digest_pieces
+from dunlin.engine.decoder.loading.weight_sources import WeightSource, WeightSourceError
+from dunlin.engine.decoder.loading.weights import Weights, digest_pieces
+from dunlin.engine.decoder.memory import layer_layout
+from dunlin.engine.decoder.memory.granule_ledger import LedgerPhase, LedgerRecord
+from dunlin.engine.decoder.memory.layer_arena import LayerArena
+from dunlin.engine.decoder.memory.layer_layout import LayoutError, slot_capacity
 from dunlin.messages.engine import Remap, RemapDone
 from dunlin.messages.types import RemapPhase, i32
 from dunlin.model.errors import ModelError

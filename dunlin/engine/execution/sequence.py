@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from dunlin.engine.attention.spans import Runs, SlotSpan
-from dunlin.engine.decoder.sampling import SamplingInput, is_greedy
+from dunlin.engine.decoder.sampling.sampling import SamplingInput, is_greedy
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 from dunlin.structured_output.matcher import TextMatcher

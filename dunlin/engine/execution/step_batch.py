@@ -12,7 +12,7 @@ import torch
 
 from dunlin.engine.attention.base import Attention, BatchRow, LocalRows, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
-from dunlin.engine.decoder.sampling import SampledToken
+from dunlin.engine.decoder.sampling.sampling import SampledToken
 from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns, striped_rows
 from dunlin.engine.execution.sequence import ELSEWHERE, EngineSequence
 from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split

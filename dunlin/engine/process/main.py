@@ -19,10 +19,10 @@ import torch
 
 from dunlin.effects import Address, Message
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model, open_rank_kv
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model, open_loaded_model, open_rank_kv
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.weights import TORCH_DTYPES
 from dunlin.engine.decoder.lora.loading import load_adapters
-from dunlin.engine.decoder.weight_sources import CheckpointSource
-from dunlin.engine.decoder.weights import TORCH_DTYPES
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 from dunlin.engine.device.names import CPU, device_kind

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.decoder.weights import TORCH_DTYPES
+from dunlin.engine.decoder.loading.loader import LoadedModel
+from dunlin.engine.decoder.loading.weights import TORCH_DTYPES
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.room import (
     StepLimits,

@@ -14,7 +14,7 @@ from dunlin.engine.attention.base import BatchRow, Safepoint, local_row
 from dunlin.engine.attention.spans import slot_run
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
-from dunlin.engine.decoder.sampling import SamplingInput
+from dunlin.engine.decoder.sampling.sampling import SamplingInput
 from dunlin.engine.device.warm_steps import WarmRow, WarmStep
 from dunlin.messages.types import SamplingParams
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder.numerics import Choose, Numerics
-from dunlin.engine.decoder.sampling import Choices, HostChoices, SampledToken, SamplingInput
+from dunlin.engine.decoder.sampling.sampling import Choices, HostChoices, SampledToken, SamplingInput
 from dunlin.engine.ranks.collective import Collective
 
 NO_TOKEN = -1

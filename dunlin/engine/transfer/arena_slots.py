@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dunlin.engine.decoder.granule_ledger import kv_of, weights_of
-from dunlin.engine.decoder.layer_arena import LayerArena
-from dunlin.engine.decoder.layer_layout import file_runs
+from dunlin.engine.decoder.memory.granule_ledger import kv_of, weights_of
+from dunlin.engine.decoder.memory.layer_arena import LayerArena
+from dunlin.engine.decoder.memory.layer_layout import file_runs
 from dunlin.engine.transfer.peer_access import FileRuns
 from dunlin.engine.transfer.slab import HOST_KV, KvAccess, KvSlab
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.native.decode_steps import ALL_BEGUN, DecodeKernel, DecodeStep, load_decode_kernel
-from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, sample_tokens
+from dunlin.engine.decoder.sampling.sampling import SampledToken, SamplingInput, sample_tokens
 from dunlin.messages.types import SamplingParams
 from tests.engine.build import load
 from tests.engine.decoder.test_decode_steps import BY_AVX512, at_level, checkpoint, make_batch, with_keys

@@ -6,7 +6,7 @@ import torch
 from dunlin.engine.attention.base import local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.iteration import forward
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from tests.engine.build import Sequences, load, make_checkpoint, nothing
 
 TOKENS = list(range(7, 27))

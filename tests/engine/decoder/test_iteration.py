@@ -10,7 +10,7 @@ import torch
 from dunlin.engine.attention.base import local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration, Phase, forward
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from dunlin.engine.decoder.row_progress import WorkCount
 from tests.engine.build import load, make_checkpoint

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dunlin.engine.decoder.arena import FILE_MEMORY
+from dunlin.engine.decoder.memory.arena import FILE_MEMORY
 from dunlin.engine.device import cuda
 from dunlin.engine.device.base import DeviceUnavailable
 from dunlin.engine.device.choice import open_device

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.device.device_arena import DeviceMemory
 from dunlin.engine.device.host_driver import HostMemoryDriver
 from dunlin.engine.device.kv_access import DeviceKvAccess

@@ -11,7 +11,7 @@ import torch
 
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.spans import slot_span
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 from dunlin.engine.device.cuda import call_again
@@ -24,9 +24,9 @@ from dunlin.messages.types import SamplingParams, Verdict, i64
 from tests.engine.build import Sequences, load, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
 
-recorded_segments = pytest.importorskip("dunlin.engine.decoder.recorded_segments", exc_type=ModuleNotFoundError)
+recorded_segments = pytest.importorskip("dunlin.engine.decoder.gpu.recorded_segments", exc_type=ModuleNotFoundError)
 RecordedSegments = recorded_segments.RecordedSegments
-step_buffers = pytest.importorskip("dunlin.engine.decoder.step_buffers", exc_type=ModuleNotFoundError)
+step_buffers = pytest.importorskip("dunlin.engine.decoder.gpu.step_buffers", exc_type=ModuleNotFoundError)
 DecodeSize = step_buffers.DecodeSize
 
 OTHER = [9, 8, 7]

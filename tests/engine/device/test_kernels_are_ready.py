@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
 from dunlin.engine.device.choice import open_device
 from dunlin.engine.device.cuda import call_again
 from dunlin.engine.device.warm_steps import GPU_WARM_STEPS
@@ -23,10 +23,10 @@ from tests.engine.build import make_checkpoint
 from tests.engine.commands import make_open, make_step
 
 triton_kernels = pytest.importorskip("dunlin.engine.attention.triton_kernels", exc_type=ModuleNotFoundError)
-product_kernels = pytest.importorskip("dunlin.engine.decoder.triton_product_kernels")
-row_kernels = pytest.importorskip("dunlin.engine.decoder.triton_row_kernels")
-recorded_segments = pytest.importorskip("dunlin.engine.decoder.recorded_segments")
-step_buffers = pytest.importorskip("dunlin.engine.decoder.step_buffers")
+product_kernels = pytest.importorskip("dunlin.engine.decoder.gpu.triton_product_kernels")
+row_kernels = pytest.importorskip("dunlin.engine.decoder.gpu.triton_row_kernels")
+recorded_segments = pytest.importorskip("dunlin.engine.decoder.gpu.recorded_segments")
+step_buffers = pytest.importorskip("dunlin.engine.decoder.gpu.step_buffers")
 triton_paged = pytest.importorskip("dunlin.engine.attention.triton_paged")
 KERNELS = {
     triton_kernels: ("expand_slots", "attend_tiles", "merge_splits"),

@@ -6,8 +6,8 @@ from typing import Any
 
 from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits

@@ -10,7 +10,7 @@ from typing import Any
 
 from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
+from dunlin.engine.decoder.loading.loader import load_model
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of

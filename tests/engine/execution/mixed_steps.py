@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dunlin.engine.attention import deterministic, fused, paged
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Step

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.engine.execution.remap import LayerRemapper, RemapError
 from dunlin.messages.engine import Remap, RemapDone
 from dunlin.messages.types import RemapPhase, i32

@@ -10,11 +10,11 @@ import pytest
 from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.device_sampling import DeviceChoices, choose_on_device
 from dunlin.engine.decoder.iteration import Iteration
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.decoder.numerics import Choose
-from dunlin.engine.decoder.sampling import SamplingInput
+from dunlin.engine.decoder.sampling.device_sampling import DeviceChoices, choose_on_device
+from dunlin.engine.decoder.sampling.sampling import SamplingInput
 from dunlin.engine.device.pacing import HostPacer, Pacer
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner

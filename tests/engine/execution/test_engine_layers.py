@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dunlin.effects import Address
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.messages.engine import (
     Interrupt,
     LayerSource,

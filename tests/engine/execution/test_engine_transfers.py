@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.transfer.transfer_queue import TransferLimits
 from dunlin.messages.engine import Transfer, TransferDone

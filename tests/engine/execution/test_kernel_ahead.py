@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dunlin.engine.attention.native.library import KernelUnavailable
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.decoder.native.decode_steps import load_decode_kernel
 from dunlin.engine.device.pacing import HOST_PACER, Pacer, choose_host_pacer
 from dunlin.engine.execution.runner import EngineRunner

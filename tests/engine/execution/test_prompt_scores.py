@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution import prompt_scores
 from dunlin.engine.execution.prompt_scores import PromptScorer
 from dunlin.engine.execution.runner import EngineRunner

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder import arena as arena_module
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, PeerSource, WeightSource
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource, HostSource, PeerSource, WeightSource
+from dunlin.engine.decoder.memory import arena as arena_module
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.engine.execution.remap import RemapError
 from dunlin.messages.engine import Remap, RemapDone
 from dunlin.messages.types import RemapPhase, i32

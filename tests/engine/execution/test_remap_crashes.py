@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.arena import FileHeader
-from dunlin.engine.decoder.loader import LoadedModel, open_loaded_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, open_loaded_model
+from dunlin.engine.decoder.memory.arena import FileHeader
 from tests.engine.build import Sequences
 from tests.engine.execution.remap_engine import (
     ALL,

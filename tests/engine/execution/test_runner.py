@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.messages.engine import (
     Close,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Close, Step
 from tests.engine.commands import make_step

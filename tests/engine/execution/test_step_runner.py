@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, StepDone, Unsupported
 from dunlin.messages.types import Verdict, i64

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.device.pacing import HostPacer
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Close, Interrupt, Interrupted, Resume, StepDone

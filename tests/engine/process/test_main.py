@@ -14,8 +14,8 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model
-from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.process.selftest import LENGTH, determinism_self_test, has_finite_logits
 from tests.engine.build import SHAPES, damage, load, make_checkpoint
 

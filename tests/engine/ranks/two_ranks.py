@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
 from dunlin.engine.ranks.collective import Collective
 from dunlin.engine.ranks.numerics import rank_numerics
 from dunlin.engine.ranks.shared_memory import SharedMemoryCollective

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
+from dunlin.engine.decoder.loading.loader import load_model
 from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of, slots_by_layer
 from tests.engine.build import make_checkpoint
 

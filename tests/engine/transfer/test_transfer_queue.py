@@ -7,7 +7,7 @@ import pytest
 import xxhash
 
 from dunlin.effects import Address
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.config.errors import ConfigError
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from services.instance.__main__ import engine_settings
 from services.instance.process_config import InstanceProcessConfig
 from tests.engine.build import make_checkpoint

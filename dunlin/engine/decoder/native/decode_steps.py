@@ -21,7 +21,7 @@ from dunlin.engine.attention.native.library import KernelUnavailable, load_libra
 from dunlin.engine.attention.spans import Runs
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.host_copies import are_all, rows_at
-from dunlin.engine.decoder.sampling import SampledToken
+from dunlin.engine.decoder.sampling.sampling import SampledToken
 from dunlin.model.config import ModelConfig
 
 SOURCE = Path(__file__).with_name("decode_step.cpp")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.engine.contestants import trees
 from benchmarks.engine.contestants.trees import engine_parts
 from benchmarks.harness.processes import ROOT
 from dunlin.engine.decoder.numerics import choose_fast_numerics, linear
@@ -15,6 +16,16 @@ from tests.engine.build import load, make_checkpoint
 def test_the_parts_of_this_tree_are_found() -> None:
     parts = engine_parts(ROOT)
     assert (parts.runner, parts.step) == (EngineRunner, Step)
+
+
+def test_a_checkout_is_known_by_where_it_loads_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = tmp_path / "dunlin" / "engine" / "decoder" / "loader.py"
+    older.parent.mkdir(parents=True)
+    older.touch()
+    looked_up: list[str] = []
+    monkeypatch.setattr(trees, "_look_up", looked_up.append)
+    engine_parts(tmp_path)
+    assert "engine.decoder.loader.load_model" in looked_up
 
 
 def test_a_folder_without_an_engine_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engine.soak.__main__ import run
 from benchmarks.engine.soak.checks import check_engine, check_tier
 from benchmarks.engine.soak.soak import EngineSoak, SoakPlan
-from dunlin.engine.decoder.granule_ledger import LedgerRecord, RangeKind
+from dunlin.engine.decoder.memory.granule_ledger import LedgerRecord, RangeKind
 from services.instance.kv.slot_table import SlotTable
 
 

@@ -18,8 +18,8 @@ from cli.commands.setup.model_init import TOKENS
 from cli.commands.setup.model_show import render, summarize_checkpoint
 from cli.main import main
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.random_checkpoint import TOKENIZER, CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.random_checkpoint import TOKENIZER, CheckpointShape, write_random_checkpoint
 from dunlin.model.errors import ModelError
 from dunlin.text.tokenizer import load_tokenizer
 from services.dispatcher.doors.generation.served_model import load_served_model as load_for_door

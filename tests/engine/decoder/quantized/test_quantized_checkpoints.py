@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.fuzzing.packed_weights import formats, quantise, shard
-from dunlin.engine.decoder import weights
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading import weights
+from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
+from dunlin.engine.decoder.loading.weights import digest_of
 from dunlin.engine.decoder.numerics import fast_numerics
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
-from dunlin.engine.decoder.weight_sources import CheckpointSource
-from dunlin.engine.decoder.weights import digest_of
 from dunlin.model.errors import ModelError
 from dunlin.model.families import FAMILIES
 from tests.engine.build import Sequences

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-triton_products = pytest.importorskip("dunlin.engine.decoder.triton_products", exc_type=ModuleNotFoundError)
+triton_products = pytest.importorskip("dunlin.engine.decoder.gpu.triton_products", exc_type=ModuleNotFoundError)
 
 
 def exact(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLauncher, has_long_runs, launch
 from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.gpu.recordings import Recordings
+from dunlin.engine.decoder.gpu.step_buffers import StepBuffers, StepTables
 from dunlin.engine.decoder.layer_segments import Record
-from dunlin.engine.decoder.recordings import Recordings
-from dunlin.engine.decoder.step_buffers import StepBuffers, StepTables
 
 
 class RecordedLinear:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import load_model
-from dunlin.engine.decoder.weight_sources import (
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.weight_sources import (
     CheckpointSource,
     HostSource,
     PeerSource,
@@ -17,7 +17,7 @@ from dunlin.engine.decoder.weight_sources import (
     WeightSource,
     WeightSourceError,
 )
-from dunlin.engine.decoder.weights import PIECE_BYTES, WeightRoom, digest_of
+from dunlin.engine.decoder.loading.weights import PIECE_BYTES, WeightRoom, digest_of
 from tests.engine.build import make_checkpoint
 
 

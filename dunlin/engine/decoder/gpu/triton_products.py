@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.hopper import launch_options
 from dunlin.engine.attention.triton_tiles import IS_INTERPRETED
-from dunlin.engine.decoder import triton_product_kernels as kernels
-from dunlin.engine.decoder import triton_rows
+from dunlin.engine.decoder.gpu import triton_product_kernels as kernels
+from dunlin.engine.decoder.gpu import triton_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dunlin.engine.decoder.device_sampling import choose_on_device, gumbel_noise
-from dunlin.engine.decoder.gumbel import gumbel_noise as noise_by_token
-from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
+from dunlin.engine.decoder.sampling.device_sampling import choose_on_device, gumbel_noise
+from dunlin.engine.decoder.sampling.gumbel import gumbel_noise as noise_by_token
+from dunlin.engine.decoder.sampling.sampling import SamplingInput, sample_tokens
 from dunlin.messages.types import SamplingParams, f32, i32
 
 VOCABULARY = 500

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xxhash
 
-from dunlin.engine.decoder.granule_ledger import (
+from dunlin.engine.decoder.memory.granule_ledger import (
     OUTER,
     Granules,
     LayerState,

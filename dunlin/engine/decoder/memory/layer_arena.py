@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.arena import FILE_MEMORY, FileHeader, ensure_size
-from dunlin.engine.decoder.granule_ledger import (
+from dunlin.engine.decoder.loading.weights import WeightRoom, weight_room
+from dunlin.engine.decoder.memory.arena import FILE_MEMORY, FileHeader, ensure_size
+from dunlin.engine.decoder.memory.granule_ledger import (
     OUTER,
     GranuleLedger,
     LedgerRecord,
@@ -22,8 +23,8 @@ from dunlin.engine.decoder.granule_ledger import (
     ledger_bytes,
     weights_of,
 )
-from dunlin.engine.decoder.granule_memory import GranuleArena, GranuleRange, GranuleSource
-from dunlin.engine.decoder.layer_layout import (
+from dunlin.engine.decoder.memory.granule_memory import GranuleArena, GranuleRange, GranuleSource
+from dunlin.engine.decoder.memory.layer_layout import (
     GRANULE_BYTES,
     ArenaPlan,
     first_record,
@@ -32,7 +33,6 @@ from dunlin.engine.decoder.layer_layout import (
     slot_capacity,
     slots_of,
 )
-from dunlin.engine.decoder.weights import WeightRoom, weight_room
 from dunlin.model.config import ModelConfig
 from dunlin.model.weight_layout import layer_blocks, outer_blocks
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.weights import PIECE_BYTES, Checkpoint, WeightRoom, fill_pieces
+from dunlin.engine.decoder.loading.weights import PIECE_BYTES, Checkpoint, WeightRoom, fill_pieces
 from dunlin.model.config import load_config
 
 

@@ -14,7 +14,7 @@ import xxhash
 from safetensors import safe_open
 from torch import Tensor
 
-from dunlin.engine.decoder.layer_layout import granules_for
+from dunlin.engine.decoder.memory.layer_layout import granules_for
 from dunlin.engine.decoder.quantized.methods import open_rows
 from dunlin.engine.decoder.quantized.module import ROW_STEP, ModuleTensors
 from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, open_file

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.loading.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
 from dunlin.model.families import FAMILIES

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from dunlin.engine.decoder.numerics import put_slots, silu_gate, turn_heads
 from dunlin.engine.decoder.rope import rotary_angles
 
-triton_rows = pytest.importorskip("dunlin.engine.decoder.triton_rows", exc_type=ModuleNotFoundError)
+triton_rows = pytest.importorskip("dunlin.engine.decoder.gpu.triton_rows", exc_type=ModuleNotFoundError)
 DTYPES = [torch.float32, torch.bfloat16]
 
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.engine.decoder.arena import PIECE_GRANULES, Arena, ArenaRange, FileHeader, ensure_size
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
+from dunlin.engine.decoder.memory.arena import PIECE_GRANULES, Arena, ArenaRange, FileHeader, ensure_size
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 
 ITEMS = GRANULE_BYTES // 4
 

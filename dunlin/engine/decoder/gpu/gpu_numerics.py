@@ -5,10 +5,10 @@ Imported only where a GPU is chosen: Triton may not be there.
 
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.triton_paged import TritonAttention
-from dunlin.engine.decoder import triton_products, triton_rows
-from dunlin.engine.decoder.device_sampling import choose_on_device
 from dunlin.engine.decoder.experts import gated
+from dunlin.engine.decoder.gpu import triton_products, triton_rows
 from dunlin.engine.decoder.numerics import Numerics, apply_at_once, plain_linear
+from dunlin.engine.decoder.sampling.device_sampling import choose_on_device
 
 PIECE_ROWS = 4096
 """Tokens of a block of linear work: of a layer of 8B in bf16 about 2.5 ms at 700 TFLOP/s."""

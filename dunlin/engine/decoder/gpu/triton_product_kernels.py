@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from dunlin.engine.attention.hopper import begin_dependent
-from dunlin.engine.decoder.triton_row_kernels import let_through
+from dunlin.engine.decoder.gpu.triton_row_kernels import let_through
 
 
 @triton.jit(do_not_specialize=["count"])

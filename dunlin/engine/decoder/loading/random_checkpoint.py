@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from dunlin.engine.decoder.weights import TORCH_DTYPES
+from dunlin.engine.decoder.loading.weights import TORCH_DTYPES
 from dunlin.model.config import ModelConfig, load_config
 from dunlin.model.errors import ModelError
 from dunlin.model.families import FAMILIES
 from dunlin.model.weight_layout import WeightBlock, layer_blocks, outer_blocks, part_shapes
 
-TOKENIZER = Path(__file__).parents[2] / "text" / "data"
+TOKENIZER = Path(__file__).parents[3] / "text" / "data"
 
 # `norm`: the standard deviation of the logits; at 3 sampling has variety and a few tokens lead.
 GAINS = {"norm": 3.0, "out": 2.0, "down": 2.0, "expert_down": 2.0, "router": 2.0}

@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from dunlin.engine.attention.hopper import launch_options
-from dunlin.engine.decoder import triton_row_kernels as kernels
+from dunlin.engine.decoder.gpu import triton_row_kernels as kernels
 
 MOST_WIDTH = 1 << 15
 """Of a norm that one program holds."""

@@ -11,11 +11,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from dunlin.engine.decoder import loader
-from dunlin.engine.decoder.layer_arena import LayerArena, open_arena
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import WeightLoader, model_memory
-from dunlin.engine.decoder.weights import (
+from dunlin.engine.decoder.loading import loader
+from dunlin.engine.decoder.loading.loader import WeightLoader, model_memory
+from dunlin.engine.decoder.loading.weights import (
     Checkpoint,
     WeightRoom,
     Weights,
@@ -24,6 +22,8 @@ from dunlin.engine.decoder.weights import (
     fill_pieces,
     root_digest,
 )
+from dunlin.engine.decoder.memory.layer_arena import LayerArena, open_arena
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError

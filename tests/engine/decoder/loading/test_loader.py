@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import load_model
+from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 from tests.engine.build import load, make_checkpoint
 
 SLOT_BYTES = 2 * 2 * 16 * 4

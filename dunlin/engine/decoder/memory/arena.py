@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 
 PIECE_GRANULES = 16
 """Granules mapped and populated, or unmapped, at a time: 1 MiB, which takes well under a millisecond."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dunlin.engine.decoder.gumbel import noise_key, noisy_argmax
+from dunlin.engine.decoder.sampling.gumbel import noise_key, noisy_argmax
 from dunlin.messages.types import SamplingParams
 
 MOST_PRUNED_TOP_P = 1.0 - 1e-6

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dunlin.engine.decoder.granule_ledger import (
+from dunlin.engine.decoder.memory.granule_ledger import (
     OUTER,
     LedgerPhase,
     LedgerRecord,
@@ -18,7 +18,7 @@ from dunlin.engine.decoder.granule_ledger import (
     kv_of,
     weights_of,
 )
-from dunlin.engine.decoder.layer_layout import (
+from dunlin.engine.decoder.memory.layer_layout import (
     GRANULE_BYTES,
     ArenaPlan,
     LayoutError,

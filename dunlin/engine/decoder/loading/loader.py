@@ -9,14 +9,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from dunlin.engine.decoder.arena import FILE_MEMORY
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.granule_ledger import NO_DIGEST
-from dunlin.engine.decoder.granule_memory import GranuleSource
-from dunlin.engine.decoder.layer_arena import LayerArena, ModelMemory, open_arena, open_arena_read_only
-from dunlin.engine.decoder.layer_layout import GRANULE_BYTES, ArenaPlan, granules_for
-from dunlin.engine.decoder.numerics import Numerics
-from dunlin.engine.decoder.weights import (
+from dunlin.engine.decoder.loading.weights import (
     TORCH_DTYPES,
     Checkpoint,
     WeightRoom,
@@ -28,6 +22,12 @@ from dunlin.engine.decoder.weights import (
     root_digest,
     weight_granules,
 )
+from dunlin.engine.decoder.memory.arena import FILE_MEMORY
+from dunlin.engine.decoder.memory.granule_ledger import NO_DIGEST
+from dunlin.engine.decoder.memory.granule_memory import GranuleSource
+from dunlin.engine.decoder.memory.layer_arena import LayerArena, ModelMemory, open_arena, open_arena_read_only
+from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES, ArenaPlan, granules_for
+from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import ModelConfig, load_config

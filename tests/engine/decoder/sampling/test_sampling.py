@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.engine.decoder import gumbel
-from dunlin.engine.decoder.gumbel import gumbel_noise, noise_key, noisy_argmax
-from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, sample_tokens
+from dunlin.engine.decoder.sampling import gumbel
+from dunlin.engine.decoder.sampling.gumbel import gumbel_noise, noise_key, noisy_argmax
+from dunlin.engine.decoder.sampling.sampling import SampledToken, SamplingInput, sample_tokens
 from dunlin.messages.types import SamplingParams, f32, i32
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0, -1.0])

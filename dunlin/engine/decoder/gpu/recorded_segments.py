@@ -14,10 +14,9 @@ from torch import Tensor
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.layer_segments import LayerSegments, Record
-from dunlin.engine.decoder.recorded_linear import MixedSegments, RecordedLinear
-from dunlin.engine.decoder.recordings import Recordings
-from dunlin.engine.decoder.step_buffers import (
+from dunlin.engine.decoder.gpu.recorded_linear import MixedSegments, RecordedLinear
+from dunlin.engine.decoder.gpu.recordings import Recordings
+from dunlin.engine.decoder.gpu.step_buffers import (
     MIXED_TOKENS,
     MOST_SLOTS,
     DecodeSize,
@@ -26,6 +25,7 @@ from dunlin.engine.decoder.step_buffers import (
     StepTabler,
     usual_decode_sizes,
 )
+from dunlin.engine.decoder.layer_segments import LayerSegments, Record
 
 SEGMENT_LAYERS = 8
 """Layers of a segment of decode rows, from a multiple of it on."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.gumbel import noise_key
+from dunlin.engine.decoder.gpu.triton_rows import greatest
 from dunlin.engine.decoder.host_copies import HostCopy, rows_at, to_device
-from dunlin.engine.decoder.sampling import SampledToken, SamplingInput, adjusted_scores, with_logprobs
-from dunlin.engine.decoder.triton_rows import greatest
+from dunlin.engine.decoder.sampling.gumbel import noise_key
+from dunlin.engine.decoder.sampling.sampling import SampledToken, SamplingInput, adjusted_scores, with_logprobs
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))

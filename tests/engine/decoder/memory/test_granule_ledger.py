@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.engine.decoder import granule_ledger
-from dunlin.engine.decoder.granule_ledger import (
+from dunlin.engine.decoder.memory import granule_ledger
+from dunlin.engine.decoder.memory.granule_ledger import (
     OUTER,
     GranuleLedger,
     Granules,

@@ -1,0 +1,1 @@
+"""Weights: from checkpoints, peers or the host's memory to the arena."""

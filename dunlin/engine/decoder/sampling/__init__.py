@@ -1,0 +1,1 @@
+"""The choice of tokens from logits, on the host or on the device, by the same noise."""
