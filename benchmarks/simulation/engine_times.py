@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 from statistics import median
 from typing import Any
 
-from cli.profiling.engine_probe import EngineProbe, ProbeHostTier
+from cli.profiling.engine_probe import EngineProbe
+from cli.profiling.engine_process import ProbeHostTier
 from cli.profiling.interrupt_fit import interrupt_trials
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts

@@ -40,7 +40,8 @@ from statistics import median, stdev
 
 from benchmarks.simulation.engine_times import engine_differences, measured, modelled
 from cli.launch.cluster_process import ClusterProcess, dunlin_command
-from cli.profiling.engine_probe import EngineProbe, ProbeOptions
+from cli.profiling.engine_probe import EngineProbe
+from cli.profiling.engine_process import ProbeOptions
 from cli.profiling.live_fit import fit_live_timing, steps_from_records
 from cli.profiling.process_cost_probe import (
     failed_requests,

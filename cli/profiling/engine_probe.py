@@ -1,44 +1,20 @@
 """A live engine in a child process, asked for single steps and moves as its instance asks: two steps outstanding.
 
-Measures; decides nothing about what to measure (`plan`) or to fit (`profile`). Blocking sockets, one thread.
+Measures; decides nothing about what to measure (`trial_plan`) or to fit (`profiler`). One thread.
 """
 
-import os
 import random
-import select
-import socket
-import subprocess
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from cli.profiling.engine_process import EngineProcess, ProbeError, ProbeHostTier, ProbeOptions
 from cli.profiling.service_trace import TracedSequence, TracedStep
-from dunlin.cost.models import BatchCounts
-from dunlin.effects import Address, Message
-from dunlin.engine.device.names import CPU, device_kind
-from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.engine.process.options import EngineOptions
-from dunlin.engine.process.progress_page import ProgressPage
-from dunlin.messages.engine import (
-    Close,
-    EngineFailed,
-    EngineReady,
-    Interrupt,
-    Interrupted,
-    MapHost,
-    Open,
-    Step,
-    StepDone,
-    Transfer,
-    TransferDone,
-    Unsupported,
-)
+from cli.profiling.trials import DISCARDED, InterruptAnswer, ProbedStep, StepTrial, TrialRow
+from dunlin.effects import Message
+from dunlin.messages.engine import Close, Interrupt, Interrupted, MapHost, Open, Step, StepDone, Transfer, TransferDone
 from dunlin.messages.types import (
-    Header,
     HostRegion,
     Region,
     SamplingParams,
@@ -49,81 +25,10 @@ from dunlin.messages.types import (
     i32,
     i64,
 )
-from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=1.0, seed=1)
-STEP_TIMEOUT_S = 60.0
-LOAD_TIMEOUT_S = 600.0
-_PROCESS_CLOCK = 2
-"""Linux: of the clock that counts a process's CPU time."""
 _LOOK_S = 0.0002
-_DISCARDED = 2
-"""Steps at the beginning of a trial that are not counted: caches and the second outstanding step settle."""
-
-
-class ProbeError(Exception):
-    """The engine cannot be measured; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeOptions:
-    """Which engine to start. `model` is a checkpoint's directory."""
-
-    model: Path
-    kv_bytes: int
-    dtype: str = "float32"
-    threads: int = 1
-    deterministic: bool = False
-    device: str = "cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRow:
-    """One row of a trial: `new` tokens after `past` ones whose KV is there. A decode row has one new token."""
-
-    past: int
-    new: int = 1
-    decode: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class StepTrial:
-    """A step to be measured: its rows, the number of repeats, and whether tokens are drawn with a temperature."""
-
-    regime: str
-    rows: tuple[TrialRow, ...]
-    repeats: int = 8
-    is_sampled: bool = False
-
-    def batch(self) -> BatchCounts:
-        """The counts of its middle step: the decode rows' contexts grow by one a step."""
-        batch = BatchCounts()
-        for row in self.rows:
-            if row.decode:
-                batch.add_decode(row.past + 1 + _DISCARDED + self.repeats // 2)
-            else:
-                batch.add_prefill(row.new, row.past)
-        batch.sampled_rows = len(self.rows) if self.is_sampled else 0
-        return batch
-
-
-@dataclass(frozen=True, slots=True)
-class ProbedStep:
-    """One step as it was seen: the engine's time in it, and what else passed since the one before it ended, less what
-    this process computed itself where it shares a core with the engine.
-    """
-
-    compute_s: float
-    gap_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptAnswer:
-    """An answer that came `took_s` after its interrupt, and `delay_s` of these after the safepoint."""
-
-    took_s: float
-    delay_s: float
 
 
 @dataclass(slots=True)
@@ -135,56 +40,23 @@ class _Opened:
 
 
 class EngineProbe:
-    """Owns the engine's process and its memory. Use as a context manager; raises ProbeError if it does not start."""
+    """Steps and moves of one engine, which ends with this. Use as a context manager; raises ProbeError if the engine
+    does not start.
+    """
 
     def __init__(self, choice: ProbeOptions, seed: int = 0) -> None:
-        self.is_on_cpu = device_kind(choice.device) == CPU
+        self._engine = EngineProcess(choice)
         self._random = random.Random(seed)
-        self._fds = os.memfd_create("dunlin-arena"), os.memfd_create("dunlin-progress")
-        self._page = ProgressPage(self._fds[1])
-        self._socket, theirs = socket.socketpair()
-        options = EngineOptions(
-            model=choice.model,
-            name="profile",
-            incarnation=1,
-            parent_pid=os.getpid(),
-            socket_fd=theirs.fileno(),
-            arena_fd=self._fds[0],
-            progress_fd=self._fds[1],
-            kv_bytes=choice.kv_bytes,
-            dtype=choice.dtype,
-            deterministic=choice.deterministic,
-            threads=choice.threads,
-            device=choice.device,
-        )
-        began_s = time.perf_counter()
-        environment = options.environment(os.environ)
-        self._process = subprocess.Popen(options.command(), pass_fds=options.fds, env=environment)
-        theirs.close()
-        self._poll = select.poll()  # `select` takes no descriptor beyond 1023
-        self._poll.register(self._socket, select.POLLIN)
-        self._reader = FrameReader()
-        self._events: deque[Message] = deque()
-        self._header = Header(Address("instance", "profile", 1))
         self._count = 0
-        self._shares_core = len(os.sched_getaffinity(0)) == 1
-        self.ready = self._get_ready()
-        self.load_s = time.perf_counter() - began_s
+        self.is_on_cpu = self._engine.is_on_cpu
+        self.ready = self._engine.ready
+        self.load_s = self._engine.load_s
 
     def __enter__(self) -> "EngineProbe":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the engine and let its memory go."""
-        self._socket.close()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for fd in self._fds:
-            os.close(fd)
+        self._engine.close()
 
     def measure_step(self, trial: StepTrial) -> list[ProbedStep]:
         """The trial's steps, in order. Raises ProbeError."""
@@ -194,34 +66,30 @@ class EngineProbe:
         for number, (done, at_s) in enumerate(self._run(steps)):
             if len(done.sequence) != len(trial.rows):
                 raise ProbeError(f"a step of {len(trial.rows)} rows gave {len(done.sequence)} tokens")
-            if number >= _DISCARDED:
+            if number >= DISCARDED:
                 turns.append(ProbedStep(done.compute_s, max(0.0, at_s - before_s - done.compute_s)))
             before_s = at_s
         return turns
-
-    def _now_s(self) -> float:
-        """Seconds on a clock that stands still while this process keeps the engine from its core."""
-        return time.perf_counter() - (time.process_time() if self._shares_core else 0.0)
 
     def run_trace(self, beats: Sequence[TracedStep]) -> list[ProbedStep]:
         """Run the steps in order, each sent while the one before it runs, but after a pause. Raises ProbeError."""
         opened: dict[TracedSequence, _Opened] = {}
         turns: list[ProbedStep] = []
-        sent, before_s = 0, self._now_s()
+        sent, before_s = 0, self._engine.now_s()
         for number, beat in enumerate(beats):
             while sent < len(beats) and (sent == number or (sent == number + 1 and not beats[sent].pause_s)):
                 if beats[sent].pause_s:
                     time.sleep(beats[sent].pause_s)
-                    before_s = self._now_s()
-                self._send(*self._beat(beats[sent], opened))
+                    before_s = self._engine.now_s()
+                self._engine.send(*self._beat(beats[sent], opened))
                 sent += 1
-            done: StepDone = self._receive(StepDone)
-            ended_s = self._now_s()
+            done: StepDone = self._engine.receive(StepDone)
+            ended_s = self._engine.now_s()
             turns.append(ProbedStep(done.compute_s, max(0.0, ended_s - before_s - done.compute_s)))
             before_s = ended_s
             over = [part.sequence for part in beat.rows if part.is_last]
-            self._send(*[Close(opened.pop(text).sequence) for text in over])
-        self._send(*[Close(each.sequence) for each in opened.values()])
+            self._engine.send(*[Close(opened.pop(text).sequence) for text in over])
+        self._engine.send(*[Close(each.sequence) for each in opened.values()])
         return turns
 
     def _beat(self, beat: TracedStep, opened: dict[TracedSequence, _Opened]) -> list[Message]:
@@ -255,27 +123,18 @@ class EngineProbe:
         checksum = 0
         for _ in range(repeats):
             for kind, seconds in times.items():
-                began_s = self._engine_s()
+                began_s = self._engine.engine_s()
                 checksum = self._move(kind, 0, tokens, checksum)
-                seconds.append(self._engine_s() - began_s)
+                seconds.append(self._engine.engine_s() - began_s)
         return times
-
-    def _engine_s(self) -> float:
-        """Seconds on the engine's clock: the CPU time of its process where it shares this one's core, so that
-        neighbours there do not count. Elsewhere the clock: of a process that runs on another core Linux tells the CPU
-        time of its last tick, which may be milliseconds ago.
-        """
-        if not self._shares_core:
-            return time.perf_counter()
-        return time.clock_gettime(~self._process.pid << 3 | _PROCESS_CLOCK)
 
     def prompt_time(self, tokens: int) -> float:
         """The engine's seconds in a step of one prompt of so many tokens. Raises ProbeError."""
-        began_s = self._engine_s()
-        self._send(*(messages := self._prompt(tokens)))
-        self._receive(StepDone)
-        took_s = self._engine_s() - began_s
-        self._send(Close(messages[0].sequence))
+        began_s = self._engine.engine_s()
+        self._engine.send(*(messages := self._prompt(tokens)))
+        self._engine.receive(StepDone)
+        took_s = self._engine.engine_s() - began_s
+        self._engine.send(Close(messages[0].sequence))
         return took_s
 
     def piece_times(self, tokens: int) -> list[float]:
@@ -284,17 +143,17 @@ class EngineProbe:
         looks count as equal. Raises ProbeError.
         """
         opened, step = self._prompt(tokens)
-        seen, before_s, times = self._page.passed, self._engine_s(), list[float]()
-        self._send(opened, step)
-        while not self._poll.poll(0):
-            if self._shares_core:
+        seen, before_s, times = self._engine.page.passed, self._engine.engine_s(), list[float]()
+        self._engine.send(opened, step)
+        while not self._engine.has_answered():
+            if self._engine.shares_core:
                 time.sleep(_LOOK_S)
-            if (passed := self._page.passed) != seen:
-                now_s = self._engine_s()
+            if (passed := self._engine.page.passed) != seen:
+                now_s = self._engine.engine_s()
                 times += [(now_s - before_s) / (passed - seen)] * (passed - seen)
                 seen, before_s = passed, now_s
-        self._receive(StepDone)
-        self._send(Close(opened.sequence))
+        self._engine.receive(StepDone)
+        self._engine.send(Close(opened.sequence))
         return times
 
     def interrupt_time(self, tokens: int, after_s: float) -> InterruptAnswer | None:
@@ -303,18 +162,20 @@ class EngineProbe:
         """
         opened, step = self._prompt(tokens)
         self._count += 1
-        due_s = self._engine_s() + after_s
-        self._send(opened, step)
-        while self._engine_s() < due_s and not self._poll.poll(0):  # a step may be faster than those before it
+        due_s = self._engine.engine_s() + after_s
+        self._engine.send(opened, step)
+        while (
+            self._engine.engine_s() < due_s and not self._engine.has_answered()
+        ):  # a step may be faster than those before it
             time.sleep(_LOOK_S)
-        passed, began_s = self._page.passed, self._engine_s()
-        self._page.call(self._count)
-        self._send(Interrupt(Verdict.SUSPEND, ticket=self._count, up_to_step=step.step))
+        passed, began_s = self._engine.page.passed, self._engine.engine_s()
+        self._engine.page.call(self._count)
+        self._engine.send(Interrupt(Verdict.SUSPEND, ticket=self._count, up_to_step=step.step))
         safepoint_s = self._next_safepoint(passed, began_s)
-        first = self._receive(Interrupted, StepDone)
-        ended_s = self._engine_s()
-        self._receive(Interrupted, StepDone)
-        self._send(Close(opened.sequence))
+        first = self._engine.receive(Interrupted, StepDone)
+        ended_s = self._engine.engine_s()
+        self._engine.receive(Interrupted, StepDone)
+        self._engine.send(Close(opened.sequence))
         is_in_time = isinstance(first, Interrupted) and first.sequence
         return InterruptAnswer(ended_s - began_s, ended_s - safepoint_s) if is_in_time else None
 
@@ -323,11 +184,11 @@ class EngineProbe:
         had not and had. An answer before that ends the wait, too.
         """
         before_s = now_s = since_s
-        while self._page.passed == passed and not self._poll.poll(0):
+        while self._engine.page.passed == passed and not self._engine.has_answered():
             before_s = now_s
-            if self._shares_core:
+            if self._engine.shares_core:
                 time.sleep(_LOOK_S)
-            now_s = self._engine_s()
+            now_s = self._engine.engine_s()
         return (before_s + now_s) / 2
 
     def _prompt(self, tokens: int) -> tuple[Open, Step]:
@@ -345,33 +206,23 @@ class EngineProbe:
         self._count += 1
         region = Region(0, len(self.ready.layers), 0, tokens)
         host = HostRegion(1, 1, 0, tokens * self.ready.kv_bytes_per_token, checksum)
-        self._send(Transfer(self._count, kind, 0, region, i64([slot]), i64([tokens]), host))
-        done: TransferDone = self._receive(TransferDone)
+        self._engine.send(Transfer(self._count, kind, 0, region, i64([slot]), i64([tokens]), host))
+        done: TransferDone = self._engine.receive(TransferDone)
         if done.status is not TransferStatus.OK:
             raise ProbeError(f"a move of {tokens} tokens failed: {done.detail or done.status.name}")
         return done.checksum
 
-    def map_host_tier(self, tier: "ProbeHostTier") -> None:
+    def map_host_tier(self, tier: ProbeHostTier) -> None:
         """Have the engine map the host tier."""
-        self._send(MapHost(tier.path, tier.size_bytes, 1))
-
-    def _get_ready(self) -> EngineReady:
-        self._socket.settimeout(LOAD_TIMEOUT_S)
-        try:
-            ready: EngineReady = self._receive(EngineReady)
-        except ProbeError:
-            self.close()
-            raise
-        self._socket.settimeout(STEP_TIMEOUT_S)
-        return ready
+        self._engine.send(MapHost(tier.path, tier.size_bytes, 1))
 
     def _steps(self, trial: StepTrial) -> Iterator[list[Message]]:
         """For each repeat what is to be sent: the step, and before it the sequences that it is the first to name."""
-        further = trial.repeats + _DISCARDED
+        further = trial.repeats + DISCARDED
         sampling = SAMPLED if trial.is_sampled else GREEDY
         opened = [self._open(row, further, sampling=sampling) for row in trial.rows]
         closing: list[list[int]] = [[], []]
-        for repeat in range(trial.repeats + _DISCARDED):
+        for repeat in range(trial.repeats + DISCARDED):
             messages: list[Message] = [message for _, message, _ in opened] if repeat == 0 else []
             # What a step that has not been answered names must stay open: close what the one before last named.
             messages += [Close(sequence) for sequence in closing[repeat % 2]]
@@ -420,52 +271,8 @@ class EngineProbe:
     def _run(self, groups: Sequence[list[Message]]) -> Iterator[tuple[StepDone, float]]:
         """Send and take answers as the instance does, never more than two steps outstanding; when each came."""
         *steps, last = groups
-        self._send(*steps[0])
+        self._engine.send(*steps[0])
         for following in [*steps[1:], []]:
-            self._send(*following)
-            yield self._receive(StepDone), self._now_s()
-        self._send(*last)
-
-    def _send(self, *messages: Message) -> None:
-        data = b"".join(frame(ENGINE_COMMAND.encode(self._header, message)) for message in messages)
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise ProbeError(f"the engine is gone: {error}") from error
-
-    def _receive(self, *kinds: type[Any]) -> Any:
-        while not self._events:
-            try:
-                data = self._socket.recv(1 << 20)
-            except OSError as error:
-                raise ProbeError(f"the engine does not answer: {error}") from error
-            if not data:
-                raise ProbeError("the engine ended")
-            self._events += [ENGINE_EVENT.decode(body)[1] for body in self._reader.feed(data)]
-        event = self._events.popleft()
-        if isinstance(event, EngineFailed):
-            raise ProbeError(event.reason)
-        if isinstance(event, Unsupported):
-            raise ProbeError(f"the engine refuses {event.what}: {event.detail}")
-        if not isinstance(event, kinds):
-            raise ProbeError(f"the engine said {type(event).__name__} where {kinds[0].__name__} was due")
-        return event
-
-
-class ProbeHostTier:
-    """A host tier for measuring: shared memory that is there already. Close it after the engine."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self._fd = os.memfd_create("dunlin-tier")
-        os.posix_fallocate(self._fd, 0, size_bytes)
-        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
-
-    def close(self) -> None:
-        """Release the memory; every mapping of it must be gone."""
-        os.close(self._fd)
-
-
-def lower_quartile(values: Sequence[float]) -> float:
-    """The lower quartile: the time on a machine that does nothing else, or nearly."""
-    return sorted(values)[len(values) // 4]
+            self._engine.send(*following)
+            yield self._engine.receive(StepDone), self._engine.now_s()
+        self._engine.send(*last)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cli.profiling.engine_probe import EngineProbe, ProbedStep, ProbeHostTier, StepTrial, lower_quartile
+from cli.profiling.engine_probe import EngineProbe
+from cli.profiling.engine_process import ProbeHostTier
 from cli.profiling.fitting.fitted_parts import FitError, fit_error
 from cli.profiling.fitting.regression import Array, relative_fit
 from cli.profiling.interrupt_fit import QUICK_PLAN, USUAL_PLAN, measure_interrupts
 from cli.profiling.service_trace import service_steps
 from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes, copy_lengths, step_trials
+from cli.profiling.trials import ProbedStep, StepTrial, lower_quartile
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import (
     UNSTEADINESS_PIECE_S,

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from cli.profiling.engine_probe import StepTrial, TrialRow
+from cli.profiling.trials import StepTrial, TrialRow
 
 
 @dataclass(frozen=True, slots=True)

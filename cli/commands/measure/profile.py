@@ -152,7 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
-    from cli.profiling.engine_probe import EngineProbe, ProbeError, ProbeOptions
+    from cli.profiling.engine_probe import EngineProbe
+    from cli.profiling.engine_process import ProbeError, ProbeOptions
     from cli.profiling.profiler import measure_profile
     from cli.profiling.trial_plan import trial_sizes
     from dunlin.engine.device.names import DeviceNameError, check_device_name

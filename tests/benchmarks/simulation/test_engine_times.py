@@ -15,7 +15,8 @@ from benchmarks.simulation.engine_times import (
     measured,
     modelled,
 )
-from cli.profiling.engine_probe import EngineProbe, ProbeOptions
+from cli.profiling.engine_probe import EngineProbe
+from cli.profiling.engine_process import ProbeOptions
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.messages.types import TransferKind

@@ -8,15 +8,8 @@ from statistics import median
 import pytest
 
 from cli.main import main
-from cli.profiling.engine_probe import (
-    EngineProbe,
-    ProbedStep,
-    ProbeError,
-    ProbeOptions,
-    StepTrial,
-    TrialRow,
-    lower_quartile,
-)
+from cli.profiling.engine_probe import EngineProbe
+from cli.profiling.engine_process import ProbeError, ProbeOptions
 from cli.profiling.profiler import (
     fit_steps,
     fit_transfers,
@@ -26,6 +19,7 @@ from cli.profiling.profiler import (
     transfer_errors,
 )
 from cli.profiling.trial_plan import TrialSizes, step_trials
+from cli.profiling.trials import ProbedStep, StepTrial, TrialRow, lower_quartile
 from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, PiecewiseCurve, StepModel, TransferModel
 from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
 from dunlin.messages.types import TransferKind
