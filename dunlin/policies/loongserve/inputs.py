@@ -45,12 +45,11 @@ class ElasticInstance:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBatch:
-    """Requests that decode together on `instances`. `rows` of them may grow by `growth_tokens` more in all.
+    """Requests that decode together on `instances`: `rows` of them, which may grow by `growth_tokens` more in all.
 
     `inverse_outputs` is Σ 1 / (tokens generated so far), `executed_s` the least time that one of them has decoded for.
     """
 
-    number: int
     instances: tuple[int, ...]
     rows: int
     growth_tokens: int
