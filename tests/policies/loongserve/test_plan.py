@@ -20,7 +20,14 @@ from dunlin.policies.loongserve.inputs import (
     PrefillPrices,
 )
 from dunlin.policies.loongserve.plan import Plan, plan
-from dunlin.policies.loongserve.scaling import KvShare, choose_masters, keep_after_prefill, scale_up, share_evenly
+from dunlin.policies.loongserve.scaling import (
+    KvShare,
+    ScaleUp,
+    choose_masters,
+    keep_after_prefill,
+    scale_up,
+    share_evenly,
+)
 
 LIMITS = PlanLimits(steps_ahead=4)
 TIMES = GroupTimes(
@@ -29,6 +36,14 @@ TIMES = GroupTimes(
     decode_s=2.0,
     move_tokens_per_s=10_000.0,
     rows_per_master=8,
+)
+
+
+EXACT = replace(
+    TIMES,
+    measured={1: PrefillPrices(0.0, 0.5, 0.0), 2: PrefillPrices(0.0, 0.25, 0.0)},
+    tipping_s=10.0,
+    move_tokens_per_s=8.0,
 )
 
 
@@ -62,6 +77,12 @@ def test_requests_are_admitted_with_what_they_may_grow_to() -> None:
     assert dispatched(pending, [], [instance(0, 120)]) == (2, ())
 
 
+def test_what_is_dispatched_is_counted_in_tokens_and_in_squares_of_lengths() -> None:
+    instances = [instance(0, 100)]
+    assert dispatch([request(1, 10), request(2, 20)], [], instances, TIMES, LIMITS) == Dispatched(2, 30, 500)
+    assert dispatch([request(1, 101)], [], instances, TIMES, LIMITS) == Dispatched(0, 0, 0)
+
+
 def test_none_overtakes_another() -> None:
     assert dispatched([request(1, 500), request(2, 10)], [], [instance(0, 100)]) == (0, ())
 
@@ -85,6 +106,14 @@ def test_a_batch_is_interrupted_where_the_wait_for_it_would_cost_more() -> None:
     assert dispatched(pending, [batch(0, 1)], instances) == (1, (0,))
     assert dispatched(pending, [batch(0, 1, inverse_outputs=1.0)], instances) == (0, ())
     assert dispatched(pending, [batch(0, 1, executed_s=1.9)], instances) == (0, ())
+
+
+def test_a_batch_is_not_interrupted_where_it_is_all_the_same() -> None:
+    """A prompt of 4 tokens takes 1 s, and waits for 2 s otherwise: 2 / 4 = 1 · 0.5."""
+    instances = [instance(0, 500, 500, 0), instance(1, 500, 500, 0)]
+    for inverse_outputs, borrowed in ((0.5, ()), (0.4375, (0,))):
+        running = [batch(0, 1, inverse_outputs=inverse_outputs)]
+        assert dispatch([request(1, 4)], running, instances, EXACT, LIMITS).borrowed == borrowed
 
 
 def test_a_long_request_may_need_the_slots_of_several_batches() -> None:
@@ -168,6 +197,15 @@ def test_more_instances_are_taken_while_they_save_more_than_their_kv_costs_to_mo
     assert found.instances == (0, 1)
 
 
+def test_no_instance_is_taken_where_its_kv_takes_as_long_to_move_as_it_saves() -> None:
+    """4 tokens: 2 s alone and 1 s on two instances; 8 tokens of KV move in 1 s."""
+    for used, taken in ((8, (0,)), (7, (0, 1))):
+        instances = [instance(0, 5000), instance(1, 5000, used, 0), instance(2, 5000, 500, 0)]
+        found = allocate(borrowed_by(4), [batch(1, 2)], instances, EXACT, LIMITS)
+        assert found.instances == taken
+        assert [each.taken for each in found.weighed] == [len(taken) == 2]
+
+
 # --- scaling ---
 
 
@@ -206,6 +244,13 @@ def test_a_batch_grows_by_slots_or_by_rows() -> None:
     assert grown.masters == (KvShare(0, 4), KvShare(1, 5))
 
 
+def test_of_idle_instances_with_as_many_slots_the_first_joins_a_batch() -> None:
+    instances = [instance(0, 20, 80, 0), instance(1, 50), instance(2, 50)]
+    grown = scale_up(0, batch(0, rows=6), instances, [1, 2], TIMES, LIMITS)
+    assert grown is not None
+    assert grown.added == (1,)
+
+
 def test_masters_are_as_few_as_have_slots_for_the_next_tokens() -> None:
     instances = [instance(0, 1), instance(1, 2), instance(2, 0)]
     assert choose_masters(3, [0, 1, 2], instances, TIMES) == (KvShare(1, 2), KvShare(0, 1))
@@ -213,6 +258,15 @@ def test_masters_are_as_few_as_have_slots_for_the_next_tokens() -> None:
 
 
 # --- all of it ---
+
+
+def test_a_batch_that_runs_out_of_slots_gets_idle_instances_that_no_prefill_has() -> None:
+    instances = [instance(0, 20, 80, 0), instance(1, 50), instance(2, 40)]
+    grown = ScaleUp(0, (1,), (KvShare(1, 6),), "slots")
+    assert plan([], [batch(0, rows=6)], instances, TIMES, LIMITS).scale_ups == (grown,)
+    both_prefill = plan([request(1, 90)], [batch(0, rows=6)], instances, TIMES, LIMITS)
+    assert both_prefill.prefills[0].instances == (1, 2)
+    assert both_prefill.scale_ups == ()
 
 
 def test_neighbours_share_a_batch() -> None:
