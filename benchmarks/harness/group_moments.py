@@ -80,4 +80,4 @@ def _batch(draw: random.Random, number: int, owners: list[int]) -> DecodeBatch:
     for each in generated:
         inverse += 1.0 / each
     growth = sum(ANSWER - each for each in generated)
-    return DecodeBatch(number + 1, members, rows, growth, inverse, 0.03 * min(generated))
+    return DecodeBatch(members, rows, growth, inverse, 0.03 * min(generated))

@@ -24,7 +24,7 @@ def moment_table(moment: Moment) -> str:
     rows = []
     for each in moment.instances:
         batch = None if each.batch == NO_BATCH else moment.batches[each.batch]
-        doing = "idle" if batch is None else f"batch {batch.number}: {batch.rows} rows for {batch.executed_s:.1f} s"
+        doing = "idle" if batch is None else f"batch {each.batch + 1}: {batch.rows} rows for {batch.executed_s:.1f} s"
         rows.append((each.address.name, each.location, f"{each.used_slots:,}", f"{each.unused_slots:,}", doing))
     return str(table(("instance", "node", "used slots", "unused", "doing"), rows))
 
@@ -52,10 +52,10 @@ def others(moment: Moment, found: Plan) -> list[str]:
     lines = []
     for move in found.moves:
         names = _names(moment, (move.source, move.target))
-        lines.append(f"move {move.tokens:,} tokens of batch {moment.batches[move.batch].number}: {names}")
-    lines += [f"batch {moment.batches[index].number} waits for the prefill" for index in found.preempted]
+        lines.append(f"move {move.tokens:,} tokens of batch {move.batch + 1}: {names}")
+    lines += [f"batch {index + 1} waits for the prefill" for index in found.preempted]
     for up in found.scale_ups:
-        grown = f"batch {moment.batches[up.batch].number} grows, for {up.reason}: {_names(moment, up.added)}"
+        grown = f"batch {up.batch + 1} grows, for {up.reason}: {_names(moment, up.added)}"
         lines.append(f"{grown}; its rows' new KV: {_shares(moment, up.masters)}")
     for each in found.weighed:
         sign = ">" if each.gain > each.cost else "<="

@@ -114,7 +114,7 @@ def plan_ring(start: int, demand: Demand, members: Sequence[MemberRoom], most: i
     None: there are too few tokens to go round, no two members have the slots for stripes and copies, or as many members
     must keep the KV as compute it: then it may as well stay where it is computed.
     """
-    by_room = sorted((each for each in members if each.slots > 0), key=lambda each: (-each.slots, each.member))
+    by_room = sorted(members, key=lambda each: (-each.slots, each.member))
     degree = min(-(-demand.tokens // most), len(by_room)) if most > 1 else 0
     for count in range(degree, 1, -1):
         plan = _plan_over(start, demand, by_room[:count], most)

@@ -67,12 +67,10 @@ def _choose_roles(able: Sequence[GroupCandidate], wanted: int) -> dict[Address, 
             counts[side] += 1
     goals = ((GroupRole.DECODE, len(able) - wanted), (GroupRole.PREFILL, wanted))
     for (side, goal), (other, _) in zip(goals, reversed(goals), strict=True):
+        # At most one side is short: the other then has all that it needs, and more.
         missing = max(counts[side] == 0, goal - counts[side] - SLACK)
-        if missing > 0:
-            others = sorted((one for one in able if sides[one.address] is other), key=_cost_of_change)
-            sides.update((one.address, side) for one in others[:missing])
-            counts[side] += missing
-            counts[other] -= missing
+        others = sorted((one for one in able if sides[one.address] is other), key=_cost_of_change)
+        sides.update((one.address, side) for one in others[:missing])
     return sides
 
 

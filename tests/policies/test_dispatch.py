@@ -13,9 +13,11 @@ from dunlin.policies.dispatch import (
     DISPATCH_POLICIES,
     REQUEST_OVERHEAD_TOKENS,
     DispatchCandidate,
+    DispatchPolicy,
     fewest_requests,
     fewest_tokens,
     least_loaded,
+    llumnix,
     prefix_affinity,
     round_robin,
 )
@@ -28,6 +30,12 @@ def candidate(name: str = "a", **overrides: Any) -> DispatchCandidate:
 def test_an_instance_of_no_slots_is_loaded_by_its_requests() -> None:
     assert (candidate().demand_tokens, candidate().cached_tokens) == (0, 0)
     assert candidate(capacity_slots=0, free_slots=0, requests=1).load == REQUEST_OVERHEAD_TOKENS
+
+
+@pytest.mark.parametrize("policy", [least_loaded, llumnix, prefix_affinity])
+def test_a_request_weighs_more_where_there_are_no_slots_than_where_there_are_two(policy: DispatchPolicy) -> None:
+    none, two = candidate("none", capacity_slots=0, free_slots=0), candidate("two", capacity_slots=2, free_slots=2)
+    assert policy(10, [none, two]).index == 1
 
 
 def test_round_robin_takes_who_was_never_dispatched_to_first() -> None:

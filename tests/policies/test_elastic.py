@@ -14,6 +14,7 @@ from dunlin.policies.elastic import (
     cut_chunk,
     even_shares,
     missing_slots,
+    place_runs,
 )
 
 ROOMS = st.lists(st.integers(0, 200), min_size=1, max_size=6)
@@ -71,6 +72,10 @@ def test_blocks_follow_each_other_within_the_room(start: int, tokens: int, rooms
     assert sum(sizes) == min(tokens, sum(rooms))
     if blocks:
         assert rows[blocks[-1].member] == min(rows[block.member] for block in blocks)
+
+
+def test_a_member_without_tokens_has_no_run() -> None:
+    assert place_runs([1, 2, 3], [4, 0, 2], 10) == [Block(1, 10, 14), Block(3, 14, 16)]
 
 
 def test_a_prompt_ends_where_the_fewest_rows_are() -> None:

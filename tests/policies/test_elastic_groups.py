@@ -49,6 +49,20 @@ def test_the_fewest_instances_are_taken_the_emptiest_first() -> None:
     assert choose_members(291, fleet) == ()
 
 
+def test_an_instance_of_which_nothing_is_known_has_no_slots_for_a_group() -> None:
+    assert choose_members(1, [GroupCandidate(Address("instance", "a", 1))]) == ()
+
+
+def test_a_new_group_s_reason_names_those_that_were_not_needed_the_emptiest_first() -> None:
+    choice = choose_group(150, [instance("a", 40), instance("b", 90), instance("c", 70), instance("d", 60)], [])
+    assert choice is not None
+    assert choice.why.chosen == "form a group of b and c"
+    assert [(one.option, one.reason) for one in choice.why.rejected] == [
+        ("d", "60 slots free, not needed"),
+        ("a", "40 slots free, not needed"),
+    ]
+
+
 def test_a_group_has_one_kind_of_weights_and_lies_on_one_node_unless_engines_reach_further() -> None:
     fleet = [instance("a", node="m"), instance("b"), instance("c", weights="other"), instance("d")]
     assert names(choose_members(200, fleet)) == ["b", "d"]
@@ -99,6 +113,13 @@ def test_a_leader_that_wishes_for_more_than_there_is_gets_what_there_is() -> Non
     assert names(grow_group(group, 25, free)) == ["b"]
     assert grow_group(group, 60, free) == ()
     assert names(grow_group(group, 60, free, some=True)) == ["b", "c"]
+
+
+def test_a_group_gets_no_instance_that_does_not_serve() -> None:
+    group = ElasticGroup(7, (led("a", 7),))
+    free = [instance("b", 30, serves=False), instance("c", 20)]
+    assert grow_group(group, 25, free) == ()
+    assert names(grow_group(group, 25, free, some=True)) == ["c"]
 
 
 def test_a_group_ends_with_its_leader_and_goes_on_without_a_member() -> None:

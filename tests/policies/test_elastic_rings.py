@@ -62,6 +62,7 @@ def test_the_chunks_of_a_prompt_stay_at_one_member_and_all_answer_for_them() -> 
     ring = plan_ring(0, Demand(60, 5, 10), members([90, 40, 40]), 10)
     assert ring is not None
     assert ring.members == (0, 1, 2)
+    assert ring.kept == (Block(0, 0, 60),)
     assert ring.slots == {0: 60 + 10, 1: 10 + 20, 2: 10 + 20}
     first, second = ring.chunk(0), ring.chunk(30)
     assert first == RingChunk((1, 2, 0), (Block(0, 0, 30),), (Block(0, 0, 10), Block(1, 10, 20), Block(2, 20, 30)))
@@ -99,6 +100,20 @@ def test_a_ring_is_over_as_many_members_as_compute_enough_and_have_room() -> Non
     few = plan_ring(0, Demand(61, 5, 20), members([90, 60, 12, 12]), 20)
     assert few is not None
     assert set(few.members) == {0, 1}
+
+
+def test_what_goes_round_in_one_step_needs_a_stripe_at_each_and_slots_where_it_stays_but_none_for_copies() -> None:
+    ring = plan_ring(0, Demand(30, 0, 10), members([40, 10, 10]), 10)
+    assert ring is not None
+    assert ring.slots == {0: 30 + 10, 1: 10, 2: 10}
+    assert plan_ring(0, Demand(30, 0, 10), members([39, 10, 10]), 10) is None
+
+
+def test_a_keeper_with_room_for_less_than_its_even_part_beside_its_stripe_keeps_that() -> None:
+    ring = plan_ring(0, Demand(30, 0, 10), members([35, 18, 10]), 10)
+    assert ring is not None
+    assert ring.kept == (Block(1, 0, 8), Block(0, 8, 30))
+    assert ring.slots == {0: 22 + 10, 1: 8 + 10, 2: 10}
 
 
 def test_where_all_must_keep_it_or_copies_have_no_room_nothing_goes_round() -> None:

@@ -58,11 +58,17 @@ class TestChunkWithin:
             assert LEAST_CHUNK_TOKENS < tokens < 4096
             assert 0.1 < times.step_s(counts) < 0.16
 
+    def test_a_step_that_takes_exactly_as_long_as_it_may_has_the_most(self) -> None:
+        for prefix in range(0, 20_000, 100):
+            counts = BatchCounts()
+            counts.add_prefill(2048, prefix)
+            assert chunk_within(LinearTimes(), prefix, LinearTimes().step_s(counts), 2048) == 2048
+
     def test_a_short_prefix_leaves_the_most(self) -> None:
         assert chunk_within(LinearTimes(), 0, 0.5, 2048) == 2048
 
     def test_the_least_is_computed_however_long_it_takes(self) -> None:
-        assert chunk_within(LinearTimes(), 400_000, 0.001, 2048) == LEAST_CHUNK_TOKENS
+        assert chunk_within(LinearTimes(), 400_000, 0.001, 2048) == 512
         assert chunk_within(LinearTimes(), 400_000, 0.001, 16) == 16
 
     def test_times_that_say_nothing_bound_nothing(self) -> None:

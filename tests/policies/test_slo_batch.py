@@ -62,6 +62,14 @@ def test_long_contexts_leave_less_room() -> None:
     assert slo_aware(rows, budget([0, 900, 900], tpot_s=0.04)) == [1, 1, 0]
 
 
+def test_a_row_s_context_counts_the_token_that_it_adds() -> None:
+    """After 99 tokens a row of 100 takes 11 ms."""
+    assert slo_aware([decode(), prompt(500)], budget([99, 0], tpot_s=0.100005)) == [1, 89]
+    rows = [decode(), decode(BATCH)]
+    assert slo_aware(rows, budget([99, 99], tpot_s=0.022005)) == [1, 1]
+    assert slo_aware(rows, budget([99, 100], tpot_s=0.022005)) == [1, 0]
+
+
 def test_no_interactive_row_is_held_up_and_the_oldest_interactive_prompt_does_not_starve() -> None:
     rows = [decode() for _ in range(20)] + [prompt(500), prompt(500), decode(BATCH), prompt(5, BATCH)]
     assert slo_aware(rows, budget([0] * 24)) == [1] * 20 + [LEAST_CHUNK_TOKENS, 0, 0, 0]

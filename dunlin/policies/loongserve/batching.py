@@ -105,8 +105,8 @@ class _Table:
         self.split: list[list[Split | None]] = [[None] * rows for _ in range(columns)]
 
     def leave_out(self, k: int) -> None:
-        """Begin f[·][k] with what f[·][k - 1] is: the last instance is left out."""
-        self.cost[k], self.split[k] = self.cost[k - 1][:], self.split[k - 1][:]
+        """Begin f[·][k] with what f[·][k - 1] is: the last instance is left out. Its splits are read there."""
+        self.cost[k] = self.cost[k - 1][:]
 
     def batches(self) -> list[BatchPlan] | None:
         """The best batches, in order of the requests; None: there is no room for all of them."""

@@ -70,9 +70,7 @@ def _plan_pool(
         for index, one in enumerate(pool)
     ]
     # Its rows do not wait, so they weigh nothing.
-    batches = [
-        DecodeBatch(number + 1, (index,), pool[index].requests, 0, 0.0, 0.0) for number, index in enumerate(busy)
-    ]
+    batches = [DecodeBatch((index,), pool[index].requests, 0, 0.0, 0.0) for index in busy]
     found = dispatch(waiting, batches, instances, times, limits)
     if not found.count:
         return

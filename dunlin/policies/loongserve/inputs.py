@@ -45,12 +45,11 @@ class ElasticInstance:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBatch:
-    """Requests that decode together on `instances`. `rows` of them may grow by `growth_tokens` more in all.
+    """Requests that decode together on `instances`: `rows` of them, which may grow by `growth_tokens` more in all.
 
     `inverse_outputs` is Σ 1 / (tokens generated so far), `executed_s` the least time that one of them has decoded for.
     """
 
-    number: int
     instances: tuple[int, ...]
     rows: int
     growth_tokens: int
@@ -102,10 +101,9 @@ class GroupTimes:
         degrees = tuple(sorted(self.measured))
         if degrees[:1] != (1,) or not self.move_tokens_per_s > 0 or self.rows_per_master < 1:
             raise ValueError(f"no times to plan with: degrees {degrees}, {self.move_tokens_per_s} tokens/s moved")
-        prices, degree = [self.measured[1]], 1
+        prices = [self.measured[1]]
         for size in range(1, degrees[-1] + 1):
-            degree = size if size in self.measured else degree
-            prices.append(self.measured[degree])
+            prices.append(self.measured.get(size, prices[-1]))
         object.__setattr__(self, "degrees", degrees)
         object.__setattr__(self, "_by_size", tuple(prices))
 

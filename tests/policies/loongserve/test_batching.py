@@ -90,6 +90,22 @@ def test_an_instance_with_too_little_room_is_left_out() -> None:
     assert found == [BatchPlan(0, 1, 1, 2, 50.0)]
 
 
+def test_a_last_instance_of_no_use_is_left_out() -> None:
+    found = best_batches(problem_of([50], [60, 10], times_of(1.0, 2.0)))
+    assert found == [BatchPlan(0, 1, 0, 1, 50.0)]
+
+
+@pytest.mark.parametrize("requests", [2, 12])
+def test_a_degree_with_a_dear_step_is_not_used(requests: int) -> None:
+    """A prefill takes 99 s longer on two instances than on one."""
+    dear = {1: PrefillPrices(1.0, 1.0, 0.0), 2: PrefillPrices(100.0, 1.0, 0.0)}
+    problem = problem_of([1] * requests, [MUCH] * 4, GroupTimes(dear, 1.0, 1.0, 1.0, 8))
+    found = best_batches(problem)
+    assert found == best_batches_plainly(problem)
+    assert found is not None
+    assert all(batch.last - batch.first == 1 for batch in found)
+
+
 @given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=40), st.integers(1, 12))
 def test_cuts_rise_from_the_first_to_the_last(weights: list[float], parts: int) -> None:
     cuts = even_cuts(weights, parts)
@@ -97,6 +113,11 @@ def test_cuts_rise_from_the_first_to_the_last(weights: list[float], parts: int) 
     assert all(one < two for one, two in pairwise(cuts))
     assert len(cuts) - 1 <= max(parts, 1)
     assert len(weights) > parts or cuts == list(range(len(weights) + 1))
+
+
+def test_parts_between_cuts_weigh_about_the_same() -> None:
+    assert even_cuts([1.0] * 6, 3) == [0, 2, 4, 6]
+    assert even_cuts([9.0, 1.0, 1.0, 1.0], 2) == [0, 1, 4]
 
 
 @given(problems(), st.integers(1, 4), st.integers(1, 3))
@@ -120,6 +141,11 @@ def test_a_request_beyond_the_largest_degree_gets_as_many_as_hold_it() -> None:
     found = batch_within([35, 5, 5, 5], [10] * 8, times_of(1.0, 0.5), PlanLimits())
     assert [(batch.start, batch.stop, batch.last - batch.first) for batch in found[:1]] == [(0, 1, 4)]
     assert total_s(found) == 17.5 + 2.5 + 5.0 + 5.0
+
+
+def test_a_request_of_a_slot_more_than_an_instance_has_gets_a_second_one() -> None:
+    found = batch_within([11, 5], [10] * 4, times_of(1.0), PlanLimits())
+    assert [(batch.start, batch.stop, batch.last - batch.first) for batch in found] == [(0, 1, 2), (1, 2, 1)]
 
 
 def test_equal_requests_are_parted_evenly_beyond_the_cuts() -> None:

@@ -1,5 +1,6 @@
 """Elastic groups by LoongServe's plan: which of those that wait get which instances."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -44,13 +45,27 @@ def test_a_long_prompt_gets_all_idle_instances_and_none_that_is_busy() -> None:
 def test_busy_instances_lend_the_slots_that_are_lacking() -> None:
     free = [candidate("a"), candidate("b", 700, requests=9), candidate("c", 800, requests=1)]
     assert names(plan_groups([request(1500, 1600)], free, TIMES)) == [((0,), "ac")]
+    assert names(plan_groups([request(1500, 1801)], free, TIMES)) == [((0,), "acb")]
     assert plan_groups([request(1500, 2600)], free, TIMES) == []
+
+
+def test_no_more_busy_instances_lend_slots_than_are_lacking_though_more_would_compute_in_time() -> None:
+    """With two or three instances a step takes a second more, so all four are weighed; the slots of one are lacking."""
+    dear = replace(TIMES, measured={**TIMES.measured, 2: PrefillPrices(1.0, 0.001, 0.0)})
+    free = [candidate("a", 100), *(candidate(name, 100, requests=1) for name in "bcd")]
+    groups = plan_groups([request(90), request(90)], free, dear)
+    assert sorted(names(groups)) == [((0,), "a"), ((1,), "b")]
 
 
 def test_requests_of_unlike_length_get_groups_of_their_own() -> None:
     free = [candidate(name, 4000) for name in "abcd"]
     groups = plan_groups([request(20), request(700)], free, TIMES)
     assert sorted((group.requests, len(group.members)) for group in groups) == [((0,), 2), ((1,), 2)]
+
+
+def test_the_node_with_most_room_is_planned_first() -> None:
+    free = [candidate("a", node="m"), candidate("b"), candidate("c")]
+    assert names(plan_groups([request(500)], free, TIMES)) == [((0,), "bc")]
 
 
 def test_none_overtakes_one_that_has_no_room() -> None:
