@@ -4,7 +4,8 @@
 what members said.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Gone, Message
@@ -16,6 +17,7 @@ from dunlin.messages.group import (
     GuestRefused,
     GuestsLost,
     GuestSlots,
+    MeetMembers,
     MemberReady,
     MembersMet,
     OpenGuest,
@@ -24,6 +26,7 @@ from dunlin.messages.group import (
 from dunlin.messages.types import GroupKind
 from services.instance.core import InstanceCore
 from services.instance.group.leading.led_group import LedGroup
+from services.instance.group.leading.member_state import MemberState
 from services.instance.group.leading.spread import SpreadSequence
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
@@ -38,6 +41,9 @@ TO_MEMBERS = (OpenGuest, GrowGuest, GroupStep)
 TO_LEADERS = (MemberReady, GuestSlots, GuestRefused, GuestClosed, GroupStepDone)
 """All but the words that it is over, which a member says when it follows another order."""
 
+OWN = 0
+"""The leader's own index among its members."""
+
 Members = tuple[Address, ...]
 """The members of a group by an order."""
 
@@ -47,17 +53,51 @@ Held = tuple[Address, int]
 
 @dataclass(slots=True)
 class Meetings:
-    """What the members of one group said to its leader: the indices that each one's engine can reach, and its agent."""
+    """What the members of one group and its leader said to each other: the agents that each was told to meet and has
+    not answered for, those that it has met since, and its own, by the indices of the members. An index belongs to
+    another member once the leader has another state for it.
+    """
 
-    reaches: dict[int, set[int]] = field(default_factory=dict)
+    states: dict[int, MemberState] = field(default_factory=dict)
+    told: dict[int, deque[dict[int, bytes]]] = field(default_factory=dict)
+    reaches: dict[int, dict[int, bytes]] = field(default_factory=dict)
     agents: dict[int, bytes] = field(default_factory=dict)
 
-    def forget(self, member: int) -> None:
-        """Its engine is another one, or gone."""
-        self.reaches.pop(member, None)
-        self.agents.pop(member, None)
-        for others in self.reaches.values():
-            others.discard(member)
+    def have_met(self, member: int, others: Iterable[int]) -> bool:
+        """Whether the member has met the others' agents of now."""
+        met = self.reaches.get(member, {})
+        return all(other in met and met[other] == self.agents.get(other) for other in others)
+
+    def tell(self, state: MemberState, asked: MeetMembers) -> None:
+        """The leader names the engines to meet. Of its own it tells nobody otherwise."""
+        member = self._begin(state)
+        told = {each.member: each.agent for each in asked.engines}
+        self.told.setdefault(member, deque()).append(told)
+        if OWN in told:
+            self.agents[OWN] = told[OWN]
+
+    def hear(self, state: MemberState, message: Message) -> None:
+        """The member answers, is ready, or has lost all; when it is ready again, those who met its agent still have."""
+        member = self._begin(state)
+        if isinstance(message, MembersMet):
+            told = self.told[member].popleft() if self.told.get(member) else {}
+            self.reaches[member] = {other: told[other] for other in message.met if other in told}
+        elif isinstance(message, MemberReady):
+            if self.agents.get(member, message.agent) != message.agent:
+                self.reaches.pop(member, None)
+            self.agents[member] = message.agent
+        elif isinstance(message, GuestsLost | Gone):
+            self.reaches.pop(member, None)
+            self.agents.pop(member, None)
+        if isinstance(message, Gone):
+            self.told.pop(member, None)
+
+    def _begin(self, state: MemberState) -> int:
+        if self.states.get(state.index) is not state:
+            self.told.pop(state.index, None)
+            self.reaches.pop(state.index, None)
+            self.states[state.index] = state
+        return state.index
 
 
 class ConversationWatcher(InvariantWatcher):
@@ -105,6 +145,8 @@ class ConversationWatcher(InvariantWatcher):
             order = self.cluster.core(sender).group_order
             if order is None or order.kind is not GroupKind.ELASTIC or order.members[0] != to:
                 raise self.fail(f"{sender} follows {order} and answers {to}: {message}")
+        if isinstance(message, MeetMembers):
+            self._is_asked(sender, to, message)
         if isinstance(message, GroupStep):
             self._is_next(sender, to, message)
             self._have_met(sender, to, message)
@@ -122,28 +164,27 @@ class ConversationWatcher(InvariantWatcher):
             raise self.fail(f"{leader} sends {member} exchange {step.exchange} after {self._newest[key]}")
         self._newest[key] = step.exchange
 
+    def _is_asked(self, leader: Address, member: Address, asked: MeetMembers) -> None:
+        led = self.cluster.core(leader).led_group
+        state = led.roster.member_at(member) if led is not None else None
+        if state is not None:
+            self._meetings.setdefault((leader, asked.group), Meetings()).tell(state, asked)
+
     def _have_met(self, leader: Address, member: Address, step: GroupStep) -> None:
         led = self.cluster.core(leader).led_group
         state = led.roster.member_at(member) if led is not None else None
         meetings = self._meetings.get((leader, step.group), Meetings())
         named = {*step.span_member, *step.serve_member}
-        if state is not None and not named <= meetings.reaches.get(state.index, set()):
-            raise self.fail(f"{leader} has {member} compute with {named}, and it said that it met {meetings}")
+        if state is not None and not meetings.have_met(state.index, named):
+            raise self.fail(f"{leader} has {member} compute with {named}, and of their meetings said {meetings}")
 
     def before(self, event: Delivery) -> None:
         led = _led(self.cluster, event.to)
         state = led.roster.member_at(event.sender) if led is not None else None
         if led is None or state is None:
             return
-        meetings, message = self._meetings.setdefault((event.to, led.number), Meetings()), event.message
-        if isinstance(message, MembersMet) and message.group == led.number:
-            meetings.reaches[state.index] = set(message.met)
-        elif isinstance(message, GuestsLost | Gone) or (
-            isinstance(message, MemberReady) and meetings.agents.get(state.index, message.agent) != message.agent
-        ):
-            meetings.forget(state.index)
-        if isinstance(message, MemberReady):
-            meetings.agents[state.index] = message.agent
+        if getattr(event.message, "group", led.number) == led.number:
+            self._meetings.setdefault((event.to, led.number), Meetings()).hear(state, event.message)
 
 
 class GuestWatcher(InvariantWatcher):

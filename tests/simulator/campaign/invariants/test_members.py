@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Gone, Message
-from dunlin.messages.group import GroupStep, GroupStepDone, GuestsLost, MemberReady, MembersMet, OpenGuest
+from dunlin.messages.group import (
+    GroupStep,
+    GroupStepDone,
+    GuestsLost,
+    MeetMembers,
+    MemberEngine,
+    MemberReady,
+    MembersMet,
+    OpenGuest,
+)
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, i32, i64
 from services.instance.sequence.states import SequenceState
@@ -17,6 +26,7 @@ from tests.services.instance.group.leading.scripted_group import ScriptedGroup, 
 
 LEADER, MEMBER, THIRD = (member_address(index) for index in range(3))
 GROUP = 7
+AGENTS = b"a0", b"a1", b"a2"
 
 
 class Stage:
@@ -45,13 +55,31 @@ class Stage:
 
     def conversation(self) -> ConversationWatcher:
         watcher = ConversationWatcher(self.cluster, SimpleNamespace(), self.faults)  # type: ignore[arg-type]
-        for index, one in enumerate(self.members):
-            others = i32(each for each in range(3) if each != index)
-            self.tell(watcher, one, MembersMet(GROUP, others))
+        for one in self.members:
+            self.tell(watcher, one, ready(one))
+        for one in self.members:
+            self.introduce(watcher, one)
         return watcher
+
+    def introduce(self, watcher: ConversationWatcher, one: Address) -> None:
+        """The leader tells it of the others, all of which it meets."""
+        engines = engines_of(one)
+        watcher.sent(0.0, LEADER, one, MeetMembers(GROUP, engines))
+        self.tell(watcher, one, MembersMet(GROUP, i32(each.member for each in engines)))
 
     def tell(self, watcher: ConversationWatcher, sender: Address, message: Message) -> None:
         watcher.before(Delivery(0.0, 1, LEADER, sender, message))
+
+
+def engines_of(one: Address, **agents: bytes) -> tuple[MemberEngine, ...]:
+    """The engines of all but the one."""
+    others = [(index, each) for index, each in enumerate((LEADER, MEMBER, THIRD)) if each != one]
+    return tuple(MemberEngine(index, each, agents.get(each.name, AGENTS[index])) for index, each in others)
+
+
+def ready(one: Address, agent: bytes | None = None) -> MemberReady:
+    own = AGENTS[(LEADER, MEMBER, THIRD).index(one)]
+    return MemberReady(GROUP, one, agent or own, 0, 40, 40, 100, "w", "fp32")
 
 
 class FakeGuests:
@@ -122,19 +150,56 @@ def test_an_exchange_that_comes_twice_is_found() -> None:
     [
         (MEMBER, MembersMet(GROUP, i32([0]))),
         (THIRD, GuestsLost(GROUP)),
-        (THIRD, MemberReady(GROUP, THIRD, b"another", 0, 40, 40, 100, "w", "fp32")),
+        (THIRD, ready(THIRD, b"another")),
     ],
     ids=["it met fewer", "the other is lost", "the other has another engine"],
 )
 def test_a_step_with_a_member_whose_engine_has_not_met_the_others_is_found(sender: Address, said: Any) -> None:
     stage = Stage()
     watcher = stage.conversation()
-    stage.tell(watcher, THIRD, MemberReady(GROUP, THIRD, b"agent", 0, 40, 40, 100, "w", "fp32"))
-    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2])))
     watcher.sent(0.0, LEADER, MEMBER, step(1))
+    if isinstance(said, MembersMet):
+        watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER)))
     stage.tell(watcher, sender, said)
     with broken("I4", "compute with .2., and"):
         watcher.sent(0.0, LEADER, MEMBER, step(2))
+
+
+def test_a_member_that_comes_back_with_its_engine_is_still_met() -> None:
+    stage = Stage()
+    watcher = stage.conversation()
+    stage.tell(watcher, THIRD, GuestsLost(GROUP))
+    stage.tell(watcher, THIRD, ready(THIRD))
+    watcher.sent(0.0, LEADER, MEMBER, step(1, members=(0, 2)))
+    with broken("I4", "compute with .0., and"):
+        watcher.sent(0.0, LEADER, THIRD, step(1, members=(0,)))
+    stage.introduce(watcher, THIRD)
+    watcher.sent(0.0, LEADER, THIRD, step(2, members=(0, 1)))
+
+
+def test_an_answer_is_of_the_agents_that_were_named_first() -> None:
+    """The member has met the engine that the third had, not the one that it has now."""
+    stage = Stage()
+    watcher = stage.conversation()
+    new = {THIRD.name: b"another"}
+    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER)))
+    stage.tell(watcher, THIRD, ready(THIRD, b"another"))
+    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER, **new)))
+    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2])))
+    with broken("I4", "compute with .2., and"):
+        watcher.sent(0.0, LEADER, MEMBER, step(1))
+    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2])))
+    watcher.sent(0.0, LEADER, MEMBER, step(2))
+
+
+def test_a_stream_that_ends_takes_the_answers_on_it_along() -> None:
+    stage = Stage()
+    watcher = stage.conversation()
+    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER, **{THIRD.name: b"old"})))
+    stage.tell(watcher, MEMBER, Gone())
+    stage.tell(watcher, MEMBER, ready(MEMBER))
+    stage.introduce(watcher, MEMBER)
+    watcher.sent(0.0, LEADER, MEMBER, step(1))
 
 
 def test_members_that_disagree_for_long_are_found() -> None:
