@@ -17,7 +17,7 @@ from dunlin.messages.engine import TransferDone
 from dunlin.messages.types import HostRegion, Priority, TransferStatus
 from dunlin.policies.checkpoint_rate import pressure_share
 from services.instance.checkpoint.copy_budget import CopyBudget
-from services.instance.config import CheckpointConfig
+from services.instance.kv.config import CheckpointConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.scheduling.lifecycle import SequenceLifecycle

@@ -13,8 +13,8 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import EngineReady, Remap, RemapDone, Unsupported
 from dunlin.messages.plan import RemapLayers, RemapLayersDone
 from dunlin.messages.types import Figure, RejectedOption, RemapPhase, Why, i32
-from services.instance.config import RemapConfig
 from services.instance.engine.layer_sources import LayerSources
+from services.instance.kv.config import RemapConfig
 from services.instance.kv.whole_regions import Layers, all_layers
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dunlin.effects import Address
 from dunlin.messages.engine import LayerSource
 from dunlin.messages.types import Figure, RejectedOption, Why
-from services.instance.config import DISK, PEER
+from services.instance.kv.config import DISK, PEER
 
 
 class LayerSources:

@@ -11,7 +11,8 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Continued, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, RejectedOption, Why, i32
-from services.instance.config import KvCacheConfig, RecoveryConfig
+from services.instance.config import RecoveryConfig
+from services.instance.kv.config import KvCacheConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.residency import SlotUse

@@ -11,9 +11,10 @@ from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import GroupRole
 from dunlin.policies.handoff import HandoffPolicy
-from services.instance.config import KvHandoffConfig, MigrationConfig, SchedulerConfig
+from services.instance.config import SchedulerConfig
 from services.instance.engine.client import EngineClient
 from services.instance.engine.met_engines import MetEngines
+from services.instance.kv.config import KvHandoffConfig, MigrationConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.evacuation import Evacuations
 from services.instance.migration.kv_handoff import HandoffLimits, KvHandoffs
