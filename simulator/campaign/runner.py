@@ -11,9 +11,10 @@ from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.job_plans import with_batch_jobs
 from simulator.campaign.long_prompts import elastic_part
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import RESTLESS_KINDS, TrialPlan, draw_plan, draw_restless
 from simulator.campaign.shrinking import PlanShrinker
-from simulator.campaign.trial import CampaignTrial, TrialOutcome
+from simulator.campaign.trial import CampaignTrial
 
 RESTLESS, ELASTIC = "restless", "elastic"
 UNDRAWN_PRESETS = {"loongserve_no_scale_up", "priority", "replicated_sp", "reservation"}

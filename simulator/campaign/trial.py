@@ -3,19 +3,13 @@
 The same plan gives the same run, event by event.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from zlib import crc32
 
 from dunlin.effects import Address, Message
 from dunlin.messages.door import Quota
-from services.instance.core import InstanceCore
-from services.instance.group.guests import Guest
-from services.instance.group.member_step import named_guests
-from services.instance.sequence.sequence import Sequence
 from simulator.campaign.batch_jobs import CampaignJobs
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.cluster_shape import cluster_of
@@ -23,7 +17,9 @@ from simulator.campaign.coverage import Coverage, phase_of
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.catalog import WATCHERS
 from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import TENANTS, Fault, TrialPlan
+from simulator.campaign.poison import PoisonBites
 from simulator.campaign.violation import Violation
 from simulator.cluster.network import Jitter
 from simulator.cluster.process import Delivery
@@ -39,34 +35,6 @@ SETTLED_S = 200.0
 """State that is kept for a peer's return is given up by then: graces of dispatchers and kvstores are 30 s."""
 AIM_S, AIM_STEP_S = 1.0, 0.003
 """Seconds for which a fault waits for its phase, and between two looks."""
-MOST_ALONE = 2
-"""Engines that a request may crash while it runs alone, in one attempt
-(services/instance/sequence/crash_suspects.py)."""
-
-
-@dataclass
-class TrialOutcome:
-    """The outcome of a trial. `digest` covers time, receiver, sender and kind of each delivery: two runs of a plan have
-    the same. `name`: of its plan in a search, or empty.
-
-    `done` counts faults by kind, `ends` the ends of clients, `excused` the looks of each invariant that found it
-    broken for a reason that excuses it.
-    """
-
-    seed: int
-    violation: Violation | None = None
-    simulated_s: float = 0.0
-    events: int = 0
-    digest: int = 0
-    done: Counter[str] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)
-    excused: Counter[str] = field(default_factory=Counter)
-    name: str = ""
-
-    @property
-    def label(self) -> str:
-        """What was run, in words."""
-        return f"plan {self.name}" if self.name else f"seed {self.seed}"
 
 
 class CampaignTrial:
@@ -75,14 +43,15 @@ class CampaignTrial:
     def __init__(self, plan: TrialPlan, coverage: Coverage | None = None) -> None:
         self.outcome = TrialOutcome(plan.seed, name=plan.name)
         self._plan = plan
-        self._poison = {ask.number for ask in plan.requests if ask.poison}
+        poison = {ask.number for ask in plan.requests if ask.poison}
         self.cluster = SimulatedCluster(cluster_of(plan.shape))
         self.cluster.world.keep_sent = False
         jitter = Jitter(plan.shape.latency_s, Random(f"{plan.seed} network"))
         self.cluster.world.extra_s = jitter
         self._clients = CampaignClients(self.cluster)
-        self._faults = FaultInjector(self.cluster, self._clients, jitter, bool(self._poison))
+        self._faults = FaultInjector(self.cluster, self._clients, jitter, bool(poison))
         self._watchers = [watcher(self.cluster, self._clients, self._faults) for watcher in WATCHERS]
+        self._poison = PoisonBites(self.cluster, self._faults, poison, self.outcome) if poison else None
         # Hot path: of each event only the watchers are told that override the hook and look at its receiver's role.
         self._befores = _hooks(self._watchers, "before")
         self._afters = _hooks(self._watchers, "after")
@@ -91,8 +60,6 @@ class CampaignTrial:
             self._sents.append(coverage.sent)
         self._coverage = coverage
         self._audited_s = self._looked_s = 0.0
-        self._alone: Counter[tuple[object, ...]] = Counter()
-        self._alone_in: dict[tuple[object, ...], dict[int, bool]] = {}
 
     def run(self) -> TrialOutcome:
         """Run the plan. A violation, or an exception of a core, is part of the outcome and never raised."""
@@ -160,6 +127,8 @@ class CampaignTrial:
             self._coverage.fault_applied(fault.kind, victim.role, phases.get(victim, "gone"))
 
     def _before(self, event: Delivery) -> None:
+        if self._poison is not None and event.to.role == "instance":
+            self._poison.before(event)
         for before in self._befores.get(event.to.role, ()):
             before(event)
 
@@ -169,8 +138,8 @@ class CampaignTrial:
 
     def _after(self, event: Delivery) -> None:
         self.outcome.digest = chain_digest(self.outcome.digest, event)
-        if self._poison and event.to.role == "instance":
-            self._crash_on_poison(event)
+        if self._poison is not None and event.to.role == "instance":
+            self._poison.after(event)
         for after in self._afters.get(event.to.role, ()):
             after(event)
         if self._coverage is not None:
@@ -187,48 +156,6 @@ class CampaignTrial:
     def _audit(self) -> None:
         for watcher in self._watchers:
             watcher.audit()
-
-    def _crash_on_poison(self, event: Delivery) -> None:
-        """Crash the engine when a row of a poison request is executed."""
-        core = self.cluster.core(event.to)
-        if core is None or self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
-            return
-        rows = [sequence for sequence, _ in core.steps.executing_rows()]
-        guests = executing_guests(core)
-        seeds = [sequence.place.sampling.seed for sequence in rows] + [guest.opened.sampling.seed for guest in guests]
-        if not self._poison.isdisjoint(seeds):
-            self.cluster.engine_supervisors[event.to].crash(signal=11)
-            self.outcome.done["bite"] += 1
-            if len(rows) == 1:
-                self._check_poison_blamed(event.to, rows[0])
-            if guests:
-                self._check_guest_blamed(core, guests)
-
-    def _check_poison_blamed(self, instance: Address, sequence: Sequence) -> None:
-        """Check I12: a request that crashes engines while it runs alone is stopped after `MOST_ALONE`."""
-        attempt = (instance, sequence.dispatcher, sequence.place.request, sequence.place.attempt)
-        self._alone[attempt] += 1
-        # `suspicion` is 1 more than the engines that it crashed alone, at other instances too.
-        if self._alone[attempt] > MOST_ALONE or sequence.suspicion > MOST_ALONE:
-            text = f"{sequence.name} crashed {self._alone[attempt]} engines of {instance} alone ({sequence.suspicion})"
-            raise Violation("I12", self.cluster.world.now_s, text)
-
-    def _check_guest_blamed(self, member: InstanceCore, guests: list[Guest]) -> None:
-        """Check I12 for a group: so many of its exchanges crash engines by a request that is alone in them, unless the
-        leader could not hear of it. Of the engines that crash in one exchange all have it alone, or it is in company.
-        """
-        step, order = member.group_member.steps.running, member.group_order
-        assert step is not None
-        assert order is not None
-        is_alone = len(named_guests(step.asked)) == 1
-        for guest in guests:
-            opened = guest.opened
-            exchanges = self._alone_in.setdefault((opened.dispatcher, opened.request), {})
-            exchanges[step.asked.exchange] = is_alone and exchanges.get(step.asked.exchange, True)
-            alone = [exchange for exchange, was_alone in exchanges.items() if was_alone]
-            if len(alone) > MOST_ALONE and not self._faults.was_disturbed(*order.members):
-                text = f"guest {guest.number} crashed engines of {order} alone in exchanges {alone}"
-                raise Violation("I12", self.cluster.world.now_s, text)
 
     def _give_quotas(self) -> None:
         quotas = self._plan.shape.quotas
@@ -265,12 +192,6 @@ class CampaignTrial:
                 for core in instances
             )
         )
-
-
-def executing_guests(core: InstanceCore) -> list[Guest]:
-    """The guests with rows in the group's step that the engine computes; none while that is another step."""
-    step = core.group_member.steps.running
-    return [row.guest for row in step.rows] if step is not None and core.steps.oldest_step == step.number else []
 
 
 def _end_of(client: CampaignClient) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from statistics import median
 
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import TrialPlan
 from simulator.campaign.search.search import PlanSearch, run_plan, search_rounds
-from simulator.campaign.trial import CampaignTrial, TrialOutcome
+from simulator.campaign.trial import CampaignTrial
 from tests.zoo import bugs_unseen, bugs_unseen_groups
 from tests.zoo.hunt import BUGS, plan_for
 from tests.zoo.plant import Bug, planted

@@ -14,9 +14,9 @@ from cli.common.errors import USAGE, CliError
 from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
+    from simulator.campaign.outcome import TrialOutcome
     from simulator.campaign.plans import TrialPlan
     from simulator.campaign.runner import CampaignSummary, FailingSeed
-    from simulator.campaign.trial import TrialOutcome
 
 
 BAR = 20

@@ -11,13 +11,14 @@ from multiprocessing import get_context
 from multiprocessing.pool import Pool
 from random import Random
 
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import TrialPlan
 from simulator.campaign.runner import CampaignSummary, shrunk
 from simulator.campaign.search.corpus import PlanCorpus
 from simulator.campaign.search.dense_plans import dense_plan
 from simulator.campaign.search.features import RunFeatures
 from simulator.campaign.search.mutations import mutated, plan_named
-from simulator.campaign.trial import CampaignTrial, TrialOutcome
+from simulator.campaign.trial import CampaignTrial
 
 ROUND = 16
 """Plans of a round."""

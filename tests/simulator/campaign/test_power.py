@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.runner import plan_of
-from simulator.campaign.trial import TrialOutcome
 from simulator.campaign.violation import Violation
 from tests.zoo.hunt import names
 from tests.zoo.plant import Bug, planted

@@ -12,9 +12,10 @@ from cli.main import main
 from services.instance.core import InstanceCore
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import Fault, TrialPlan
 from simulator.campaign.runner import CampaignSummary, FailingSeed, plan_of, restless_part, run_campaign, run_seed
-from simulator.campaign.trial import CampaignTrial, TrialOutcome
+from simulator.campaign.trial import CampaignTrial
 from simulator.campaign.violation import Violation
 
 SEEDS = 8

@@ -7,9 +7,10 @@ import pytest
 
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.invariants import slots
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import Fault, TrialPlan
 from simulator.campaign.runner import plan_of
-from simulator.campaign.trial import CampaignTrial, TrialOutcome
+from simulator.campaign.trial import CampaignTrial
 
 FAULTS_UNTIL_S, ASKS_UNTIL_S = 5.0, 2.0
 NOT_WITH_POISON = ("crash_engine", "wild_engine", "duplicate")

@@ -3,7 +3,7 @@
 from io import StringIO
 
 from cli.commands.simulate.campaign import CampaignProgress
-from simulator.campaign.trial import TrialOutcome
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.violation import Violation
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dunlin.messages.dispatch import Poisoned, Returned
-from simulator.campaign.trial import executing_guests
+from simulator.campaign.poison import executing_guests
 from tests.services.instance.bench import Attempt
 from tests.services.instance.group.group_bench import GroupBench
 

@@ -6,6 +6,7 @@ from itertools import islice
 import pytest
 
 from cli.main import main
+from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.plans import TrialPlan
 from simulator.campaign.runner import FailingSeed
 from simulator.campaign.search.features import RunFeatures
@@ -18,7 +19,6 @@ from simulator.campaign.search.search import (
     search_plans,
     search_rounds,
 )
-from simulator.campaign.trial import TrialOutcome
 from simulator.campaign.violation import Violation
 from tests.zoo.hunt import BUGS
 from tests.zoo.plant import planted
