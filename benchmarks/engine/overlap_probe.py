@@ -7,7 +7,7 @@ from typing import Any
 
 from dunlin.engine.decoder.iteration import Iteration, Phase
 from dunlin.engine.execution import step_iterations
-from dunlin.engine.execution.exchange import StepExchange
+from dunlin.engine.execution.peers.exchange import StepExchange
 
 
 @dataclass(slots=True)

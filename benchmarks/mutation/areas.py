@@ -30,7 +30,9 @@ _STEPS_WITH_PEERS = _under(
 )
 
 AREAS: dict[str, Area] = {
-    "policies": Area(_all_in("dunlin/policies", "dunlin/policies/loongserve"), ("tests/policies",)),
+    "policies": Area(
+        _all_in("dunlin/policies", "dunlin/policies/groups", "dunlin/policies/loongserve"), ("tests/policies",)
+    ),
     "cost": Area(_all_in("dunlin/cost"), ("tests/cost",)),
     "membership": Area(_all_in("dunlin/membership"), ("tests/membership",)),
     "steps ahead": Area(

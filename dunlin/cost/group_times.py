@@ -11,8 +11,8 @@ from dunlin.cost.group_steps import GroupWork, PeerWork
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.prefill_fit import PrefillPoint, fit_prefill
 from dunlin.cost.strategies import PrefillModel, Strategy
+from dunlin.policies.groups.tipping import tipping_tokens
 from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
-from dunlin.policies.tipping import tipping_tokens
 
 DEGREES = (1, 2, 4, 8)
 """Degrees of parallelism that are planned with."""

@@ -7,7 +7,7 @@ from dunlin.config.fields import check, section, setting
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.by_length import POOL_POLICIES, QUEUE_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
-from dunlin.policies.long_requests import LONG_POLICIES
+from dunlin.policies.groups.long_requests import LONG_POLICIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from dunlin.config.common import ReportsConfig
 from dunlin.config.fields import check, section, setting
-from dunlin.policies.elastic_rules import ELASTIC_RULES
-from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.groups.elastic_rules import ELASTIC_RULES
+from dunlin.policies.groups.group import GROUP_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES, START_GAP
 
 

@@ -12,9 +12,9 @@ from itertools import takewhile
 from dunlin.effects import Address
 from dunlin.messages.placement import PlaceLong
 from dunlin.messages.plan import AskMembers, ReturnMembers
-from dunlin.policies.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
-from dunlin.policies.elastic_rules import ELASTIC_RULES, ElasticRules
-from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.groups.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
+from dunlin.policies.groups.elastic_rules import ELASTIC_RULES, ElasticRules
+from dunlin.policies.groups.group_plan import GroupCandidate
 from dunlin.policies.loongserve.grouping import plan_groups
 from dunlin.policies.loongserve.inputs import GroupTimes, PendingRequest
 from services.global_manager.config import GlobalManagerConfig

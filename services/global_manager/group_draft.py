@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from dunlin.effects import Address
 from dunlin.messages.types import GroupKind, GroupRole
-from dunlin.policies.elastic_groups import ElasticGroup, existing_groups
-from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.groups.elastic_groups import ElasticGroup, existing_groups
+from dunlin.policies.groups.group_plan import GroupCandidate
 
 
 class GroupDraft:

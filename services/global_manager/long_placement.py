@@ -11,7 +11,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.placement import LongPlaced, LongRefusal, LongRefused, PlaceLong, WithdrawLong
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
-from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.groups.group_plan import GroupCandidate
 from dunlin.policies.loongserve.inputs import GroupTimes
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.elastic_groups import ElasticGroups

@@ -10,7 +10,7 @@ from enum import IntEnum
 from dunlin.effects import Address
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupRole
-from dunlin.policies.group_plan import Group
+from dunlin.policies.groups.group_plan import Group
 
 
 class OrderStatus(IntEnum):

@@ -12,8 +12,8 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.fleet import MemberView
 from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind
-from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
-from dunlin.policies.group_plan import GroupCandidate, GroupConstraints
+from dunlin.policies.groups.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
+from dunlin.policies.groups.group_plan import GroupCandidate, GroupConstraints
 from dunlin.policies.loongserve.inputs import GroupTimes
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet_mirror import FleetMirror

@@ -12,7 +12,7 @@ from dunlin.cost.prefill_fit import PrefillPoint, fit_prefill
 from dunlin.cost.store import ProfileStore
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.cost.timing_loader import load_timing
-from dunlin.policies.tipping import tipping_tokens
+from dunlin.policies.groups.tipping import tipping_tokens
 
 LENGTHS = (10, 200, 3_000, 40_000, 500_000)
 HELD_OUT = (700, 1_500, 3_000, 6_000, 11_000, 23_000, 47_000, 90_000, 180_000, 350_000)

@@ -8,10 +8,10 @@ from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.by_length import POOL_POLICIES, QUEUE_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
-from dunlin.policies.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
+from dunlin.policies.groups.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
+from dunlin.policies.groups.long_requests import LONG_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
-from dunlin.policies.long_requests import LONG_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, SETTING_OF, Preset, preset_settings
 from dunlin.policies.rebalance import REBALANCE_POLICIES

@@ -8,8 +8,8 @@ from dunlin.effects import Address, Effect
 from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupRole, i32
-from dunlin.policies.group import local_groups
-from dunlin.policies.group_plan import Group
+from dunlin.policies.groups.group import local_groups
+from dunlin.policies.groups.group_plan import Group
 from services.global_manager.core import GlobalManagerCore
 from services.global_manager.plan_term import PlanTerm
 from services.instance.scheduling.group_orders import GroupOrders

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from dunlin.effects import Address, Effect
 from dunlin.messages.group import number_in_group
-from dunlin.policies.elastic import Block
-from dunlin.policies.elastic_rings import RingChunk
+from dunlin.policies.groups.elastic import Block
+from dunlin.policies.groups.elastic_rings import RingChunk
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.global_manager.elastic_groups import ElasticGroups
 from services.global_manager.long_placement import LongPlacement

@@ -18,7 +18,7 @@ from dunlin.engine.device.pacing import HOST_PACER, Pacer
 from dunlin.engine.execution.engine_layers import EngineLayers, LayerMemory
 from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
-from dunlin.engine.execution.lockstep import ALONE, Lockstep
+from dunlin.engine.execution.peers.lockstep import ALONE, Lockstep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.step_batch import EngineShape
 from dunlin.engine.execution.step_iterations import StepIterations

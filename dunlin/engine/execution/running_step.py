@@ -14,7 +14,7 @@ from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, Safepoint
 from dunlin.engine.decoder.row_progress import RowProgress
 from dunlin.engine.decoder.sampling.sampling import Choices
-from dunlin.engine.execution.exchange import ServingIteration, StepExchange
+from dunlin.engine.execution.peers.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.prompt_scores import PromptPart, PromptScorer, PromptScoring
 from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
 from dunlin.engine.transfer.transit_rooms import TransitRooms

@@ -13,9 +13,9 @@ import torch
 from dunlin.engine.attention.base import Attention, BatchRow, LocalRows, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling.sampling import SampledToken
-from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns, striped_rows
+from dunlin.engine.execution.peers.peer_spans import WITH_PEERS, check_columns, striped_rows
+from dunlin.engine.execution.peers.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.execution.sequence import ELSEWHERE, EngineSequence
-from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.transfer.transit_rooms import RoomRow
 from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason, GroupKind, Keep, PromptScores

@@ -14,8 +14,8 @@ from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from dunlin.engine.decoder.row_progress import RowProgress, WorkCount
-from dunlin.engine.execution.exchange import StepExchange
 from dunlin.engine.execution.limits import RunnerLimits
+from dunlin.engine.execution.peers.exchange import StepExchange
 from dunlin.engine.execution.step_batch import StepRow, pack_rows, row_adapters
 
 

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.execution.exchange import ServingIteration, StepExchange
 from dunlin.engine.execution.parked_rows import ParkedRows
 from dunlin.engine.execution.parked_steps import ParkedSteps
-from dunlin.engine.execution.peer_spans import served_parts
+from dunlin.engine.execution.peers.exchange import ServingIteration, StepExchange
+from dunlin.engine.execution.peers.peer_spans import served_parts
+from dunlin.engine.execution.peers.split_rows import feeding_rows, split_rows
+from dunlin.engine.execution.peers.stage_rooms import StageRooms
 from dunlin.engine.execution.prompt_scores import PromptScorer
 from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.execution.split_rows import feeding_rows, split_rows
-from dunlin.engine.execution.stage_rooms import StageRooms
 from dunlin.engine.execution.step_batch import (
     EngineShape,
     RunnableRows,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address
 from dunlin.messages.types import Figure, RejectedOption, Why
-from dunlin.policies.elastic_groups import pools_of
-from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.groups.elastic_groups import pools_of
+from dunlin.policies.groups.group_plan import GroupCandidate
 from dunlin.policies.loongserve.batching import BatchPlan
 from dunlin.policies.loongserve.coarse import batch_within
 from dunlin.policies.loongserve.dispatching import Dispatched, dispatch

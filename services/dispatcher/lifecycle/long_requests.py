@@ -8,7 +8,7 @@ from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.placement import Leads, LongPlaced, LongRefusal, LongRefused, PlaceLong, WithdrawLong
 from dunlin.messages.types import Figure, FinishReason, RejectedOption, Why
-from dunlin.policies.long_requests import KnownGroup, roomiest_group
+from dunlin.policies.groups.long_requests import KnownGroup, roomiest_group
 from services.dispatcher.config import PlacementConfig
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.placement.fleet_state import FleetState

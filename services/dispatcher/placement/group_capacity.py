@@ -7,7 +7,7 @@ dispatcher that does not know yet what the fleet was leaves that to the manager.
 from dunlin.cores.recent_peak import RecentPeak
 from dunlin.messages.door import RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import GroupKind, GroupRole
-from dunlin.policies.long_requests import KnownGroup
+from dunlin.policies.groups.long_requests import KnownGroup
 from services.dispatcher.config import PlacementConfig
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.requests.request import Request

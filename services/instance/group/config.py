@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dunlin.config.fields import check, setting
-from dunlin.policies.elastic import PLACEMENT_POLICIES
+from dunlin.policies.groups.elastic import PLACEMENT_POLICIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
-from dunlin.policies.group_plan import GroupCandidate
+from dunlin.policies.groups.group_plan import GroupCandidate
 from dunlin.policies.loongserve.grouping import PlannedGroup, plan_groups
 from dunlin.policies.loongserve.inputs import GroupTimes, PendingRequest, PrefillPrices
 

@@ -3,7 +3,7 @@
 from dunlin.effects import Address
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, Why
-from dunlin.policies.group_plan import Group
+from dunlin.policies.groups.group_plan import Group
 from services.global_manager.plan_term import OrderStatus, PlanTerm
 
 I0 = Address("instance", "i0", 10)

@@ -8,8 +8,8 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Send
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import GroupOrder, GroupOrderDone
-from dunlin.policies.group import GROUP_POLICIES, local_groups
-from dunlin.policies.group_plan import Group, GroupCandidate, GroupConstraints
+from dunlin.policies.groups.group import GROUP_POLICIES, local_groups
+from dunlin.policies.groups.group_plan import Group, GroupCandidate, GroupConstraints
 from services.global_manager.config import GlobalManagerConfig, PlanPaceConfig
 from services.global_manager.core import GlobalManagerCore
 from services.global_manager.plan_throttle import PlanDue, PlanThrottle

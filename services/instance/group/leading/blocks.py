@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from dunlin.policies.elastic import Block
+from dunlin.policies.groups.elastic import Block
 
 
 def cut_off(blocks: Sequence[Block], stop: int) -> list[Block]:

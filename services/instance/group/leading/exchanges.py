@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone
-from dunlin.policies.elastic import Block
-from dunlin.policies.elastic_rings import RingChunk
+from dunlin.policies.groups.elastic import Block
+from dunlin.policies.groups.elastic_rings import RingChunk
 from services.instance.group.leading.numbers import GroupNumbers
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.sequence.wait_clock import StepTiming

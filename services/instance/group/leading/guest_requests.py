@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dunlin.effects import Effect, Send
 from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
 from dunlin.messages.types import RejectedOption, Why, i32, i64
-from dunlin.policies.elastic import MemberRoom
+from dunlin.policies.groups.elastic import MemberRoom
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import GuestState, SpreadSequence
 

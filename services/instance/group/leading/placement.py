@@ -1,6 +1,6 @@
 """Where the group's sequences get their slots: guests are opened, grow ahead of need, and are left for others.
 
-The choice itself is `dunlin/policies/elastic.py`'s. A sequence asks again after a while when members refuse.
+The choice itself is `dunlin/policies/groups/elastic.py`'s. A sequence asks again after a while when members refuse.
 """
 
 from collections.abc import Callable, Collection
@@ -10,7 +10,7 @@ from dunlin.cost.models import StepTimes
 from dunlin.effects import After, Effect
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, Why
-from dunlin.policies.elastic import (
+from dunlin.policies.groups.elastic import (
     PLACEMENT_POLICIES,
     Demand,
     MemberRoom,
@@ -19,8 +19,8 @@ from dunlin.policies.elastic import (
     crowded_masters,
     missing_slots,
 )
-from dunlin.policies.elastic_rings import RingPlan, plan_ring
-from dunlin.policies.tipping import tipping_tokens
+from dunlin.policies.groups.elastic_rings import RingPlan, plan_ring
+from dunlin.policies.groups.tipping import tipping_tokens
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.ring_totals import RingTotals

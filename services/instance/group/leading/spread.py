@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from dunlin.messages.types import RejectedOption
-from dunlin.policies.elastic import Block, MemberRoom
-from dunlin.policies.elastic_rings import RingChunk, RingPlan, merged
+from dunlin.policies.groups.elastic import Block, MemberRoom
+from dunlin.policies.groups.elastic_rings import RingChunk, RingPlan, merged
 from services.instance.group.leading.blocks import cut_before, cut_off, tokens_of
 from services.instance.sequence.sequence import Sequence as InstanceSequence
 from services.instance.sequence.states import SequenceState

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from dunlin.messages.group import GroupStep
 from dunlin.messages.types import GroupKind, i8, i32, i64
-from dunlin.policies.elastic import Block
-from dunlin.policies.elastic_rings import RingChunk
+from dunlin.policies.groups.elastic import Block
+from dunlin.policies.groups.elastic_rings import RingChunk
 from services.instance.group.leading.exchanges import ExchangeRow
 
 Span = tuple[range, int]

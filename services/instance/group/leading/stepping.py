@@ -12,9 +12,9 @@ from dunlin.effects import After, Effect, Send
 from dunlin.messages.group import CancelGroupSteps, GroupStepDone
 from dunlin.messages.lifecycle import MissCause
 from dunlin.messages.types import Figure, RejectedOption, Why
-from dunlin.policies.elastic import Block, cut_chunk
-from dunlin.policies.elastic_rings import RingChunk
-from dunlin.policies.group_turns import PromptTurn, chunk_within, response_order
+from dunlin.policies.groups.elastic import Block, cut_chunk
+from dunlin.policies.groups.elastic_rings import RingChunk
+from dunlin.policies.groups.group_turns import PromptTurn, chunk_within, response_order
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow

@@ -3,7 +3,7 @@
 import pytest
 
 from dunlin.cost.models import BatchCounts
-from dunlin.policies import group_turns
+from dunlin.policies.groups import group_turns
 from tests.services.instance.group.leading.scripted_group import ScriptedGroup, exchanges
 
 

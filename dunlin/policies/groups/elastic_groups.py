@@ -12,7 +12,7 @@ from functools import partial
 
 from dunlin.effects import Address
 from dunlin.messages.types import MAX_ALTERNATIVES, Figure, GroupKind, GroupRole, RejectedOption, Why
-from dunlin.policies.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints
+from dunlin.policies.groups.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ ring as well, and cost slots for a while, but no transfer. Knows no message, no 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dunlin.policies.elastic import Block, Demand, MemberRoom, even_shares, place_runs
-from dunlin.policies.group_turns import LEAST_CHUNK_TOKENS
+from dunlin.policies.groups.elastic import Block, Demand, MemberRoom, even_shares, place_runs
+from dunlin.policies.groups.group_turns import LEAST_CHUNK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

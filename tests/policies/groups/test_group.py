@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dunlin.effects import Address
 from dunlin.messages.types import GroupKind, GroupRole
-from dunlin.policies import group
-from dunlin.policies.group import SLACK, local_groups, prefill_decode
-from dunlin.policies.group_plan import GroupCandidate, GroupConstraints
+from dunlin.policies.groups import group
+from dunlin.policies.groups.group import SLACK, local_groups, prefill_decode
+from dunlin.policies.groups.group_plan import GroupCandidate, GroupConstraints
 
 
 def candidate(name: str, *, incarnation: int = 1, **overrides: Any) -> GroupCandidate:

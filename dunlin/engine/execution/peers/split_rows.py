@@ -6,8 +6,8 @@ from itertools import chain
 
 from dunlin.engine.attention.base import Attention, BatchRow, covered_by
 from dunlin.engine.attention.spans import KeySpan, SlotSpan, slot_span
-from dunlin.engine.execution.exchange import SplitRow
-from dunlin.engine.execution.peer_spans import PeerSpan, RetainedSpan, kept_by_row, spans_by_row
+from dunlin.engine.execution.peers.exchange import SplitRow
+from dunlin.engine.execution.peers.peer_spans import PeerSpan, RetainedSpan, kept_by_row, spans_by_row
 from dunlin.engine.execution.sequence import ELSEWHERE, SlotMap
 from dunlin.messages.engine import Step
 

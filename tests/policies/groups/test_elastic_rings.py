@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.policies.elastic import Block, Demand, MemberRoom
-from dunlin.policies.elastic_rings import RingChunk, RingPlan, merged, plan_ring
+from dunlin.policies.groups.elastic import Block, Demand, MemberRoom
+from dunlin.policies.groups.elastic_rings import RingChunk, RingPlan, merged, plan_ring
 
 
 def members(slots: list[int]) -> list[MemberRoom]:

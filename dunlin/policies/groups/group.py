@@ -9,9 +9,9 @@ from functools import partial
 
 from dunlin.effects import Address
 from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
-from dunlin.policies.elastic_groups import elastic
-from dunlin.policies.elastic_rules import ELASTIC_RULES
-from dunlin.policies.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints, GroupPolicy
+from dunlin.policies.groups.elastic_groups import elastic
+from dunlin.policies.groups.elastic_rules import ELASTIC_RULES
+from dunlin.policies.groups.group_plan import EVEN_SPLIT, Group, GroupCandidate, GroupConstraints, GroupPolicy
 
 SLACK = 1
 """A split may be off by so many instances: one that joins or is lost for a while makes no other change sides."""

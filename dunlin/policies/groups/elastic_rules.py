@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dunlin.policies.elastic_groups import WAYS, WayToGroup, form_group, form_pair, form_whole_pool, join_group
+from dunlin.policies.groups.elastic_groups import WAYS, WayToGroup, form_group, form_pair, form_whole_pool, join_group
 
 
 @dataclass(frozen=True, slots=True)

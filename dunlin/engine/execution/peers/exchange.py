@@ -25,7 +25,7 @@ from dunlin.engine.attention.base import (
 )
 from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below, end_to_end
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.execution.peer_spans import RetainedSpan, ServedPart, part_of
+from dunlin.engine.execution.peers.peer_spans import RetainedSpan, ServedPart, part_of
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_link import PeerLink, PeerPart

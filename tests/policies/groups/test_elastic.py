@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.policies.elastic import (
+from dunlin.policies.groups.elastic import (
     PLACEMENT_POLICIES,
     Block,
     Demand,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dunlin.cost.models import BatchCounts
-from dunlin.policies.group_turns import (
+from dunlin.policies.groups.group_turns import (
     LEAST_CHUNK_TOKENS,
     PromptTurn,
     chunk_within,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dunlin.effects import Address
 from dunlin.messages.types import GroupKind, GroupRole
-from dunlin.policies.elastic_groups import (
+from dunlin.policies.groups.elastic_groups import (
     ElasticGroup,
     choose_group,
     choose_members,
@@ -18,9 +18,9 @@ from dunlin.policies.elastic_groups import (
     grow_group,
     longest_that_fits,
 )
-from dunlin.policies.elastic_rules import ELASTIC_RULES
-from dunlin.policies.group_plan import GroupCandidate, GroupConstraints
-from dunlin.policies.long_requests import KnownGroup, roomiest_group
+from dunlin.policies.groups.elastic_rules import ELASTIC_RULES
+from dunlin.policies.groups.group_plan import GroupCandidate, GroupConstraints
+from dunlin.policies.groups.long_requests import KnownGroup, roomiest_group
 
 
 def instance(name: str, free: int = 100, **overrides: Any) -> GroupCandidate:

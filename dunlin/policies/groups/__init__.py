@@ -1,0 +1,1 @@
+"""What groups of instances are formed, what each member computes, and in what turns."""
