@@ -96,8 +96,7 @@ def _stripe_work(degree: int, stripe: int, share: int, answering: int, at: int, 
 
 def prefill_s(timing: EngineTiming, degree: int, lengths: Sequence[int]) -> float:
     """Seconds of a prefill of whole prompts on so many instances of one node."""
-    work = prefill_work(degree, lengths)
-    return timing.group_s(work) if degree > 1 else timing.step_s(work.own)
+    return timing.group_s(prefill_work(degree, lengths))
 
 
 def fit_degrees(timing: EngineTiming, degrees: Sequence[int]) -> dict[int, PrefillModel]:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from math import log2
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from dunlin.cost.composer import StepComposer, monotone_curve, monotone_sheet
 from dunlin.cost.device import DeviceError, find_device, known_devices, with_links
 from dunlin.cost.engine_overheads import parse_overhead
 from dunlin.cost.models import BatchCounts
-from dunlin.cost.shapes import SHAPES
+from dunlin.cost.shapes import SHAPES, ModelShape
 from dunlin.cost.timing_loader import load_timing
 from dunlin.messages.types import TransferKind
+from tests.cost.small_device import attention, make_device
 
 LLAMA = load_timing("a100", "llama-2-7b")
 
@@ -145,3 +147,44 @@ def test_more_gpus_hold_more_and_take_less() -> None:
     four, eight = (StepComposer(device, shape, tp).timing() for tp in (4, 8))
     assert four.slots < eight.slots
     assert four.step_s(prefill(4096)) > eight.step_s(prefill(4096))
+
+
+def test_what_only_moves_bytes_is_counted_byte_by_byte() -> None:
+    """Of each of 64 tokens: hidden states of 128 bytes, queries of 128, keys and values of 64 each, 512 for the
+    activation. Two norms at 2 s a byte, the rotation of queries and keys at 4 s, keys and values read and written at
+    1 s, the activation at 8 s, and two sums of three hidden states.
+    """
+    shape = ModelShape("it", 1, 64, 4, 2, 256, 100, head_dim=16)
+    norms, rotation, kv = 2 * 2 * 128, 4 * (128 + 64), 2 * (64 + 64)
+    activation, sums = 8 * 512, 2 * 3 * 128
+    assert StepComposer(make_device(), shape).streaming_s(64) == pytest.approx(
+        64 * (norms + rotation + kv + activation + sums), rel=1e-12
+    )
+
+
+ONE_HEAD = ModelShape("it", 1, 128, 1, 1, 256, 100, dtype_bytes=2)
+
+
+def test_a_chunk_after_a_short_prefix_takes_its_share_of_a_whole_prompt() -> None:
+    """Time rises with the square of the keys. 16 queries over 10 keys each are 16 of the 20 queries of a prompt, which
+    attend to 10 each as well: 16/20 of 100 s.
+    """
+    device = make_device(prefill=attention(queries=(5.0,), keys=(0.0, 6.0), values=(0.0, 12.0)))
+    assert StepComposer(device, ONE_HEAD).prefill_attention_s(16, 10) == pytest.approx(80.0, rel=1e-12)
+
+
+def test_a_whole_prompt_takes_what_the_table_says() -> None:
+    device = make_device(prefill=attention(queries=(5.0,), keys=(0.0, 6.0), values=(0.0, 12.0)))
+    assert StepComposer(device, ONE_HEAD).prefill_attention_s(16, 8) == pytest.approx(64.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("last_s", "seconds"), [(16.0, 16.0 + 8 * 1.0), (8.0, 8.0 + 8 * 0.5)], ids=["last ones", "bytes"]
+)
+def test_a_key_beyond_the_table_takes_what_the_last_ones_did_or_its_bytes_need(last_s: float, seconds: float) -> None:
+    """The table ends with 8 s for 8 keys, and with `last_s` for 16: 1 s or nothing for each between them. K and V of a
+    key are 512 bytes, which take half a second. 24 keys are 8 more than the table has.
+    """
+    table = attention(keys=(3.0, 4.0), values=(3.0, log2(last_s)))
+    composer = StepComposer(make_device(decode=table, kv_bytes_per_s=1024.0), ONE_HEAD)
+    assert composer.decode_attention_s(1, 24) == pytest.approx(seconds, rel=1e-12)

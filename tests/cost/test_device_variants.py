@@ -1,11 +1,15 @@
 """Devices like a measured one: what computes is as fast, what reads memory or goes over NVLink is slower."""
 
+from math import log2
+
 import pytest
 
 from dunlin.cost.composer import StepComposer
 from dunlin.cost.device import find_device
-from dunlin.cost.device_variants import VARIANTS
+from dunlin.cost.device_variants import VARIANTS, DeviceVariant, variant_of
 from dunlin.cost.shapes import SHAPES
+from dunlin.cost.surface import Surface
+from tests.cost.small_device import make_device
 
 A100, H200 = find_device("a100"), find_device("h200")
 
@@ -40,3 +44,14 @@ def test_a_variant_has_its_own_memory_and_says_that_it_is_estimated() -> None:
     small = find_device("A100-40G")
     assert (small.name, small.memory_bytes, small.bytes_per_s) == ("a100-40g", 40_000_000_000, 1.555e12)
     assert "NVIDIA A100 80 GB SXM" in small.estimated["all of it"]
+
+
+def test_a_product_that_waits_for_memory_in_part_takes_as_much_longer_as_its_bytes_need() -> None:
+    """An 8 x 8 x 8 product computes 1024 FLOP in 64 s, and its three matrices of 128 bytes are read in 128 s at a
+    quarter of the bandwidth: all of its 65 s but the shortest product's second take twice as long.
+    """
+    table = Surface(("m", "n", "k"), ((0.0, 3.0), (3.0,), (3.0,)), (0.0, log2(65.0)))
+    device = make_device(flops=16.0, bytes_per_s=12.0, gemm=table)
+    slow = variant_of(device, "slow", DeviceVariant("small", "Slow", 10**9, 3.0))
+    assert slow.gemm.at(8, 8, 8) == pytest.approx(1.0 + 64.0 * 2, rel=1e-12)
+    assert slow.gemm.at(1, 8, 8) == 1.0

@@ -15,7 +15,16 @@ from dunlin.cost.device import find_device
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.group_steps import ExchangeBytes, GroupWork, PeerWork, group_step_s
 from dunlin.cost.group_times import chunk_by_queries_s, chunk_by_ring_s, prefill_work
-from dunlin.cost.models import ZERO, AttentionCounts, BatchCounts, EngineLinks, PiecewiseCurve, StepModel
+from dunlin.cost.models import (
+    ZERO,
+    AttentionCounts,
+    BatchCounts,
+    EngineLinks,
+    PiecewiseCurve,
+    StepModel,
+    TransferModel,
+    TransferModels,
+)
 from dunlin.cost.shapes import SHAPES
 from dunlin.cost.timing_loader import load_timing
 from tests.cost.test_physics import CASES, PEAKS, Case, layer_weights, lengths
@@ -192,6 +201,17 @@ def test_a_chunk_that_goes_round_is_as_fast_as_its_answers_are_spread() -> None:
     assert after_s == sorted(after_s)
     assert after_s[2] > 2.0 * after_s[0]
     assert after_s[0] <= chunk_by_queries_s(timing, 4, 8192, 100_000)
+
+
+def test_a_block_by_queries_is_served_by_those_before_it_alone() -> None:
+    """Of three blocks of 4 tokens, the first member's keys serve two others, whose partial results of 40 bytes a token
+    its link carries at a byte per second; the last one, which is answered by two, has as many to take. Beside that each
+    computes for 7 s.
+    """
+    moves = TransferModels(TransferModel(0.0, 1.0), {})
+    links = EngineLinks(nvlink=1.0, nvlink_s=0.0, send_byte_s=0.0, receive_byte_s=0.0)
+    alone = EngineTiming(MODEL, moves, 0.0, 1, 1, layers=1, links=links, exchange=SIZES)
+    assert chunk_by_queries_s(alone, 3, 12, 0) == pytest.approx(7.0 + 2 * 4 * 40, rel=1e-12)
 
 
 def test_scaling_costs_what_loongserve_found() -> None:

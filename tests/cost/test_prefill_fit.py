@@ -58,6 +58,12 @@ def test_equation_7_is_near_at_lengths_that_it_was_not_fitted_to(device: str, sh
         assert max(errors) < 0.12
 
 
+def test_equation_7_is_fitted_to_batches_of_up_to_a_million_tokens() -> None:
+    """Prompts of 512 to 524,288 tokens: 11 alone, 10 by fours and 8 by sixteens are no more than 1,048,576 together."""
+    (model,) = fit_degrees(load_timing("a100", "lwm-text-1m-7b"), (1,)).values()
+    assert (model.points, model.least_tokens, model.most_tokens) == (11 + 10 + 8, 512, 1_048_576)
+
+
 def test_a_fleet_s_own_measurements_replace_what_is_composed(tmp_path: Path) -> None:
     timing, own = load_timing("a100", "lwm-text-1m-7b", 2), PrefillModel(1.0, 2.0, 3.0, 1, 2, 9)
     with ProfileStore(tmp_path / "sib.db") as store:

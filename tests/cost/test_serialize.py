@@ -33,6 +33,15 @@ def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> No
     assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
 
 
+def test_the_unsteadiness_is_kept_to_a_thousandth() -> None:
+    curve = PiecewiseCurve((1.0,), (1.0,))
+    moves = TransferModels(TransferModel(0.0, 1e9), {})
+    timing = EngineTiming(StepModel(curve, curve), moves, 1.5, 10, 256, unsteadiness=(1.23456, 0.9996))
+    plain = serialize_timing(timing)
+    assert plain["unsteadiness"] == [1.235, 1.0]
+    assert parse_timing(plain).unsteadiness == (1.235, 1.0)
+
+
 def test_a_composed_model_is_not_kept() -> None:
     with pytest.raises(TypeError, match="compose that one again"):
         serialize_timing(load_timing("a100", "llama-2-7b"))

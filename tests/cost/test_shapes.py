@@ -39,6 +39,15 @@ def test_a_configuration_gives_a_shape(tmp_path: Path) -> None:
     assert find_shape(str(tmp_path / "config.json")) == shape
 
 
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [({"torch_dtype": "bfloat16"}, 2), ({"dtype": "float16"}, 2), ({"dtype": "float32"}, 4), ({}, 2)],
+)
+def test_weights_have_two_bytes_unless_they_are_said_to_be_float32(said: dict[str, str], size: int) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "torch_dtype"}
+    assert shape_of({**config, **said}, "it").dtype_bytes == size
+
+
 @pytest.mark.parametrize("missing", [key for key in CONFIG if key not in ("torch_dtype", "num_key_value_heads")])
 def test_what_a_configuration_lacks_is_named(missing: str) -> None:
     config = {key: value for key, value in CONFIG.items() if key != missing}

@@ -1,13 +1,14 @@
 """What running sums of steps teach: the prices that made them, none below 0, the newest first."""
 
 import json
+from math import e
 from random import Random
 
 import pytest
 
 from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel, StepTimes
 from dunlin.cost.serialize import parse_learnt, serialize_learnt
-from dunlin.cost.step_fit import MEMORY, LearntSteps, StepSums, fit_prices, model_of
+from dunlin.cost.step_fit import FEATURES, MEMORY, LearntSteps, StepSums, fit_prices, model_of
 
 KNOTS = PiecewiseCurve((0.0, 64.0, 256.0, 512.0), (0.0, 0.0, 0.004, 0.020))
 """Flat while weights are what takes time, steep when the arithmetic is."""
@@ -74,6 +75,23 @@ def test_a_machine_that_changes_is_learnt_anew() -> None:
     sums = served(MACHINE, 200)
     served(slower, 4 * MEMORY, seed=2, more=sums)
     assert max(errors(learnt(*sums), slower)) < 0.1
+
+
+def test_of_two_steps_the_one_1024_steps_older_weighs_an_e_th() -> None:
+    sums = StepSums()
+    for _ in range(1024):
+        sums.add(chunk(16), 1.0)
+    assert sums.unit == pytest.approx((1.0 + 1.0 / 1024.0) ** 1024, rel=1e-9)
+    assert sums.unit == pytest.approx(e, rel=1e-3)
+
+
+def test_what_no_step_paid_has_no_price_also_where_the_fit_before_had_one() -> None:
+    alone = StepSums()
+    alone.add(decodes(4, 100), 0.01)
+    prices = fit_prices([alone], start=[1.0] * FEATURES)
+    prompts = prices[1], prices[4], prices[5]
+    assert prompts == (0.0, 0.0, 0.0)
+    assert learnt(alone).step_s(decodes(4, 100)) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_the_same_sums_give_the_same_prices_also_after_json_and_when_weights_grow() -> None:

@@ -53,8 +53,7 @@ class RowInterrupts:
         return [] if choice is None else self._carry_out(choice, rows)
 
     def _carry_out(self, choice: InterruptChoice, rows: list[LedgerRow]) -> list[Effect]:
-        named = [rows[index].sequence for index in choice.suspend]
-        suspended = [sequence for sequence in named if sequence.state is not SequenceState.PARKED]
+        suspended = [rows[index].sequence for index in choice.suspend]
         discarded = [rows[index].sequence for index in choice.discard]
         return [
             *self._ledger.recall(choice.recall, discarded, choice.why),

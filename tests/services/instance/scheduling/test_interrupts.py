@@ -95,6 +95,30 @@ def test_a_sequence_is_not_asked_about_while_its_interrupt_is_unanswered(script:
     assert [candidate.sequence for candidate in script.asked[0][0]] == [1]
 
 
+def test_what_is_parked_already_is_not_suspended_again(script: Script) -> None:
+    direct = prefilling(script)
+    park_second(direct, script)
+    script.answer = InterruptChoice(WHY, suspend=(0, 1))
+    message = only(Interrupt, direct.give(ENGINE, done(4, (1, 8))))
+    assert (message.verdict, list(message.sequence)) == (Verdict.SUSPEND, [1])
+
+
+def test_it_is_told_of_no_objective_while_nobody_waits_for_a_first_token(script: Script) -> None:
+    direct = ready_core({}, PerToken(), objectives__ttft_s=1.0)
+    direct.give(D, make_place(1, tokens=4))
+    direct.give(ENGINE, done(1, (1, 5)), 0.04)
+    candidates, situation = script.asked[-1]
+    assert ([each.sequence for each in candidates], situation) == ([1], StepSituation(2))
+
+
+def test_without_a_profile_it_is_not_told_who_waits(script: Script) -> None:
+    direct = ready_core(objectives__ttft_s=1.0)
+    direct.give(D, make_place(1, tokens=4))
+    direct.give(D, make_place(2, tokens=30), 0.5)
+    candidates, situation = script.asked[-1]
+    assert ([each.sequence for each in candidates], situation) == ([1], StepSituation(2))
+
+
 def test_what_it_discards_leaves_its_step_or_is_forgotten(script: Script) -> None:
     direct = prefilling(script)
     park_second(direct, script)

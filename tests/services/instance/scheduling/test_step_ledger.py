@@ -173,6 +173,21 @@ def test_an_engine_that_cannot_interrupt_goes_on() -> None:
     assert (direct.core.steps.unanswered, one.in_steps) == (2, 2)
 
 
+def test_the_steps_with_a_sequence_are_those_that_have_a_row_of_it() -> None:
+    direct, (one, two) = prefilling(40, 40)
+    steps = direct.core.steps
+    assert (steps.steps_with(one), steps.steps_with(two)) == ([1, 2], [])
+    direct.give(ENGINE, done(1))
+    assert (steps.steps_with(one), steps.steps_with(two)) == ([2, 3], [])
+
+
+def test_the_rows_of_a_refused_step_are_rolled_back_and_their_sequences_named() -> None:
+    direct, (one, two) = prefilling(12, 40)
+    assert direct.core.steps.refuse(2) == [one, two]
+    assert [(each.issued, each.in_steps, each.pending) for each in (one, two)] == [(8, 1, 0), (0, 0, 0)]
+    assert direct.core.steps.outstanding == 1
+
+
 # --- rows are parked, and come back ---
 
 

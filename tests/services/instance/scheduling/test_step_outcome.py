@@ -7,10 +7,12 @@ import pytest
 
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import FinishReason, f32, i8, i32, i64
-from services.instance.scheduling.step_outcome import StepOutcome, is_steady, settle, settle_steady
+from services.instance.scheduling.step_ledger import StepLedger
+from services.instance.scheduling.step_outcome import StepOutcome, StepTotals, is_steady, settle, settle_steady
 from services.instance.scheduling.step_rows import SteadyDecodeBatch, StepRows
 from services.instance.sequence.sequence import Sequence
-from tests.services.instance.bench import D, make_place
+from services.instance.sequence.table import SequenceTable
+from tests.services.instance.bench import ENGINE, D, make_place
 
 
 def decode_rows(count: int = 2, **fields: Any) -> StepRows:
@@ -59,6 +61,25 @@ def test_the_plain_case_and_the_general_one_come_to_the_same() -> None:
     assert first.is_plain_decode(plain.sequences)
     assert not first.is_plain_decode(list(plain.sequences))
     assert not second.is_plain_decode(general.sequences)
+
+
+def test_the_ledger_knows_a_plain_decode_step_by_the_list_of_its_composition() -> None:
+    ledger, rows = StepLedger(ENGINE, SequenceTable()), decode_rows()
+    assert ledger.add(rows) == 1
+    outcome = ledger.complete(answer(1, 2))
+    assert outcome.is_plain_decode(rows.sequences)
+    assert list(outcome.positions) == [10, 10]
+
+
+def test_the_time_per_token_follows_what_steps_take_by_a_fifth() -> None:
+    """0.1 s a token, then 0.2 s: a fifth of the way."""
+    totals = StepTotals()
+    totals.count(answer(1, tokens_computed=10, compute_s=1.0))
+    assert totals.s_per_token == 0.1
+    totals.count(answer(1, tokens_computed=0, compute_s=1.0))
+    assert totals.s_per_token == 0.1, "nothing was computed"
+    totals.count(answer(1, tokens_computed=10, compute_s=2.0))
+    assert totals.s_per_token == pytest.approx(0.12)
 
 
 @pytest.mark.parametrize("settled", [settle, settle_steady])

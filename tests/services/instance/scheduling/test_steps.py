@@ -1,10 +1,18 @@
 """Outstanding steps: at most two, what each holds, and what an answer means."""
 
+import pytest
+
 from dunlin.messages.engine import (
     Step,
     StepDone,
 )
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, RequestClass, i32
+from services.instance.config import InstanceConfig
+from services.instance.objectives.effective import EffectiveObjectives
+from services.instance.scheduling.step_ledger import StepLedger
+from services.instance.scheduling.steps import BatchComposer
+from services.instance.sequence.sequence import Sequence
+from services.instance.sequence.table import SequenceTable
 from simulator.engine.token_model import continuation
 from tests.services.instance.bench import (
     ENGINE,
@@ -19,6 +27,8 @@ from tests.services.instance.bench import (
     only,
     ready_core,
 )
+from tests.services.instance.scheduling.test_interrupts import PerToken
+from tests.settings import configured
 
 
 def test_an_answer_to_a_step_that_is_not_outstanding_is_counted() -> None:
@@ -90,3 +100,32 @@ def test_the_reason_counts_the_rows_that_decode() -> None:
     step = only(Step, direct.give(ENGINE, done(1, (1, 5))))
     counted = figures(step.why)
     assert (counted["rows"], counted["decode_rows"], counted["tokens"]) == (2, 1, 11)
+
+
+def test_steps_are_composed_for_the_layout_that_the_engine_is_in() -> None:
+    direct = ready_core({"layout": 3})
+    steps = of(Step, direct.give(D, make_place(tokens=10)))
+    assert [step.layout for step in steps] == [3, 3]
+
+
+def test_no_row_is_chosen_where_every_sequence_has_all_its_tokens_or_none_runs() -> None:
+    config = configured(InstanceConfig)
+    ledger = StepLedger(ENGINE, SequenceTable())
+    composer = BatchComposer(config.scheduler, ledger, EffectiveObjectives(config.objectives))
+    sequence = Sequence(1, 1, D, make_place(tokens=10, max_tokens=1))
+    assert composer.choose_rows([sequence]) == [(sequence, 10)]
+    sequence.pending = 1
+    assert composer.choose_rows([sequence]) == []
+    assert composer.choose_rows([]) == []
+
+
+@pytest.mark.parametrize(("own_s", "tokens"), [(0.0, 90), (0.505, 50)])
+def test_a_step_is_as_long_as_the_objective_of_the_answer_in_it_allows(own_s: float, tokens: int) -> None:
+    """The cluster's 0.905 s between two tokens, or the request's own. Each token takes 0.01 s: one is of the answer,
+    the others are of the chunk beside it.
+    """
+    direct = ready_core({"slots": 1024}, PerToken(), scheduler__policy="slo_aware", objectives__tpot_s=0.905)
+    direct.give(D, make_place(1, tokens=4, tpot_objective_s=own_s))
+    direct.give(D, make_place(2, tokens=400, request_class=RequestClass.BATCH))
+    step = only(Step, direct.give(ENGINE, done(1, (1, 5))))
+    assert (list(step.sequence), list(step.stop)[1] - list(step.start)[1]) == ([1, 2], tokens - 1)
