@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from tests.engine.build import SteppingClock, load, make_checkpoint
