@@ -23,9 +23,9 @@ STDLIB_PURE = (
     "string", "struct", "textwrap", "types", "typing", "unicodedata", "warnings", "weakref", "zlib",
 )  # fmt: skip
 PROMISED = (
-    "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py",
-    "dunlin/cost/step_fit.py", "dunlin/kv/prefix_hash.py", "dunlin/limits.py", "dunlin/cores/**",
-    "dunlin/config/fields.py", "dunlin/config/common.py", "dunlin/config/adapters.py",
+    "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/cost/links.py",
+    "dunlin/cost/processes.py", "dunlin/cost/step_fit.py", "dunlin/kv/prefix_hash.py", "dunlin/limits.py",
+    "dunlin/cores/**", "dunlin/config/fields.py", "dunlin/config/common.py", "dunlin/config/adapters.py",
 )  # fmt: skip
 PURE_PARTS = (
     "services/dispatcher/batches/line_window.py",

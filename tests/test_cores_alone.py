@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROMISED = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for pattern in (
-        *("dunlin/effects.py", "dunlin/messages/*.py", "dunlin/policies/**/*.py", "dunlin/cost/models.py"),
+        *("dunlin/effects.py", "dunlin/messages/*.py", "dunlin/policies/**/*.py"),
+        *("dunlin/cost/links.py", "dunlin/cost/models.py", "dunlin/cost/processes.py"),
         *("dunlin/config/fields.py", "dunlin/config/common.py"),
     )
     for path in sorted(ROOT.glob(pattern))

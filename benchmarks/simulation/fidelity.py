@@ -53,7 +53,8 @@ from cli.profiling.process_cost_probe import (
 )
 from cli.profiling.profiler import step_interval_s
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import BatchCounts, MessageCosts
+from dunlin.cost.models import BatchCounts
+from dunlin.cost.processes import MessageCosts
 from dunlin.cost.store import StepPoint
 from dunlin.cost.timing_loader import load_timing
 from dunlin.model.builtin import models_folder, resolve_model

@@ -14,7 +14,8 @@ import numpy as np
 from cli.profiling.fitting.regression import Array
 from cli.profiling.profiler import step_interval_s, step_unsteadiness
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import AttentionCounts, BatchCounts, GroupStepTimes, MessageCosts, PiecewiseCurve
+from dunlin.cost.models import AttentionCounts, BatchCounts, GroupStepTimes, PiecewiseCurve
+from dunlin.cost.processes import MessageCosts
 from dunlin.cost.store import StepPoint
 from dunlin.workload.loadgen.stats import RequestRecord
 

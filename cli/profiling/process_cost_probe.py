@@ -18,7 +18,8 @@ import numpy as np
 from cli.launch.cluster_process import ClusterProcess, dunlin_command
 from cli.profiling.fitting.regression import Array, non_negative
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import BatchCounts, MessageCosts, ProcessCosts
+from dunlin.cost.models import BatchCounts
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.runtime.procfs import command_line, descendants, process_cpu_s
 from dunlin.workload.loadgen.run_record import RecordedRun, read_run
 from dunlin.workload.loadgen.stats import summarize

@@ -20,16 +20,9 @@ from cli.profiling.service_trace import service_steps
 from cli.profiling.trial_plan import QUICK_SIZES, TrialSizes, copy_lengths, step_trials
 from cli.profiling.trials import ProbedStep, StepTrial, lower_quartile
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import (
-    UNSTEADINESS_PIECE_S,
-    BatchCounts,
-    PiecewiseCurve,
-    ProfileQuality,
-    StepModel,
-    StepTimes,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, PiecewiseCurve, StepModel, StepTimes
+from dunlin.cost.profile_quality import ProfileQuality
 from dunlin.cost.store import StepPoint, TransferPoint
 from dunlin.messages.types import TransferKind
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dunlin.cost.device import Device, DeviceError
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.group_steps import ExchangeBytes
-from dunlin.cost.models import ComposedModel, CountSheet, EngineLinks, PiecewiseCurve, TransferModel, TransferModels
+from dunlin.cost.links import EngineLinks, TransferModel, TransferModels
+from dunlin.cost.models import ComposedModel, CountSheet, PiecewiseCurve
 from dunlin.cost.shapes import ModelShape, ShapeError
 from dunlin.cost.surface import Surface
 from dunlin.messages.types import TransferKind

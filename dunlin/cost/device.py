@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from dunlin.cost.device_variants import VARIANTS, variant_of
-from dunlin.cost.models import NodeLinks
+from dunlin.cost.links import NodeLinks
 from dunlin.cost.surface import Surface
 
 

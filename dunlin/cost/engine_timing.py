@@ -4,15 +4,10 @@ from dataclasses import dataclass, field
 
 from dunlin.cost.group_steps import ExchangeBytes, GroupWork, group_step_s
 from dunlin.cost.interrupts import InterruptTimes
-from dunlin.cost.models import (
-    BatchCounts,
-    EngineLinks,
-    GroupStepTimes,
-    NodeLinks,
-    ProcessCosts,
-    ProfileQuality,
-    TransferModels,
-)
+from dunlin.cost.links import EngineLinks, NodeLinks, TransferModels
+from dunlin.cost.models import BatchCounts, GroupStepTimes
+from dunlin.cost.processes import ProcessCosts
+from dunlin.cost.profile_quality import ProfileQuality
 from dunlin.messages.types import TransferKind
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import fsum
 
-from dunlin.cost.models import AttentionCounts, BatchCounts, EngineLinks, GroupStepTimes, own_attention
+from dunlin.cost.links import EngineLinks
+from dunlin.cost.models import AttentionCounts, BatchCounts, GroupStepTimes, own_attention
 
 
 @dataclass(frozen=True, slots=True)

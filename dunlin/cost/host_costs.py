@@ -3,7 +3,7 @@
 The part of the instance is in the engine's overhead (`engine_overheads`), which hides nothing behind a step.
 """
 
-from dunlin.cost.models import MessageCosts, ProcessCosts
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 
 DISPATCHING = ProcessCosts(
     instance=MessageCosts(),

@@ -1,17 +1,15 @@
-"""Pure cost models: how long a step, a move or a prefill in a group takes, from counts alone.
+"""Pure cost models: how long a step takes, also in a group, from counts alone.
 
-Knows coefficients and arithmetic. Does not know where coefficients come from (`fit`, `devices`), where they are kept
-(`store`), nor any sequence: a step is described by the counts of a `BatchCounts`. Times are seconds, sizes bytes.
+Knows coefficients and arithmetic. Does not know where coefficients come from (`step_fit`, `device`), where they are
+kept (`store`), nor any sequence: a step is described by the counts of a `BatchCounts`. Times are seconds, sizes bytes.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import frexp
 from typing import Protocol
-
-from dunlin.messages.types import TransferKind
 
 
 @dataclass(slots=True)
@@ -272,35 +270,6 @@ class ComposedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferModel:
-    """The time to copy bytes over one kind of path: a fixed part and a bandwidth, and `far_byte_s` more for each byte
-    beyond `near_bytes`: what does not stay in a cache is copied more slowly.
-    """
-
-    fixed_s: float
-    bytes_per_s: float
-    near_bytes: float = 0.0
-    far_byte_s: float = 0.0
-
-    def move_s(self, byte_count: int) -> float:
-        """Seconds to copy `byte_count` bytes."""
-        far_s = self.far_byte_s * max(0.0, byte_count - self.near_bytes)
-        return self.fixed_s + byte_count / self.bytes_per_s + far_s
-
-
-@dataclass(frozen=True, slots=True)
-class TransferModels:
-    """One `TransferModel` per kind of move, and one for kinds that were not measured."""
-
-    default: TransferModel
-    by_kind: Mapping[TransferKind, TransferModel] = field(default_factory=dict)
-
-    def move_s(self, kind: TransferKind, byte_count: int) -> float:
-        """Seconds to move `byte_count` bytes that way."""
-        return self.by_kind.get(kind, self.default).move_s(byte_count)
-
-
-@dataclass(frozen=True, slots=True)
 class EngineOverhead:
     """What an engine's host adds to its device's kernels: `step_s` to every step, `prefill_s` besides to one that
     computes prompt tokens (launched one by one, where a decode step is replayed). Raises ValueError if negative.
@@ -349,102 +318,4 @@ def compute_bound_tokens(tokens: PiecewiseCurve, fixed_s: float = 0.0) -> int | 
     return max(1, round((fixed_s + tokens.at(1.0)) / steepest)) if steepest > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLinks:
-    """The links of one engine: bytes per second of each direction, of all its GPUs together; 0: without limit.
-
-    `pcie` to the host, of which `switch` is what the `gpus_per_switch` GPUs at one PCIe switch share (0: none do);
-    `nvlink` to engines of the same node, `nic` to those of others, and `nvlink_s` and `nic_s` until a message arrives
-    there at least; `look`: at which it reads what a peer wrote.
-    `host_busy_share`: the part of the unshared time of a copy to or from the host that steps lose to it;
-    `send_byte_s`, `receive_byte_s`: the seconds that they lose to each byte for or from a peer. `is_duplex`: copies to
-    and from the host go on at the same time.
-
-    The defaults are of the CPU backend, whose engine copies with the threads that compute: two processes move 8 GB/s
-    over shared memory and 2.7 GB/s over a socket (measured, docs/simulator.md); one that waits for a peer looks every
-    50 µs.
-
-    Raises:
-        ValueError: a figure is negative, or there is no GPU.
-    """
-
-    pcie: float = 0.0
-    nvlink: float = 8e9
-    nic: float = 2.7e9
-    nvlink_s: float = 50e-6
-    nic_s: float = 100e-6
-    look: float = 8e9
-    switch: float = 0.0
-    gpus: int = 1
-    gpus_per_switch: int = 0
-    host_busy_share: float = 1.0
-    send_byte_s: float = 1 / 8e9
-    receive_byte_s: float = 0.0
-    is_duplex: bool = False
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if not getattr(self, each.name) >= (each.name == "gpus"):
-                raise ValueError(f"{each.name} of an engine's links is {getattr(self, each.name)}")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLinks:
-    """What the engines of a node share: bytes per second of its memory, and of each direction of its own network card,
-    over which kvstores exchange regions; 0: without limit.
-
-    The defaults are of the CPU backend on one machine: memory as two threads copy it, the card a TCP socket over
-    loopback, both measured (docs/simulator.md). Raises ValueError: one is negative.
-    """
-
-    memory: float = 38e9
-    nic: float = 2.7e9
-
-    def __post_init__(self) -> None:
-        for name in ("memory", "nic"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
-
-
 UNSTEADINESS_PIECE_S = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class MessageCosts:
-    """Seconds of a processor that a process takes: of each step's answer, each row of it and each request; `idle_share`
-    of the time whatever happens.
-    """
-
-    step_s: float = 0.0
-    row_s: float = 0.0
-    request_s: float = 0.0
-    idle_share: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessCosts:
-    """CPU costs of dunlin's own processes, where they delay requests.
-
-    `instance` is paid on the engine's core if it `shares_core`, else on one of its own; `door` (a dispatcher and its
-    clients) on another. `control` is a manager's and the monitor's: of each message, and each member that a view names.
-    `hop_s` is what a message between two processes takes beside. The default of `control` was measured on cores alone
-    (docs/measurements/2026-11-21-scale.md: a manager that weighs moves) and gRPC (docs/simulator.md).
-    """
-
-    instance: MessageCosts
-    door: MessageCosts
-    hop_s: float
-    shares_core: bool
-    control: MessageCosts = MessageCosts(step_s=22e-6, row_s=28e-6)
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileQuality:
-    """How a profile was measured. `quick`: with fewer sizes; `passes` over them; `steps` and `moves`: the mean relative
-    errors of points left out of the fit, by kind.
-    """
-
-    quick: bool
-    passes: int
-    steps: tuple[tuple[str, float], ...]
-    moves: tuple[tuple[str, float], ...] = ()

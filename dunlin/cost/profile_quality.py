@@ -3,7 +3,7 @@
 Pure. Knows no device that ships: those come with their errors in the documents.
 """
 
-from dunlin.cost.models import ProfileQuality
+from dataclasses import dataclass
 
 COARSE_ERROR = 0.10
 """The relative error that `dunlin sim --against` allows."""
@@ -11,6 +11,18 @@ FEW_PASSES = 4
 """The default of `dunlin profile`; fewer meet a disturbance of the machine only once."""
 SINGLE = "service"
 """Steps measured once each, as they follow each other: their error holds the machine's noise, in a good profile too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileQuality:
+    """How a profile was measured. `quick`: with fewer sizes; `passes` over them; `steps` and `moves`: the mean relative
+    errors of points left out of the fit, by kind.
+    """
+
+    quick: bool
+    passes: int
+    steps: tuple[tuple[str, float], ...]
+    moves: tuple[tuple[str, float], ...] = ()
 
 
 def why_coarse(quality: ProfileQuality) -> tuple[str, ...]:

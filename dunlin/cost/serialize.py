@@ -6,15 +6,10 @@ from typing import Any
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes, LayerPieces
-from dunlin.cost.models import (
-    MessageCosts,
-    PiecewiseCurve,
-    ProcessCosts,
-    ProfileQuality,
-    StepModel,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
+from dunlin.cost.profile_quality import ProfileQuality
 from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.messages.types import TransferKind
 

@@ -1,6 +1,6 @@
 """From a plan's shape to the specification of a cluster."""
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.links import EngineLinks
 from dunlin.messages.types import i32
 from simulator.campaign.plans import ClusterShape
 from simulator.cluster.network import NetworkSpec

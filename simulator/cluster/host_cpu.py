@@ -3,7 +3,7 @@
 It assigns processors and prices messages. Prices are measured (`dunlin profile --host`).
 """
 
-from dunlin.cost.models import MessageCosts, ProcessCosts
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import Place, Tokens
 from dunlin.messages.door import Submit

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.config.fields import build
-from dunlin.cost.models import NodeLinks, ProcessCosts
+from dunlin.cost.links import NodeLinks
+from dunlin.cost.processes import ProcessCosts
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from services.dispatcher.config import DispatcherConfig
 from services.global_manager.config import GlobalManagerConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.links import EngineLinks
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,

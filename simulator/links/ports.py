@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from dunlin.cost.models import EngineLinks, NodeLinks
+from dunlin.cost.links import EngineLinks, NodeLinks
 from simulator.links.flows import Flow, Flows, Later, Meter
 from simulator.links.topology import Topology
 

@@ -7,7 +7,7 @@ links count: a switched network without a bottleneck of its own.
 
 from math import inf
 
-from dunlin.cost.models import EngineLinks, NodeLinks
+from dunlin.cost.links import EngineLinks, NodeLinks
 from simulator.links.flows import SimulatedLink
 
 

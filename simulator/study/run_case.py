@@ -9,7 +9,7 @@ from typing import Any
 from dunlin.cost.engine_overheads import NamedOverhead, overhead_of_preset, parse_overhead
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.host_costs import DISPATCHING
-from dunlin.cost.models import EngineLinks, NodeLinks
+from dunlin.cost.links import EngineLinks, NodeLinks
 from dunlin.cost.timing_loader import load_timing
 from dunlin.policies.presets import PRESETS
 from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.links import EngineLinks
 from dunlin.effects import Address, After, Send
 from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.decoder.loading.weight_sources import CheckpointSource

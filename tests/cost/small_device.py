@@ -5,7 +5,7 @@ from math import log2
 from typing import Any
 
 from dunlin.cost.device import Device, LinkModel
-from dunlin.cost.models import NodeLinks
+from dunlin.cost.links import NodeLinks
 from dunlin.cost.surface import Surface
 
 ROWS = ("queries", "keys", "group", "kv_heads")

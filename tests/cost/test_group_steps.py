@@ -15,16 +15,8 @@ from dunlin.cost.device import find_device
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.group_steps import ExchangeBytes, GroupWork, PeerWork, group_step_s
 from dunlin.cost.group_times import chunk_by_queries_s, chunk_by_ring_s, prefill_work
-from dunlin.cost.models import (
-    ZERO,
-    AttentionCounts,
-    BatchCounts,
-    EngineLinks,
-    PiecewiseCurve,
-    StepModel,
-    TransferModel,
-    TransferModels,
-)
+from dunlin.cost.links import EngineLinks, TransferModel, TransferModels
+from dunlin.cost.models import ZERO, AttentionCounts, BatchCounts, PiecewiseCurve, StepModel
 from dunlin.cost.shapes import SHAPES
 from dunlin.cost.timing_loader import load_timing
 from tests.cost.test_physics import CASES, PEAKS, Case, layer_weights, lengths

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dunlin.cost.links import TransferModel, TransferModels
 from dunlin.cost.models import (
     BatchCounts,
     EngineOverhead,
     PiecewiseCurve,
     StepModel,
     StepWithOverhead,
-    TransferModel,
-    TransferModels,
     compute_bound_tokens,
 )
 from dunlin.messages.types import TransferKind

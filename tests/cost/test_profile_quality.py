@@ -2,8 +2,7 @@
 
 import pytest
 
-from dunlin.cost.models import ProfileQuality
-from dunlin.cost.profile_quality import quality_note, why_coarse
+from dunlin.cost.profile_quality import ProfileQuality, quality_note, why_coarse
 
 GOOD = ProfileQuality(False, 4, (("decode", 0.05), ("prefill", 0.08), ("service", 0.3)), (("host_to_slab", 0.2),))
 

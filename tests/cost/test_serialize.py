@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.interrupts import InterruptTimes, LayerPieces
-from dunlin.cost.models import MessageCosts, PiecewiseCurve, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.cost.serialize import (
     parse_process_costs,
     parse_step,

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import BatchCounts, PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel
+from dunlin.cost.profile_quality import ProfileQuality
 from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.cost.store import ProfileKey, ProfileStore, StepPoint, StoreError, TransferPoint
 from dunlin.cost.strategies import PrefillModel, Strategy

@@ -6,7 +6,8 @@ import pytest
 
 from dunlin.cost.device import DeviceError
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import BatchCounts, EngineOverhead, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import BatchCounts, EngineOverhead, PiecewiseCurve, StepModel
 from dunlin.cost.shapes import ShapeError
 from dunlin.cost.store import ProfileKey, ProfileStore, StoreError
 from dunlin.cost.timing_loader import load_timing

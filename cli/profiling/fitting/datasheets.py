@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dunlin.cost.models import NodeLinks
+from dunlin.cost.links import NodeLinks
 
 
 @dataclass(frozen=True, slots=True)

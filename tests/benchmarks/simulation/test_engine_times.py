@@ -18,7 +18,8 @@ from benchmarks.simulation.engine_times import (
 from cli.profiling.engine_probe import EngineProbe
 from cli.profiling.engine_process import ProbeOptions
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel
 from dunlin.messages.types import TransferKind
 from tests.engine.build import make_checkpoint
 

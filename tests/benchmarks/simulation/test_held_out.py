@@ -20,7 +20,9 @@ from benchmarks.simulation.held_out import (
     with_errors,
 )
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import MessageCosts, PiecewiseCurve, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.workload.loadgen.run_record import RecordedRun, write_run
 from dunlin.workload.loadgen.stats import RequestRecord, summarize
 from dunlin.workload.traffic.trace import Arrival

@@ -7,7 +7,9 @@ import pytest
 
 from cli.profiling.live_fit import fit_live_timing, steps_from_records
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import ZERO, BatchCounts, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import ZERO, BatchCounts, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.cost.store import StepPoint
 from dunlin.workload.loadgen.stats import RequestRecord
 

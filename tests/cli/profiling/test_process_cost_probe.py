@@ -11,7 +11,9 @@ from cli.profiling.process_cost_probe import (
     without_idle_cost,
 )
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import ZERO, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import ZERO, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.cost.serialize import parse_process_costs, parse_timing, serialize_timing
 
 INSTANCE = MessageCosts(step_s=0.0004, row_s=0.00002, request_s=0.0009, idle_share=0.03)

@@ -20,7 +20,8 @@ from cli.profiling.profiler import (
 )
 from cli.profiling.trial_plan import TrialSizes, step_trials
 from cli.profiling.trials import ProbedStep, StepTrial, TrialRow, lower_quartile
-from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, PiecewiseCurve, StepModel, TransferModel
+from dunlin.cost.links import TransferModel
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, PiecewiseCurve, StepModel
 from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
 from dunlin.messages.types import TransferKind
 from simulator.engine.timing import LinearTiming

@@ -8,7 +8,8 @@ import pytest
 from dunlin.config.errors import ConfigError
 from dunlin.cost import PROFILES_FILE
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel
 from dunlin.cost.step_fit import LearntSteps, StepSums
 from dunlin.cost.store import ProfileKey, ProfileStore
 from services.instance.process_config import InstanceProcessConfig

@@ -6,7 +6,9 @@ from itertools import pairwise
 import pytest
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import ZERO, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import ZERO, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
 from dunlin.effects import Address, Joined
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.workload.traffic.prompts import make_jobs

@@ -1,6 +1,6 @@
 """The transport of regions between host tiers: each expected region has one outcome, told to both sides."""
 
-from dunlin.cost.models import NodeLinks
+from dunlin.cost.links import NodeLinks
 from dunlin.effects import Address, Message
 from dunlin.messages.types import HostRegion, Priority, Region
 from services.kvstore.transfer.transport_commands import (

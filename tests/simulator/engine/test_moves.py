@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.links import EngineLinks
 from dunlin.messages.engine import CancelTransfer, Close, Interrupt, Interrupted, StepDone, TransferDone
 from dunlin.messages.types import HostRegion, Priority, TransferKind, TransferStatus, Verdict, i64
 from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of, written

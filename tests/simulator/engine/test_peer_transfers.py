@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.links import EngineLinks
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import (
     CancelTransfer,

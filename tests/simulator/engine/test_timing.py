@@ -3,7 +3,8 @@
 import pytest
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import UNSTEADINESS_PIECE_S, ZERO, BatchCounts, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, ZERO, BatchCounts, StepModel
 from dunlin.messages.types import TransferKind
 from simulator.engine.timing import LinearTiming, UnsteadyTiming
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dunlin.cost.models import EngineLinks, NodeLinks
+from dunlin.cost.links import EngineLinks, NodeLinks
 from simulator.cluster.world import World
 from simulator.links.ports import EnginePorts, Fabric, make_fabric
 

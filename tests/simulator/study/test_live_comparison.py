@@ -8,7 +8,9 @@ import pytest
 
 from cli.main import main
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel
+from dunlin.cost.profile_quality import ProfileQuality
 from dunlin.cost.store import ProfileKey, ProfileStore
 from dunlin.workload.loadgen.run_record import RecordedRun, write_run
 from dunlin.workload.traffic.trace import Arrival

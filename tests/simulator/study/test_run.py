@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.models import PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import PiecewiseCurve, StepModel
 from dunlin.messages.types import i32
 from dunlin.workload.traffic.prompts import Job
 from simulator.cluster.spec import ClusterSpec, spec_of

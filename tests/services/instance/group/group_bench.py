@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dunlin.cost.models import EngineLinks
+from dunlin.cost.links import EngineLinks
 from dunlin.effects import Address
 from dunlin.messages.group import DIALING
 from dunlin.messages.plan import GroupOrder
