@@ -42,7 +42,6 @@ class SlotTable:
         self._withheld: list[Extent] = []  # likewise
         self._residencies: dict[Owner, Residency] = {}
         self._counts = dict.fromkeys(SlotUse, 0)
-        self._generations = 0
 
     def __repr__(self) -> str:
         uses = " | ".join(f"{use.value}: {self._counts[use]}" for use in SlotUse)
@@ -92,8 +91,7 @@ class SlotTable:
             return False
         residency = self._residencies.get(owner)
         if residency is None:
-            self._generations += 1
-            residency = self._residencies[owner] = Residency(self._generations, use)
+            residency = self._residencies[owner] = Residency(use)
         position = residency.stop if at is None else at
         stop = position + count
         if residency.has_any(position, stop):
@@ -137,8 +135,7 @@ class SlotTable:
         if heirs is not None and heirs.has_any(at, at + stop - start):
             raise ValueError(f"positions {at} to {at + stop - start} are added to a residency of {heirs.spans}")
         if heirs is None:
-            self._generations += 1
-            heirs = self._residencies[heir] = Residency(self._generations, use)
+            heirs = self._residencies[heir] = Residency(use)
         for extent in residency.remove(start, stop):
             heirs.add(at, extent)
             at += extent[1]
@@ -169,9 +166,8 @@ class SlotTable:
                 for extent in extents:
                     self._return_extent(extent)
                 continue
-            self._generations += 1
             first, *more = extents
-            self._residencies[heir] = part = Residency(self._generations, residency.use, [at], [first], first[1])
+            self._residencies[heir] = part = Residency(residency.use, [at], [first], first[1])
             for extent in more:
                 part.add(part.stop, extent)
 
