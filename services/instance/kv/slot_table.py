@@ -324,11 +324,7 @@ def _insert(extents: list[Extent], extent: Extent) -> None:
     index = bisect_left(extents, extent)
     follows = index > 0 and end_of(extents[index - 1]) == first
     if index < len(extents) and extents[index][0] == first + length:
-        length += extents[index][1]
-        if not follows:
-            extents[index] = (first, length)
-            return
-        del extents[index]
+        length += extents.pop(index)[1]
     if follows:
         before, before_length = extents[index - 1]
         extents[index - 1] = (before, before_length + length)
