@@ -2,7 +2,7 @@
 
 A residency is one owner's slots, by position. Conservation, always: free + withheld + owned + reserved + moving +
 quarantined == capacity. Before the capacity shrinks, the slots of the tail are withheld: no owner gets them, and those
-of owners that have some must be released or replaced.
+of owners that have some must be released.
 """
 
 from bisect import bisect_left
@@ -188,27 +188,6 @@ class SlotTable:
         if not residency.slots:
             del self._residencies[owner]
         return freed
-
-    def replace(self, owner: Owner, start: int, stop: int, donor: Owner) -> None:
-        """The KV of the owner's positions `[start, stop)` was copied into the donor's slots of the same positions: they
-        are the owner's from now on, and its former slots are free.
-
-        Raises:
-            KeyError: one of the two has no slots.
-            ValueError: one of them lacks some of these positions.
-        """
-        residency, given = self._residencies[owner], self._residencies[donor]
-        residency.slots_of(start, stop)
-        extents = given.slots_of(start, stop)
-        self._give_back(residency, start, stop)
-        given.remove(start, stop)
-        self._counts[given.use] -= stop - start
-        self._counts[residency.use] += stop - start
-        for extent in extents:
-            residency.add(start, extent)
-            start += extent[1]
-        if not given.slots:
-            del self._residencies[donor]
 
     def withhold_beyond(self, limit: int) -> None:
         """Give out no slot from `limit` on, until the next call or `resize`. The capacity itself ends it."""

@@ -231,18 +231,15 @@ def test_what_lies_beyond_a_limit_is_named_by_owner_and_position() -> None:
     assert table.owners_beyond(10) == {1: [(4, 8)], 2: [(6, 8)]}
 
 
-def test_a_copied_tail_takes_the_place_of_the_former_slots() -> None:
-    table = make_table(20, o1=4, o2=4)
-    table.allocate(1, 4)
-    table.release(2)
+def test_a_table_shrinks_behind_what_is_held_and_grows_by_free_slots() -> None:
+    table = make_table(20, o1=8)
     table.withhold_beyond(8)
-    assert table.allocate("copy", 4, SlotUse.MOVING, at=4)
-    table.replace(1, 4, 8, "copy")
-    assert (extents(table, 1), table.held("copy"), table.count(SlotUse.MOVING)) == ([(0, 8)], 0, 0)
     table.resize(8)
     assert (table.capacity, table.free, table.withheld) == (8, 0, 0)
     table.resize(12)
-    assert (table.capacity, table.free) == (12, 4)
+    assert (table.capacity, table.free, table.withheld) == (12, 4, 0)
+    assert table.allocate(2, 4)
+    assert extents(table, 2) == [(8, 4)]
     table.check_integrity()
 
 
@@ -308,19 +305,6 @@ class SlotMachine(RuleBasedStateMachine):
         left = {at: slot for at, slot in self.places.get(owner, {}).items() if not start <= at < start + length}
         assert self.table.release_span(owner, start, start + length) == len(self.places.get(owner, {})) - len(left)
         self.take(owner, left)
-
-    @precondition(lambda self: self.places)
-    @rule(data=st.data(), donor=st.integers(7, 9))
-    def replace(self, data: st.DataObject, donor: int) -> None:
-        owner = data.draw(st.sampled_from(sorted(self.places)))
-        start, stop = data.draw(st.sampled_from(self.table.residency(owner).spans))
-        if owner == donor or self.table.held(donor) or not self.table.allocate(donor, stop - start, at=start):
-            return
-        self.table.replace(owner, start, stop, donor)
-        now = self.map_of(owner)
-        assert now.keys() == self.places[owner].keys()
-        assert not {now[at] for at in range(start, stop)} & set(self.places[owner].values()), "the new slots"
-        self.take(owner, now)
 
     @rule(limit=st.integers(0, CAPACITY))
     def withhold(self, limit: int) -> None:
@@ -409,14 +393,4 @@ def test_slots_for_positions_that_have_some_are_refused_and_nothing_is_taken() -
     with pytest.raises(ValueError, match="are added"):
         table.allocate("a", 4, at=0)
     assert (table.free, table.held("a"), table.residency("a").spans) == (4, 2, [(2, 4)])
-    table.check_integrity()
-
-
-@pytest.mark.parametrize(("given", "left"), [(4, None), (6, SlotUse.RESERVED)])
-def test_a_donor_is_forgotten_with_its_last_slot(given: int, left: SlotUse | None) -> None:
-    table = SlotTable(16)
-    assert table.allocate("a", 4)
-    assert table.allocate("donor", given, SlotUse.RESERVED)
-    table.replace("a", 0, 4, "donor")
-    assert (table.use("donor"), table.held("donor")) == (left, given - 4)
     table.check_integrity()
