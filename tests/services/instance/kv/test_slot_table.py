@@ -44,36 +44,6 @@ def test_a_holding_grows_in_place_also_where_a_smaller_extent_would_fit() -> Non
     assert extents(table, 4) == [(7, 9)]
 
 
-def test_all_slots_of_an_owner_pass_to_an_heir_that_held_none() -> None:
-    table = make_table(20, o1=4, o2=2)
-    table.transfer(1, "heir", SlotUse.QUARANTINED)
-    assert (extents(table, "heir"), table.held(1), table.use("heir")) == ([(0, 4)], 0, SlotUse.QUARANTINED)
-    assert (table.count(SlotUse.OWNED), table.count(SlotUse.QUARANTINED)) == (2, 4)
-    with pytest.raises(ValueError, match="owner heir holds 4 slots already"):
-        table.transfer(2, "heir", SlotUse.OWNED)
-    with pytest.raises(KeyError):
-        table.transfer(1, "other", SlotUse.OWNED)
-    table.check_integrity()
-
-
-def test_slots_of_some_positions_pass_to_other_positions_of_an_heir() -> None:
-    table = make_table(20, o1=10)
-    table.move_span(1, 0, 4, "heir", 7, SlotUse.RESERVED)
-    assert (table.residency("heir").spans, extents(table, "heir")) == ([(7, 11)], [(0, 4)])
-    assert (table.count(SlotUse.OWNED), table.count(SlotUse.RESERVED)) == (6, 4)
-    table.move_span(1, 4, 6, "heir", 11, SlotUse.RESERVED)
-    assert (extents(table, "heir"), extents(table, 1)) == ([(0, 6)], [(6, 4)])
-    for start, stop, at in ((3, 7, 30), (6, 8, 12)):
-        with pytest.raises(ValueError, match="residency of"):
-            table.move_span(1, start, stop, "heir", at, SlotUse.RESERVED)
-    table.check_integrity()
-    table.move_span(1, 6, 10, "heir", 0, SlotUse.RESERVED)
-    assert (table.held(1), table.held("heir")) == (0, 10)
-    with pytest.raises(KeyError):
-        table.move_span(1, 6, 10, "heir", 20, SlotUse.RESERVED)
-    table.check_integrity()
-
-
 def test_a_holding_with_a_neighbour_gets_a_second_extent_after_it() -> None:
     table = make_table(o1=4, o2=4)
     assert table.allocate(1, 2)
@@ -97,6 +67,15 @@ def test_free_extents_are_chosen_by_length_wherever_they_lie(count: int, slots: 
         table.release(owner)
     table.allocate(9, count)
     assert table.residency(9).extents == slots
+
+
+@pytest.mark.parametrize(("count", "slots"), [(2, [(0, 2)]), (4, [(0, 3), (4, 1)])])
+def test_of_free_extents_that_are_equally_good_the_first_is_used(count: int, slots: list[Extent]) -> None:
+    table = make_table(9, o1=3, o2=1, o3=3, o4=2)
+    table.release(1)
+    table.release(3)
+    assert table.allocate(5, count)
+    assert extents(table, 5) == slots
 
 
 def test_where_none_fits_the_longest_come_first() -> None:
@@ -223,6 +202,23 @@ def test_slots_of_the_tail_are_given_to_no_owner_and_come_back_free_with_the_old
     assert (table.free, table.withheld) == (6, 10)
     table.withhold_beyond(20)
     assert (table.free, table.withheld) == (16, 0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "is_any_free"),
+    [
+        ([(0, 4)], False),
+        ([(3, 2)], True),
+        ([(5, 1)], True),
+        ([(7, 3)], True),
+        ([(8, 4)], False),
+        ([(0, 1), (5, 1)], True),
+    ],
+)
+def test_whether_any_of_some_slots_is_free(slots: list[Extent], is_any_free: bool) -> None:
+    table = make_table(12, o1=4, o2=4, o3=4)
+    table.release(2)
+    assert table.has_free(slots) is is_any_free
 
 
 def test_what_lies_beyond_a_limit_is_named_by_owner_and_position() -> None:
