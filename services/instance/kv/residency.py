@@ -29,10 +29,9 @@ class Residency:
     """Slots of one owner, by position. Run i holds the positions from `starts[i]` on in the slots of `extents[i]`.
 
     Runs are in order of position and do not overlap; a run that continues the one before it, in position and slot, is
-    part of it. `slots` counts all. `generation` is never reused by the table.
+    part of it. `slots` counts all.
     """
 
-    generation: int
     use: SlotUse
     starts: list[int] = field(default_factory=list)
     extents: list[Extent] = field(default_factory=list)

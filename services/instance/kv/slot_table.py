@@ -2,7 +2,7 @@
 
 A residency is one owner's slots, by position. Conservation, always: free + withheld + owned + reserved + moving +
 quarantined == capacity. Before the capacity shrinks, the slots of the tail are withheld: no owner gets them, and those
-of owners that have some must be released or replaced.
+of owners that have some must be released.
 """
 
 from bisect import bisect_left
@@ -42,7 +42,6 @@ class SlotTable:
         self._withheld: list[Extent] = []  # likewise
         self._residencies: dict[Owner, Residency] = {}
         self._counts = dict.fromkeys(SlotUse, 0)
-        self._generations = 0
 
     def __repr__(self) -> str:
         uses = " | ".join(f"{use.value}: {self._counts[use]}" for use in SlotUse)
@@ -92,8 +91,7 @@ class SlotTable:
             return False
         residency = self._residencies.get(owner)
         if residency is None:
-            self._generations += 1
-            residency = self._residencies[owner] = Residency(self._generations, use)
+            residency = self._residencies[owner] = Residency(use)
         position = residency.stop if at is None else at
         stop = position + count
         if residency.has_any(position, stop):
@@ -137,8 +135,7 @@ class SlotTable:
         if heirs is not None and heirs.has_any(at, at + stop - start):
             raise ValueError(f"positions {at} to {at + stop - start} are added to a residency of {heirs.spans}")
         if heirs is None:
-            self._generations += 1
-            heirs = self._residencies[heir] = Residency(self._generations, use)
+            heirs = self._residencies[heir] = Residency(use)
         for extent in residency.remove(start, stop):
             heirs.add(at, extent)
             at += extent[1]
@@ -169,9 +166,8 @@ class SlotTable:
                 for extent in extents:
                     self._return_extent(extent)
                 continue
-            self._generations += 1
             first, *more = extents
-            self._residencies[heir] = part = Residency(self._generations, residency.use, [at], [first], first[1])
+            self._residencies[heir] = part = Residency(residency.use, [at], [first], first[1])
             for extent in more:
                 part.add(part.stop, extent)
 
@@ -192,27 +188,6 @@ class SlotTable:
         if not residency.slots:
             del self._residencies[owner]
         return freed
-
-    def replace(self, owner: Owner, start: int, stop: int, donor: Owner) -> None:
-        """The KV of the owner's positions `[start, stop)` was copied into the donor's slots of the same positions: they
-        are the owner's from now on, and its former slots are free.
-
-        Raises:
-            KeyError: one of the two has no slots.
-            ValueError: one of them lacks some of these positions.
-        """
-        residency, given = self._residencies[owner], self._residencies[donor]
-        residency.slots_of(start, stop)
-        extents = given.slots_of(start, stop)
-        self._give_back(residency, start, stop)
-        given.remove(start, stop)
-        self._counts[given.use] -= stop - start
-        self._counts[residency.use] += stop - start
-        for extent in extents:
-            residency.add(start, extent)
-            start += extent[1]
-        if not given.slots:
-            del self._residencies[donor]
 
     def withhold_beyond(self, limit: int) -> None:
         """Give out no slot from `limit` on, until the next call or `resize`. The capacity itself ends it."""
@@ -328,11 +303,7 @@ def _insert(extents: list[Extent], extent: Extent) -> None:
     index = bisect_left(extents, extent)
     follows = index > 0 and end_of(extents[index - 1]) == first
     if index < len(extents) and extents[index][0] == first + length:
-        length += extents[index][1]
-        if not follows:
-            extents[index] = (first, length)
-            return
-        del extents[index]
+        length += extents.pop(index)[1]
     if follows:
         before, before_length = extents[index - 1]
         extents[index - 1] = (before, before_length + length)
