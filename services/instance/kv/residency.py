@@ -29,9 +29,10 @@ class Residency:
     """Slots of one owner, by position. Run i holds the positions from `starts[i]` on in the slots of `extents[i]`.
 
     Runs are in order of position and do not overlap; a run that continues the one before it, in position and slot, is
-    part of it. `slots` counts all.
+    part of it. `slots` counts all. `generation` is never reused by the table.
     """
 
+    generation: int
     use: SlotUse
     starts: list[int] = field(default_factory=list)
     extents: list[Extent] = field(default_factory=list)

@@ -42,6 +42,7 @@ class SlotTable:
         self._withheld: list[Extent] = []  # likewise
         self._residencies: dict[Owner, Residency] = {}
         self._counts = dict.fromkeys(SlotUse, 0)
+        self._generations = 0
 
     def __repr__(self) -> str:
         uses = " | ".join(f"{use.value}: {self._counts[use]}" for use in SlotUse)
@@ -91,7 +92,8 @@ class SlotTable:
             return False
         residency = self._residencies.get(owner)
         if residency is None:
-            residency = self._residencies[owner] = Residency(use)
+            self._generations += 1
+            residency = self._residencies[owner] = Residency(self._generations, use)
         position = residency.stop if at is None else at
         stop = position + count
         if residency.has_any(position, stop):
@@ -135,7 +137,8 @@ class SlotTable:
         if heirs is not None and heirs.has_any(at, at + stop - start):
             raise ValueError(f"positions {at} to {at + stop - start} are added to a residency of {heirs.spans}")
         if heirs is None:
-            heirs = self._residencies[heir] = Residency(use)
+            self._generations += 1
+            heirs = self._residencies[heir] = Residency(self._generations, use)
         for extent in residency.remove(start, stop):
             heirs.add(at, extent)
             at += extent[1]
@@ -166,8 +169,9 @@ class SlotTable:
                 for extent in extents:
                     self._return_extent(extent)
                 continue
+            self._generations += 1
             first, *more = extents
-            self._residencies[heir] = part = Residency(residency.use, [at], [first], first[1])
+            self._residencies[heir] = part = Residency(self._generations, residency.use, [at], [first], first[1])
             for extent in more:
                 part.add(part.stop, extent)
 

@@ -202,7 +202,7 @@ def _tokens(room: PeerRoom) -> int:
 
 def _part(room: PeerRoom, start: int, stop: int) -> tuple[I64, I64]:
     """The extents of the room's positions `[start, stop)`."""
-    residency = Residency(SlotUse.RESERVED)
+    residency = Residency(0, SlotUse.RESERVED)
     for first, length in zip(room.extent_start, room.extent_length, strict=True):
         residency.add(residency.stop, (first, length))
     return _columns(residency.slots_of(start, stop))

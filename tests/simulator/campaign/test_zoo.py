@@ -32,7 +32,7 @@ def test_it_can_be_planted(bug: Bug) -> None:
 
 
 def held() -> Residency:
-    residency = Residency(SlotUse.OWNED)
+    residency = Residency(1, SlotUse.OWNED)
     residency.add(0, (10, 5))
     return residency
 

@@ -7,7 +7,7 @@ from services.instance.kv.residency import Extent, Residency, SlotUse, Span, cut
 
 def make_residency(*runs: tuple[int, int, int]) -> Residency:
     """Runs of (first position, first slot, length)."""
-    residency = Residency(SlotUse.OWNED)
+    residency = Residency(1, SlotUse.OWNED)
     for position, slot, length in runs:
         residency.add(position, (slot, length))
     return residency

@@ -1,4 +1,4 @@
-"""The slot table: long extents and conservation; and a machine that compares it with a list of slots."""
+"""The slot table: long extents, conservation, generations; and a machine that compares it with a list of slots."""
 
 import pytest
 from hypothesis import settings
@@ -123,6 +123,14 @@ def test_slots_can_be_set_aside_from_the_start() -> None:
     table = make_table(10)
     table.allocate(1, 4, SlotUse.RESERVED)
     assert (table.count(SlotUse.RESERVED), table.count(SlotUse.OWNED)) == (4, 0)
+
+
+def test_an_owner_that_comes_again_has_a_new_generation() -> None:
+    table = make_table(o1=4)
+    first = table.residency(1).generation
+    table.release(1)
+    table.allocate(1, 4)
+    assert table.residency(1).generation > first
 
 
 def test_releasing_twice_frees_nothing_more() -> None:
@@ -255,6 +263,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.limit = CAPACITY
         self.places: dict[int, dict[int, int]] = {}
         self.uses: dict[int, SlotUse] = {}
+        self.generations: list[int] = []
 
     @rule(
         owner=st.integers(1, 6),
@@ -281,6 +290,8 @@ class SlotMachine(RuleBasedStateMachine):
         assert all(self.slots[now[position]] is None and now[position] < self.limit for position in added)
         if not before:
             assert len(residency.extents) == 1 or longest < count, "one extent would have been enough"
+            assert residency.generation not in self.generations
+            self.generations.append(residency.generation)
             self.uses[owner] = use
         self.take(owner, now)
 
