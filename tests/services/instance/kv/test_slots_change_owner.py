@@ -98,3 +98,12 @@ def test_nothing_is_split_off_where_a_position_has_no_slot(heirs: list[str]) -> 
         table.split_off(1, heirs, 2)
     assert (extents(table, 1), table.held("a"), table.free) == (before, 0, 3)
     table.check_integrity()
+
+
+def test_whatever_makes_a_residency_numbers_it_anew() -> None:
+    table = make_table(16, 2)
+    table.move_span(1, 0, 1, "moved", 0, SlotUse.OWNED)
+    table.split_off(1, ["split"], 1)
+    table.release(1)
+    assert table.allocate(1, 4)
+    assert [table.residency(owner).generation for owner in ("moved", "split", 1)] == [2, 3, 4]
