@@ -65,7 +65,8 @@ AREAS: dict[str, Area] = {
             f"{_INSTANCE}/adoption.py",
         ),
         (
-            *_under(f"{_INSTANCE_TESTS}/kv", "test_residency test_slot_table test_kv_cache test_whole_regions"),
+            *_under(f"{_INSTANCE_TESTS}/kv", "test_residency test_slot_table test_whole_regions"),
+            *_under(f"{_INSTANCE_TESTS}/kv", "test_kv_cache test_kv_cache_extents"),
             *_under(_INSTANCE_TESTS, "test_adoption test_core_prefix"),
         ),
     ),
