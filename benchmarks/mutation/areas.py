@@ -66,7 +66,7 @@ AREAS: dict[str, Area] = {
         ),
         (
             *_under(f"{_INSTANCE_TESTS}/kv", "test_residency test_slot_table test_slots_change_owner"),
-            *_under(f"{_INSTANCE_TESTS}/kv", "test_kv_cache test_whole_regions"),
+            *_under(f"{_INSTANCE_TESTS}/kv", "test_kv_cache test_kv_cache_extents test_whole_regions"),
             *_under(_INSTANCE_TESTS, "test_adoption test_core_prefix"),
         ),
     ),

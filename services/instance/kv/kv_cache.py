@@ -57,7 +57,7 @@ class KvCache:
         """The slots of the sequence's positions `[start, stop)`, in order.
 
         Raises:
-            KeyError: it has no slots of its own.
+            KeyError: it has no slots of its own, and not all of them lie in shared blocks.
             ValueError: one of the positions has no slot.
         """
         first, last, slot = sequence.slot_run
@@ -76,7 +76,7 @@ class KvCache:
             found += residency.slots_of(at, stop)
             if stop > start:
                 sequence.slot_run = residency.run_around(stop - 1)
-        return merge_adjacent(found) if len(found) > 1 else found
+        return merge_adjacent(found)
 
     def reusable_tokens(self, sequence: Sequence) -> int:
         """How many of its first tokens are here already; never all of them, for some must be computed."""
@@ -135,9 +135,10 @@ class KvCache:
             self.take_back(owner)
         else:
             owner = self.prefix_cache.evict()
-        if owner is not None:
-            self.slot_table.release(owner)
-        return owner is not None
+        if owner is None:
+            return False
+        self.slot_table.release(owner)
+        return True
 
     def keep_until_needed(self, owner: Owner) -> None:
         """The owner's slots count as available from now on, until `take_back`: they go first where others need some.
@@ -239,15 +240,14 @@ class KvCache:
         path, link = self._shared.get(sequence.number, []), self._chain_of(sequence)
         blocks = min(sequence.valid, self.held_positions(sequence)) // BLOCK_TOKENS
         held = self.prefix_cache.cached_blocks(link, blocks)
-        if held > len(path):
-            twins: list[PrefixBlock | None] = [None] * (held - len(path))
+        twins: list[PrefixBlock | None] = [None] * (held - len(path))
+        if twins:
             block = self.prefix_cache.find(link(held))
             assert block is not None
             theirs = self.prefix_cache.pin(block)
             self.prefix_cache.unpin(path)
-            self._add_blocks(sequence, theirs, blocks, twins)
-        elif len(path) < blocks:
-            self._add_blocks(sequence, path, blocks, [])
+            path = theirs
+        self._add_blocks(sequence, path, blocks, twins)
 
     def _add_blocks(
         self, sequence: Sequence, path: list[PrefixBlock], blocks: int, heirs: list[PrefixBlock | None]

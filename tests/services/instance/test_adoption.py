@@ -134,6 +134,20 @@ def test_only_the_requests_own_client_gets_it() -> None:
     assert core.core.sequences.by_key((D, 1)) is not None
 
 
+def test_only_the_requests_own_client_gets_an_answer_that_ended() -> None:
+    core = running(70, max_tokens=2)
+    core.give(ENGINE, done(2, (1, 71), finish=FinishReason.LENGTH))
+    wrong = (
+        adopt([*PROMPT, 99]),
+        adopt([*PROMPT, 70], tenant="u"),
+        adopt([*PROMPT, 70], received=2),
+        adopt([*PROMPT, 70, 71, 72]),
+    )
+    for message in wrong:
+        assert [send.message for send in core.give(OTHER, message)] == [NotHeld(41, 1)]
+    assert list(only(Adopted, core.give(OTHER, adopt([*PROMPT, 70]))).tokens) == [71]
+
+
 def test_a_tenants_own_name_finds_it_and_another_body_is_a_conflict() -> None:
     core = running(70, idempotency="k", digest=b"one")
     asks = adopt(PROMPT, key="", idempotency="k", digest=b"two")

@@ -83,6 +83,11 @@ def test_what_would_be_free_without_a_sequence_counts_the_blocks_that_it_alone_u
     before = cache.available_slots
     cache.release(long)
     assert cache.available_slots == before + 48
+    assert cache.slots_gained_without(short) == 17
+    cache.release(short)
+    begin(cache, long, 64)
+    computed(cache, long)
+    assert cache.slots_gained_without(long) == 3 * 16 + 16
 
 
 def test_another_one_reads_the_same_slots_and_writes_its_own() -> None:
@@ -162,6 +167,17 @@ def test_prefixes_go_in_longer_stretches_than_must_so_that_extents_stay_long() -
     assert len(cache.extents(new, 0, 40)) == 1
 
 
+def test_one_slot_in_eight_is_freed_beyond_those_that_are_wanted() -> None:
+    cache = KvCache(256, "w")
+    sequence = make_sequence(1, [1] * 257)
+    begin(cache, sequence, 256)
+    sequence.valid = 256
+    cache.release_to_prefix_cache(sequence)
+    assert (cache.slot_table.free, cache.cached_slots) == (0, 256)
+    assert cache.evict_prefixes(17)
+    assert cache.slot_table.free == 64, "49 in whole blocks"
+
+
 def test_what_was_donated_by_another_meanwhile_is_not_donated_again() -> None:
     cache = KvCache(128, "w")
     first, second = make_sequence(1), make_sequence(2, [*TEXT, *range(900, 924)])
@@ -201,6 +217,8 @@ def test_without_a_digest_nothing_is_shared() -> None:
         ((), 32),  # nothing kept
         ((0, 32, 40), 32),  # the rest comes from the host tier
         ((0, 20, 40), 32),  # less than a block is kept beyond: sooner computed than copied
+        ((0, 16, 48), 16),  # a block is kept beyond
+        ((0, 32, 90), 32),
         ((0, 16, 90), 16),  # whole regions only, so that none is copied over what others read
         ((0, 17, 90), 0),
     ],
@@ -307,3 +325,10 @@ def test_slots_that_are_about_to_go_are_not_kept() -> None:
     cache.keep_until_needed("kept")
     cache.withhold_beyond(50)
     assert (cache.slot_table.held("kept"), cache.available_slots) == (0, 50)
+
+
+def test_to_take_back_what_was_not_kept_changes_no_count() -> None:
+    cache = KvCache(96, "w")
+    cache.reserve("reserved", 10)
+    assert not cache.take_back("reserved")
+    assert (cache.available_slots, cache.cached_slots) == (86, 0)
