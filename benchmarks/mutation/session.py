@@ -79,7 +79,7 @@ def main() -> int:
     name, results, seed, seconds, most = sys.argv[1:]
     area = AREAS[name]
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # a smaller example is of no use here
-    hypothesis.settings.register_profile("mutants", phases=phases, derandomize=True, database=None)
+    hypothesis.settings.register_profile("mutants", phases=phases, derandomize=True, database=None, deadline=None)
     plugin = MutationSession(name, area, Results(Path(results)), int(seed), float(seconds), int(most))
     sys.path.insert(0, os.getcwd())
     options = ["-q", "-s", "-p", "no:cacheprovider", "--timeout", "0", "--hypothesis-profile=mutants"]
