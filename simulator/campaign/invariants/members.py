@@ -69,7 +69,7 @@ class Meetings:
         return all(other in met and met[other] == self.agents.get(other) for other in others)
 
     def tell(self, state: MemberState, asked: MeetMembers) -> None:
-        """The leader names the engines to meet. Of its own it tells nobody otherwise."""
+        """The leader names the engines to meet, its own among them, which is said in no other message."""
         member = self._begin(state)
         told = {each.member: each.agent for each in asked.engines}
         self.told.setdefault(member, deque()).append(told)
@@ -77,7 +77,7 @@ class Meetings:
             self.agents[OWN] = told[OWN]
 
     def hear(self, state: MemberState, message: Message) -> None:
-        """The member answers, is ready, or has lost all; when it is ready again, those who met its agent still have."""
+        """The member answers, is ready, or has lost all. Ready again with the same agent, it is met where it was."""
         member = self._begin(state)
         if isinstance(message, MembersMet):
             told = self.told[member].popleft() if self.told.get(member) else {}
