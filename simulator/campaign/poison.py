@@ -7,9 +7,9 @@ from services.instance.core import InstanceCore
 from services.instance.group.guests import Guest
 from services.instance.group.member_step import named_guests
 from services.instance.sequence.sequence import Sequence
+from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
-from simulator.campaign.outcome import TrialOutcome
-from simulator.campaign.violation import Violation
+from simulator.campaign.invariants.watcher import InvariantWatcher
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
@@ -18,18 +18,25 @@ MOST_ALONE = 2
 (services/instance/sequence/crash_suspects.py)."""
 
 
-class PoisonBites:
-    """Crashes engines when they execute rows of requests whose seeds are `poison`, and counts those that each request
-    crashed alone. Bites and excused looks are counted in `outcome`.
+class PoisonBites(InvariantWatcher):
+    """Crashes engines when they execute rows of requests whose seeds are `poison`, and watches how many each request
+    crashes alone. Bites are counted in `done`. It comes before other watchers, which see the crash.
     """
 
+    invariant = "I12"
+    roles = ("instance",)
+
     def __init__(
-        self, cluster: SimulatedCluster, faults: FaultInjector, poison: set[int], outcome: TrialOutcome
+        self,
+        cluster: SimulatedCluster,
+        clients: CampaignClients,
+        faults: FaultInjector,
+        poison: set[int],
+        done: Counter[str],
     ) -> None:
-        self._cluster = cluster
-        self._faults = faults
+        super().__init__(cluster, clients, faults)
         self._poison = poison
-        self._outcome = outcome
+        self._done = done
         self._alone: Counter[tuple[object, ...]] = Counter()
         self._alone_in: dict[tuple[object, ...], dict[int, bool]] = {}
         self._unheard: set[int] = set()
@@ -41,7 +48,7 @@ class PoisonBites:
         message = event.message
         if not isinstance(message, GuestsLost) or not message.exchange:
             return
-        core = self._cluster.core(event.to)
+        core = self.cluster.core(event.to)
         led = core.led_group if isinstance(core, InstanceCore) else None
         if led is None or led.number != message.group:
             self._unheard.add(message.exchange)
@@ -52,17 +59,17 @@ class PoisonBites:
         Raises:
             Violation: that request has crashed too many.
         """
-        core = self._cluster.core(event.to)
+        core = self.cluster.core(event.to)
         if not isinstance(core, InstanceCore):
             return
-        if self._cluster.world.is_paused(event.to) or not self._cluster.has_engine(event.to):
+        if self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
             return
         rows = [sequence for sequence, _ in core.steps.executing_rows()]
         guests = executing_guests(core)
         seeds = [sequence.place.sampling.seed for sequence in rows] + [guest.opened.sampling.seed for guest in guests]
         if not self._poison.isdisjoint(seeds):
-            self._cluster.engine_supervisors[event.to].crash(signal=11)
-            self._outcome.done["bite"] += 1
+            self.cluster.engine_supervisors[event.to].crash(signal=11)
+            self._done["bite"] += 1
             if len(rows) == 1:
                 self._check_sequence(core, rows[0])
             if guests:
@@ -75,7 +82,7 @@ class PoisonBites:
         # `suspicion` is 1 more than the engines that it crashed alone, at other instances too.
         if self._alone[attempt] > MOST_ALONE or sequence.suspicion > MOST_ALONE:
             count = self._alone[attempt]
-            raise self._fail(f"{sequence.name} crashed {count} engines of {core.address} alone ({sequence.suspicion})")
+            raise self.fail(f"{sequence.name} crashed {count} engines of {core.address} alone ({sequence.suspicion})")
 
     def _check_guests(self, member: InstanceCore, guests: list[Guest]) -> None:
         """Check the same of a group: so many of its exchanges crash engines by a request that is alone in them, but
@@ -92,14 +99,11 @@ class PoisonBites:
             exchanges[step.asked.exchange] = is_alone and exchanges.get(step.asked.exchange, True)
             alone = [exchange for exchange, was_alone in exchanges.items() if was_alone]
             heard = [exchange for exchange in alone if exchange not in self._unheard]
-            if len(alone) <= MOST_ALONE or self._faults.was_disturbed(*order.members):
+            if len(alone) <= MOST_ALONE or self.faults.was_disturbed(*order.members):
                 continue
             if len(heard) > MOST_ALONE:
-                raise self._fail(f"guest {guest.number} crashed engines of {order} alone in exchanges {heard}")
-            self._outcome.excused["I12 a leader hears of a crash after its group has ended"] += 1
-
-    def _fail(self, text: str) -> Violation:
-        return Violation("I12", self._cluster.world.now_s, text)
+                raise self.fail(f"guest {guest.number} crashed engines of {order} alone in exchanges {heard}")
+            self.excuse("a leader hears of a crash after its group has ended")
 
 
 def executing_guests(core: InstanceCore) -> list[Guest]:

@@ -51,7 +51,9 @@ class CampaignTrial:
         self._clients = CampaignClients(self.cluster)
         self._faults = FaultInjector(self.cluster, self._clients, jitter, bool(poison))
         self._watchers = [watcher(self.cluster, self._clients, self._faults) for watcher in WATCHERS]
-        self._poison = PoisonBites(self.cluster, self._faults, poison, self.outcome) if poison else None
+        if poison:
+            bites = PoisonBites(self.cluster, self._clients, self._faults, poison, self.outcome.done)
+            self._watchers.insert(0, bites)
         # Hot path: of each event only the watchers are told that override the hook and look at its receiver's role.
         self._befores = _hooks(self._watchers, "before")
         self._afters = _hooks(self._watchers, "after")
@@ -127,8 +129,6 @@ class CampaignTrial:
             self._coverage.fault_applied(fault.kind, victim.role, phases.get(victim, "gone"))
 
     def _before(self, event: Delivery) -> None:
-        if self._poison is not None and event.to.role == "instance":
-            self._poison.before(event)
         for before in self._befores.get(event.to.role, ()):
             before(event)
 
@@ -138,8 +138,6 @@ class CampaignTrial:
 
     def _after(self, event: Delivery) -> None:
         self.outcome.digest = chain_digest(self.outcome.digest, event)
-        if self._poison is not None and event.to.role == "instance":
-            self._poison.after(event)
         for after in self._afters.get(event.to.role, ()):
             after(event)
         if self._coverage is not None:

@@ -165,14 +165,12 @@ class ConversationWatcher(InvariantWatcher):
         self._newest[key] = step.exchange
 
     def _is_asked(self, leader: Address, member: Address, asked: MeetMembers) -> None:
-        led = self.cluster.core(leader).led_group
-        state = led.roster.member_at(member) if led is not None else None
+        state = _member(_led(self.cluster, leader), member)
         if state is not None:
             self._meetings.setdefault((leader, asked.group), Meetings()).tell(state, asked)
 
     def _have_met(self, leader: Address, member: Address, step: GroupStep) -> None:
-        led = self.cluster.core(leader).led_group
-        state = led.roster.member_at(member) if led is not None else None
+        state = _member(_led(self.cluster, leader), member)
         meetings = self._meetings.get((leader, step.group), Meetings())
         named = {*step.span_member, *step.serve_member}
         if state is not None and not meetings.have_met(state.index, named):
@@ -180,7 +178,7 @@ class ConversationWatcher(InvariantWatcher):
 
     def before(self, event: Delivery) -> None:
         led = _led(self.cluster, event.to)
-        state = led.roster.member_at(event.sender) if led is not None else None
+        state = _member(led, event.sender)
         if led is None or state is None:
             return
         if getattr(event.message, "group", led.number) == led.number:
@@ -292,7 +290,7 @@ class GuestWatcher(InvariantWatcher):
                 continue
             for guest in core.group_member.steps.guests:
                 led = leader.led_group if isinstance(leader, InstanceCore) else None
-                state = led.roster.member_at(core.address) if led is not None else None
+                state = _member(led, core.address)
                 spread = led.spreads.by_number(guest.number) if led is not None else None
                 if state is None or spread is None or state.index not in spread.guests:
                     yield core.address, guest.number
@@ -301,3 +299,7 @@ class GuestWatcher(InvariantWatcher):
 def _led(cluster: SimulatedCluster, address: Address) -> LedGroup | None:
     core = cluster.core(address) if address.role == "instance" else None
     return core.led_group if isinstance(core, InstanceCore) else None
+
+
+def _member(led: LedGroup | None, address: Address) -> MemberState | None:
+    return led.roster.member_at(address) if led is not None else None

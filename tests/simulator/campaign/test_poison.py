@@ -10,7 +10,6 @@ from dunlin.effects import Address, Message
 from dunlin.messages.group import GroupStep, GuestsLost
 from dunlin.messages.types import GroupKind, i64
 from simulator.campaign import poison
-from simulator.campaign.outcome import TrialOutcome
 from simulator.campaign.poison import PoisonBites
 from simulator.campaign.violation import Violation
 from simulator.cluster.process import Delivery
@@ -42,8 +41,9 @@ class Bitten:
             engine_supervisors={MEMBER: supervisor},
         )
         faults: Any = SimpleNamespace(was_disturbed=lambda *those: not self.disturbed.isdisjoint(those))
-        self.outcome = TrialOutcome(0)
-        self.bites = PoisonBites(cluster, faults, {SEED}, self.outcome)
+        self.done: Counter[str] = Counter()
+        clients: Any = SimpleNamespace()
+        self.bites = PoisonBites(cluster, clients, faults, {SEED}, self.done)
 
     def crash(self, exchange: int, *others: int) -> None:
         """The member's engine executes the guest, alone or with others."""
@@ -73,7 +73,7 @@ def test_engines_that_crash_in_one_exchange_count_once() -> None:
     bitten = Bitten()
     for exchange in (1, 1, 1, 2):
         bitten.crash(exchange)
-    assert bitten.outcome.done == Counter(bite=4)
+    assert bitten.done == Counter(bite=4)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
@@ -89,7 +89,7 @@ def test_a_crash_of_which_a_leader_hears_too_late_is_excused_and_counted(has_end
             bitten.crash(3)
         return
     bitten.crash(3)
-    assert bitten.outcome.excused == Counter({"I12 a leader hears of a crash after its group has ended": 1})
+    assert bitten.bites.excused == Counter({"I12 a leader hears of a crash after its group has ended": 1})
     with pytest.raises(Violation, match=r"alone in exchanges .1, 3, 4."):
         bitten.crash(4)
 
@@ -101,7 +101,7 @@ def test_a_leader_of_another_group_heard_of_nothing() -> None:
     bitten.hear(GuestsLost(GROUP, exchange=1, suspects=i64([1])))
     bitten.crash(2)
     bitten.crash(3)
-    assert bitten.outcome.excused.total() == 1
+    assert bitten.bites.excused.total() == 1
 
 
 def test_where_a_member_is_disturbed_none_is_blamed() -> None:
@@ -109,4 +109,4 @@ def test_where_a_member_is_disturbed_none_is_blamed() -> None:
     bitten.disturbed = {LEADER}
     for exchange in range(4):
         bitten.crash(exchange)
-    assert not bitten.outcome.excused
+    assert not bitten.bites.excused
