@@ -69,8 +69,9 @@ def _choose_roles(able: Sequence[GroupCandidate], wanted: int) -> dict[Address, 
     for (side, goal), (other, _) in zip(goals, reversed(goals), strict=True):
         # At most one side is short: the other then has all that it needs, and more.
         missing = max(counts[side] == 0, goal - counts[side] - SLACK)
-        others = sorted((one for one in able if sides[one.address] is other), key=_cost_of_change)
-        sides.update((one.address, side) for one in others[:missing])
+        if missing:
+            others = sorted((one for one in able if sides[one.address] is other), key=_cost_of_change)
+            sides.update((one.address, side) for one in others[:missing])
     return sides
 
 
