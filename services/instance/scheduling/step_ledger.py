@@ -197,15 +197,11 @@ class StepLedger:
 
     def probe(self) -> Effect:
         """An interrupt of no sequence: as long as it is not answered, the engine's watch counts it as outstanding."""
-        self._last_ticket += 1
-        self._interrupts[self._last_ticket] = []
-        return Send(self._engine, Interrupt(Verdict.DISCARD, i64([0]), ticket=self._last_ticket))
+        return Send(self._engine, Interrupt(Verdict.DISCARD, i64([0]), ticket=self._new_ticket([])))
 
     def interrupt_group_step(self, step: int, why: Why) -> list[Effect]:
         """Have all rows of an outstanding group's step leave it, and let it serve no peer any more."""
-        self._last_ticket += 1
-        self._interrupts[self._last_ticket] = []
-        return [Send(self._engine, Interrupt(Verdict.DISCARD, why=why, ticket=self._last_ticket, step=step))]
+        return [Send(self._engine, Interrupt(Verdict.DISCARD, why=why, ticket=self._new_ticket([]), step=step))]
 
     # --- rows that leave, and come back ---
 
@@ -217,10 +213,8 @@ class StepLedger:
         named = [sequence for sequence in sequences if sequence.in_steps > 0]
         if not named:
             return []
-        self._last_ticket += 1
-        self._interrupts[self._last_ticket] = named
         numbers = i64([sequence.number for sequence in named])
-        return [Send(self._engine, Interrupt(verdict, numbers, why, self._last_ticket, self._last_step))]
+        return [Send(self._engine, Interrupt(verdict, numbers, why, self._new_ticket(named), self._last_step))]
 
     def queued_batch_step(self) -> int:
         """The number of the oldest step behind the running one, if it has rows of batch work; else 0."""
@@ -236,10 +230,9 @@ class StepLedger:
         named = self._outstanding[step].sequences if step in self._outstanding else []
         if all(sequence in leaving for sequence in named):
             return []
-        self._last_ticket += 1
-        self._interrupts[self._last_ticket] = list(named)
-        self._recalls.add(self._last_ticket)
-        return [Send(self._engine, Interrupt(Verdict.DISCARD, why=why, ticket=self._last_ticket, step=step))]
+        ticket = self._new_ticket(list(named))
+        self._recalls.add(ticket)
+        return [Send(self._engine, Interrupt(Verdict.DISCARD, why=why, ticket=ticket, step=step))]
 
     def is_interrupt(self, ticket: int) -> bool:
         """Whether an interrupt with that ticket has no answer yet."""
@@ -306,6 +299,12 @@ class StepLedger:
             self._sequences.transition(row.sequence, SequenceState.RUNNING)
         step = self.add(of_rows(rows))
         return Send(self._engine, Resume(step, i64([row.number for row in rows]), why=why))
+
+    def _new_ticket(self, named: list[Sequence]) -> int:
+        """The ticket of an interrupt that is about to be sent, which holds these sequences until it is answered."""
+        self._last_ticket += 1
+        self._interrupts[self._last_ticket] = named
+        return self._last_ticket
 
     def _take(self, step: int, numbers: Iterable[int]) -> list[LedgerRow]:
         """Take the rows of these sequences out of their step; rows that left it before are not found again."""
