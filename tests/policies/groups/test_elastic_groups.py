@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dunlin.effects import Address
 from dunlin.messages.types import GroupKind, GroupRole
 from dunlin.policies.groups.elastic_groups import (
+    WAYS,
     ElasticGroup,
     choose_group,
     choose_members,
@@ -18,7 +19,7 @@ from dunlin.policies.groups.elastic_groups import (
     grow_group,
     longest_that_fits,
 )
-from dunlin.policies.groups.elastic_rules import ELASTIC_RULES
+from dunlin.policies.groups.elastic_rules import ELASTIC_RULES, ElasticRules
 from dunlin.policies.groups.group_plan import GroupCandidate, GroupConstraints
 from dunlin.policies.groups.long_requests import KnownGroup, roomiest_group
 
@@ -105,6 +106,25 @@ def test_excluded_and_draining_instances_take_no_part() -> None:
     assert names(choice.members) == ["b"]
     whole = ElasticGroup(8, (led("c", 8),))
     assert choose_group(50, [], [whole], excluded=[whole.members[0].address]) is None
+
+
+def test_a_group_with_one_excluded_member_takes_no_request() -> None:
+    group = ElasticGroup(7, (led("a", 7), member("b", 7)))
+    assert choose_group(50, [], [group]) is not None
+    assert choose_group(50, [], [group], excluded=[group.members[1].address]) is None
+
+
+def test_a_group_that_grows_says_by_whom_and_how_many_slots_that_adds() -> None:
+    group = ElasticGroup(7, (led("a", 7, 60), member("b", 7, 50)), promised_slots=30)
+    choice = choose_group(250, [instance("c", 90), instance("d", 80)], [group])
+    assert choice is not None
+    assert choice.why.chosen == "add c and d to group 7"
+    assert {figure.name: figure.value for figure in choice.why.figures} == {
+        "slots": 250,
+        "group_free_slots": 80,
+        "added_slots": 170,
+        "group_members": 4,
+    }
 
 
 def test_a_leader_that_wishes_for_more_than_there_is_gets_what_there_is() -> None:
@@ -246,3 +266,8 @@ def test_without_scale_up_no_group_grows_for_a_request() -> None:
     group = ElasticGroup(7, (led("a", 7, 60), member("b", 7, 50)), promised_slots=30)
     assert choose_group(150, [instance("c")], [group]) is not None
     assert choose_group(150, [instance("c")], [group], ways=ELASTIC_RULES["loongserve_no_scale_up"].ways) is None
+
+
+def test_groups_scale_up_unless_their_rules_say_otherwise() -> None:
+    assert ElasticRules(WAYS).scales_up
+    assert [name for name, rules in ELASTIC_RULES.items() if rules.scales_up] == ["elastic", "loongserve"]

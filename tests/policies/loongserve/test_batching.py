@@ -106,6 +106,15 @@ def test_a_degree_with_a_dear_step_is_not_used(requests: int) -> None:
     assert all(batch.last - batch.first == 1 for batch in found)
 
 
+def test_rows_are_halved_more_than_once() -> None:
+    """40 rows, of which fewer than nine are searched one after the other."""
+    problem = problem_of(range(40, 0, -1), [MUCH] * 4, times_of(1.0, 0.5, 0.25, fixed_s=8.0))
+    found = best_batches(problem)
+    assert found is not None
+    assert found == best_batches_plainly(problem)
+    assert [(batch.start, batch.stop) for batch in found] == [(0, 27), (27, 40)]
+
+
 @given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=40), st.integers(1, 12))
 def test_cuts_rise_from_the_first_to_the_last(weights: list[float], parts: int) -> None:
     cuts = even_cuts(weights, parts)
@@ -153,3 +162,10 @@ def test_equal_requests_are_parted_evenly_beyond_the_cuts() -> None:
     times = times_of(*[1.0] * 64)
     found = batch_within([10] * 64, [MUCH] * 64, times, PlanLimits(request_cuts=8, instance_cuts=8))
     assert [(batch.stop - batch.start, batch.last - batch.first) for batch in found] == [(1, 1)] * 64
+
+
+@pytest.mark.parametrize(("second_token_s", "parts"), [(0.5, [(0, 2, 0, 2)]), (0.625, [(0, 1, 0, 1), (1, 2, 1, 2)])])
+def test_a_batch_is_cut_only_where_that_is_better(second_token_s: float, parts: list[tuple[int, ...]]) -> None:
+    """Two requests of 8 tokens: 8 s each where each has an instance, or both have two at half a second a token."""
+    found = batch_within([8, 8], [MUCH] * 2, times_of(1.0, second_token_s), PlanLimits(request_cuts=1, instance_cuts=1))
+    assert [(batch.start, batch.stop, batch.first, batch.last) for batch in found] == parts
