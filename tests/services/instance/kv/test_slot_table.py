@@ -179,6 +179,15 @@ def test_the_check_sees_a_lost_extent_a_shared_slot_and_a_wrong_count() -> None:
         table.check_integrity()
 
 
+def test_counts_that_add_up_to_another_capacity_or_below_none_are_not_conserved() -> None:
+    table = make_table(o1=4)
+    assert table.is_conserved
+    table.free -= 1
+    assert not table.is_conserved
+    table.free, table.withheld = -1, CAPACITY - 3
+    assert not table.is_conserved
+
+
 def test_positions_released_in_the_middle_leave_a_gap_that_can_be_filled_again() -> None:
     table = make_table(20, o1=9)
     assert table.release_span(1, 3, 5) == 2
@@ -229,6 +238,12 @@ def test_whether_any_of_some_slots_is_free(slots: list[Extent], is_any_free: boo
     assert table.has_free(slots) is is_any_free
 
 
+def test_slots_before_a_short_free_extent_are_not_free() -> None:
+    table = make_table(12, o1=8, o2=2, o3=2)
+    table.release(2)
+    assert [table.has_free([slots]) for slots in ((0, 8), (0, 9), (10, 2))] == [False, True, False]
+
+
 def test_what_lies_beyond_a_limit_is_named_by_owner_and_position() -> None:
     table = make_table(20, o1=4, o2=8)
     table.allocate(1, 4)
@@ -245,6 +260,14 @@ def test_a_table_shrinks_behind_what_is_held_and_grows_by_free_slots() -> None:
     assert table.allocate(2, 4)
     assert extents(table, 2) == [(8, 4)]
     table.check_integrity()
+
+
+def test_a_table_grows_by_a_single_slot() -> None:
+    table = make_table(8, o1=8)
+    table.resize(9)
+    assert (table.capacity, table.free) == (9, 1)
+    assert table.allocate(2, 1)
+    assert extents(table, 2) == [(8, 1)]
 
 
 def test_a_table_does_not_shrink_over_slots_that_are_held() -> None:
