@@ -111,6 +111,24 @@ def test_it_is_told_of_no_objective_while_nobody_waits_for_a_first_token(script:
     assert ([each.sequence for each in candidates], situation) == ([1], StepSituation(2))
 
 
+def test_of_requests_that_wait_the_one_whose_first_token_is_due_first_counts(script: Script) -> None:
+    direct = ready_core({}, PerToken())
+    direct.give(D, make_place(1, tokens=4))
+    direct.give(D, make_place(2, tokens=4, ttft_objective_s=4.0), 0.25)
+    direct.give(D, make_place(3, tokens=4, ttft_objective_s=0.5), 0.5)
+    _, situation = script.asked[-1]
+    assert (situation.waiting_s, situation.ttft_s, situation.waiting_tokens) == (0.0, 0.5, 8)
+
+
+def test_a_last_chunk_of_one_token_is_a_prefill(script: Script) -> None:
+    direct = ready_core(scheduler__budget_tokens=8)
+    direct.give(D, make_place(1, tokens=9))
+    for step, row in ((1, (1, True)), (2, (1, False))):
+        direct.give(ENGINE, done(step, *[(1, 5)][: step - 1]))
+        ((candidate,), _) = script.asked[-1]
+        assert (candidate.row_tokens, candidate.is_prefill) == row
+
+
 def test_without_a_profile_it_is_not_told_who_waits(script: Script) -> None:
     direct = ready_core(objectives__ttft_s=1.0)
     direct.give(D, make_place(1, tokens=4))
@@ -145,9 +163,9 @@ class PerToken:
         return 0.01 * (batch.prefill_tokens + batch.decode_rows)
 
 
-def with_batch_steps(**settings: Any) -> Direct:
-    """Steps 1 and 2 are outstanding since 0 s, each with 80 tokens of a batch prompt: 1.6 s."""
-    direct = ready_core(
+def interrupting_core(**settings: Any) -> Direct:
+    """An instance whose batch steps are interrupted for requests that would be late."""
+    return ready_core(
         {"slots": 1024},
         PerToken(),
         scheduler__policy="slo_aware",
@@ -158,6 +176,11 @@ def with_batch_steps(**settings: Any) -> Direct:
         }
         | settings,
     )
+
+
+def with_batch_steps(**settings: Any) -> Direct:
+    """Steps 1 and 2 are outstanding since 0 s, each with 80 tokens of a batch prompt: 1.6 s."""
+    direct = interrupting_core(**settings)
     direct.give(D, make_place(1, tokens=200, request_class=RequestClass.BATCH))
     return direct
 
@@ -195,6 +218,15 @@ def test_one_request_is_a_reason_to_interrupt_once() -> None:
     direct.give(ENGINE, Interrupted(i64(), message.ticket, i64(), i32(), i32(), i8()), 0.06)
     assert of(Interrupt, direct.give(D, make_place(3, tokens=3, request_class=RequestClass.BATCH), 0.07)) == []
     assert len(of(Interrupt, direct.give(D, make_place(4, tokens=3, may_preempt=True), 0.08))) == 1
+
+
+def test_the_first_request_is_no_reason_to_interrupt_steps_that_were_composed_after_it_came() -> None:
+    """It waits for the kvstore, and batch work overtakes it."""
+    direct = interrupting_core()
+    direct.core.sequences.add(D, make_place(1, tokens=30, may_preempt=True)).is_claiming = True
+    sends = direct.give(D, make_place(2, tokens=200, request_class=RequestClass.BATCH))
+    assert [list(step.sequence) for step in of(Step, sends)] == [[2], [2]]
+    assert of(Interrupt, direct.give(D, make_place(3, tokens=3, request_class=RequestClass.BATCH), 0.05)) == []
 
 
 def test_a_step_of_batch_work_behind_one_that_is_spared_is_interrupted_once_it_runs() -> None:

@@ -236,6 +236,14 @@ def test_no_more_steps_are_resumed_than_the_queue_has_room_for() -> None:
     assert one.state is SequenceState.PARKED
 
 
+def test_what_is_not_parked_is_not_resumed() -> None:
+    direct, (one, two) = prefilling(20, 4)
+    park(direct, one)
+    direct.core.steps.complete(done(3, (2, 7)))
+    assert direct.core.steps.resume([two]) == []
+    assert only(Resume, sends(direct.core.steps.resume([two, one]))) == Resume(5, i64([1]))
+
+
 def test_a_discarded_row_is_computed_again_from_the_valid_kv() -> None:
     direct, (one, two) = prefilling(20, 4)
     park(direct, one)

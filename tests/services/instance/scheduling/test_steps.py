@@ -6,8 +6,9 @@ from dunlin.messages.engine import (
     Step,
     StepDone,
 )
-from dunlin.messages.types import FinishReason, RequestClass, i32
+from dunlin.messages.types import FinishReason, RequestClass, Why, i32
 from services.instance.config import InstanceConfig
+from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
@@ -91,6 +92,24 @@ def test_a_step_says_why_only_when_its_composition_changed() -> None:
     changed = [len(step.sequence) for step in bench.engine.steps if step.why is not None]
     assert changed == [1, 2, 1]
     assert len(bench.engine.steps) > 25
+
+
+def test_the_first_step_in_another_layout_says_why_again() -> None:
+    config = configured(InstanceConfig)
+    composer = BatchComposer(
+        config.scheduler, StepLedger(ENGINE, SequenceTable()), EffectiveObjectives(config.objectives)
+    )
+    kv_cache, sequence = KvCache(64), Sequence(1, 1, D, make_place(tokens=10))
+    kv_cache.allocate(sequence, 16)
+
+    def next_why() -> Why | None:
+        chosen = composer.choose_rows([sequence])
+        return composer.compose([sequence], chosen, kv_cache).why
+
+    assert figures(next_why())["rows_before"] == 0
+    assert next_why() is None
+    composer.on_layers_changed(1)
+    assert figures(next_why())["rows_before"] == 0
 
 
 def test_the_reason_counts_the_rows_that_decode() -> None:
