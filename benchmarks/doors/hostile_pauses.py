@@ -45,8 +45,13 @@ class ListenerProcess:
 
     def __init__(self, order: ListenOrder) -> None:
         command = [sys.executable, "-m", "benchmarks.doors.pause_listener", json.dumps(asdict(order))]
+        # A session of its own: the kernel may share cores among sessions, and that of the sender has used much already.
         self._process = subprocess.Popen(
-            die_with_parent_command(command, os.getpid()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            die_with_parent_command(command, os.getpid()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def heard(self) -> StreamWaits:

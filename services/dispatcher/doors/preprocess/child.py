@@ -7,7 +7,6 @@ never the dispatcher. Test: `test_pool.py`, which starts it.
 import argparse
 import ctypes
 import gc
-import os
 import resource
 import signal
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from dunlin.limits import InvalidField
 from dunlin.messages.types import Grammar
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
+from dunlin.runtime.priority import lower_priority
 from dunlin.structured_output.compiler import GrammarCompiler, GrammarError
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from services.dispatcher.admission.refusals import DoorError
@@ -38,14 +38,14 @@ CANNOT_START = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the parent until it closes the socket; the exit code."""
     given = _parser().parse_args(arguments)
-    for one in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the parent ends this one
+    for one in (signal.SIGINT, signal.SIGTERM):  # they may reach a whole control group; the parent ends this one
         signal.signal(one, signal.SIG_IGN)
     try:
         die_with_parent(given.parent_pid)
     except ParentGone as error:
         print(f"dunlin preprocess: {error}", file=sys.stderr)
         return CANNOT_START
-    os.nice(given.nice)
+    lower_priority(given.nice)
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     connection = socket.socket(fileno=given.socket_fd)
     reader = BodyReader(_model(given))

@@ -110,6 +110,7 @@ class HelperProcess:
                 [sys.executable, "-m", CHILD_MODULE, *self._arguments(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # see `lower_priority`
             )
         return ours
 

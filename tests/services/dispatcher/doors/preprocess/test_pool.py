@@ -243,6 +243,16 @@ def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
     with_pool(test)
 
 
+def test_what_a_helper_computes_is_charged_to_no_session_but_its_own() -> None:
+    async def test(pool: PreprocessPool) -> None:
+        await pool.read(BodyKind.COMPLETION, b'{"prompt": "heron"}')
+        process = pool._lanes[0]._helper._process
+        assert process is not None
+        assert os.getsid(process.pid) == process.pid
+
+    with_pool(test)
+
+
 def test_a_helper_that_is_too_slow_is_ended() -> None:
     async def test(pool: PreprocessPool) -> None:
         with pytest.raises(DoorError, match=r"did not answer within 0\.001 s"):
