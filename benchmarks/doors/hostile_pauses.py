@@ -3,9 +3,9 @@
     python -m benchmarks.doors.hostile_pauses
 
 Eight steady streams (four over gRPC, four over SSE) and a probe of the HTTP door, all in a process of their own; beside
-them each kind of body (`benchmarks/doors/hostile_bodies.py`), one kind after the other, in rounds. The gap of a
-stream holds the
-engine's steps too, which slow down when others use its cores; the probe waits for the dispatcher's event loop alone.
+them each kind of body (`benchmarks/doors/hostile_bodies.py`), one kind after the other, in rounds. The gap of a stream
+holds the engine's steps too, which slow down when others use its cores; the probe waits for the dispatcher's event loop
+alone.
 """
 
 import asyncio

@@ -51,10 +51,9 @@ class LiveStepModel:
 
 
 def fit_live_timing(timing: EngineTiming, steps: Sequence[StepPoint]) -> EngineTiming:
-    """The timing as `steps` of the live cluster show it (`steps_from_records`, by the same timing): a curve over
-    what was
-    predicted, because whatever else uses the core costs short steps more than long ones, and the course of events that
-    steps meet. Raises ValueError if there are fewer than ten steps of any size.
+    """The timing as `steps` of the live cluster show it (`steps_from_records`, by the same timing): a curve over what
+    was predicted, because whatever else uses the core costs short steps more than long ones, and the course of events
+    that steps meet. Raises ValueError if there are fewer than ten steps of any size.
     """
     predicted_s = np.array([timing.step_s(point.batch) for point in steps])
     step = LiveStepModel(timing.step, _taken(predicted_s, np.array([step_interval_s(point) for point in steps])))

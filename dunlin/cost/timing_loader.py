@@ -23,8 +23,7 @@ def load_timing(
     `device` is the name of a device that ships with the package, or the path of a store that `dunlin profile` wrote.
     `overhead` is what the engine's host adds to each step (nothing, if not said: a device's coefficients are of its
     kernels alone; a profile's hold the host's part already). `links`: other bandwidths (`device.LINKS`), of a device
-    alone. Raises DeviceError, ShapeError, or StoreError with what is
-    known instead.
+    alone. Raises DeviceError, ShapeError, or StoreError with what is known instead.
     """
     timing = _timing(device, shape, tp, links or {})
     return timing if overhead is None else replace(timing, step=StepWithOverhead(timing.step, overhead))

@@ -95,11 +95,10 @@ class Step:
     steps compute together, whose K/V come here while the row's own go there; but tokens before the stripes, where
     `span_asked[j]` = 1, lie at their holder, which is asked for them as by MASTERS. A row with stripes elsewhere writes
     its extents for this step alone, and what stays of the stripes is what `keep` names; one without is as by MASTERS.
-    Either goes through transit rooms: this
-    engine writes for `peers[i]` into that one's room `peer_room[i]` and reads `own_room[i]`. `exchange` is the number
-    that the members' steps of one iteration share. Single rows of such a step leave it as by DISCARD; an Interrupt of
-    all rows also ends what it serves, but the whole step can be suspended by its number; and where a member's step ends
-    early, those that need it end, too.
+    Either goes through transit rooms: this engine writes for `peers[i]` into that one's room `peer_room[i]` and reads
+    `own_room[i]`. `exchange` is the number that the members' steps of one iteration share. Single rows of such a step
+    leave it as by DISCARD; an Interrupt of all rows also ends what it serves, but the whole step can be suspended by
+    its number; and where a member's step ends early, those that need it end, too.
     """
 
     step: int = number(1)

@@ -3,8 +3,7 @@
 Connections are mutual: both sides show a certificate of the cluster's own CA. A dialer asks for a name that only the
 wanted process's certificate carries (`server_name`), so the handshake itself refuses another role; an acceptor compares
 the caller's certificate with the address that the caller claims (`is_certificate_of`). Knows no conversation and no
-service; making
-certificates is `dunlin/auth/certificates.py`.
+service; making certificates is `dunlin/auth/certificates.py`.
 """
 
 import ssl

@@ -1,8 +1,7 @@
 """The transport of all kvstores: it copies regions between the host tiers of nodes.
 
-As the live one (`dunlin/transport/sockets/receiver.py`), it reports the outcome of each expected region exactly
-once; a region
-that is never pushed is reported as lost.
+As the live one (`dunlin/transport/sockets/receiver.py`), it reports the outcome of each expected region exactly once; a
+region that is never pushed is reported as lost.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """Carries regions by one-sided writes, in a thread that is the only one to touch the agent.
 
-Has the interface of `RegionReceiver` and `Sender` (sockets). The thread polls often while regions move, and seldom
-when none
-is expected; no call waits for it.
+Has the interface of `RegionReceiver` and `Sender` (sockets). The thread polls often while regions move, and seldom when
+none is expected; no call waits for it.
 """
 
 import queue

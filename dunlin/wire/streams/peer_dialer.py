@@ -22,8 +22,7 @@ class PeerDialer:
     """Owns the dialers. `dials` names the conversation per role; roles in `same_node` only count on node `node`.
 
     `on_demand` names the conversations of roles that are dialled when the core sends `DialPeer` to `DIALING`, the
-    address
-    of this outlet.
+    address of this outlet.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """KV of an outgoing migration: into the target's slots where the engines reach each other, else by the host tier.
 
 By the host tier the target is offered regions: within a node it restores them itself, to another one the kvstores copy
-them first. Knows no stage
-but one: once the row has stopped, the last tokens are copied too. Does not decide how a migration continues.
+them first. Knows no stage but one: once the row has stopped, the last tokens are copied too. Does not decide how a
+migration continues.
 """
 
 from dunlin.effects import Address, Effect, Send

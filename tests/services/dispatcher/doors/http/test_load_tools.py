@@ -2,8 +2,7 @@
 answers.
 
 Recorded with `python -m benchmarks.clients.compatibility --record`: guidellm 0.8.1, aiperf 0.13.0 (what genai-perf
-became), and the
-request functions of `vllm bench serve` 0.33.0 (`benchmarks/lib/endpoint_request_func.py`).
+became), and the request functions of `vllm bench serve` 0.33.0 (`benchmarks/lib/endpoint_request_func.py`).
 """
 
 import asyncio
