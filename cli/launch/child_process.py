@@ -1,4 +1,4 @@
-"""One child process: started in its own session, watched without being reaped, ended with all it started.
+"""One child process: started in its own process group, watched without being reaped, ended with all it started.
 
 Knows nothing of what the child does.
 """
@@ -28,7 +28,8 @@ class ChildProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,
+                # Not a session: a kernel may share cores among sessions, and niceness counts within one alone.
+                process_group=0,
             )
         self.pid = self._process.pid
         self._status: str | None = None

@@ -171,7 +171,7 @@ def _spawn(binary: str, config: EmbeddedConfig) -> EmbeddedEtcd:
             stdout=log,
             stderr=log,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the supervisor, which stops etcd last
+            process_group=0,  # Ctrl-C is for the supervisor, which stops etcd last
         )
     return EmbeddedEtcd(process, config)
 
