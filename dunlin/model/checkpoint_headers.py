@@ -19,6 +19,7 @@ from dunlin.model.errors import ModelError
 DTYPES = ("F32", "F16", "BF16", "F64")
 """The dtypes that dunlin reads, as the format names them."""
 REMEDY = "fetch or write the checkpoint again"
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,13 @@ class TensorEntry:
 
 
 def checkpoint_files(directory: Path) -> tuple[list[Path], list[ModelError]]:
-    """The files of a checkpoint, `model.safetensors` or those in its index, and the faults of that list."""
-    index = directory / "model.safetensors.index.json"
+    """The files of a checkpoint, `model.safetensors` or those in its index, and the faults of that list.
+
+    Of an index and a single file the index has the say, unless all its shards are gone: transformers removes them where
+    it writes a single file over them, and leaves the index.
+    """
+    index, single = directory / "model.safetensors.index.json", directory / "model.safetensors"
     if not index.is_file():
-        single = directory / "model.safetensors"
         if single.is_file():
             return [single], []
         remedy = "give a checkpoint in safetensors format"
@@ -55,6 +59,8 @@ def checkpoint_files(directory: Path) -> tuple[list[Path], list[ModelError]]:
         return [], [ModelError(index, "has no `weight_map` from tensors to files", REMEDY)]
     files = [directory / Path(name).name for name in sorted(set(names.values()))]
     missing = [file for file in files if not file.is_file()]
+    if missing == files and single.is_file() and all(_SHARD.fullmatch(file.name) for file in files):
+        return [single], []
     faults = [ModelError(file, "the index names this shard and it is not there", REMEDY) for file in missing]
     return [file for file in files if file not in missing], faults
 

@@ -28,6 +28,17 @@ def test_an_index_names_each_shard_once_and_goes_before_a_single_file(tmp_path: 
     assert checkpoint_files(tmp_path) == ([tmp_path / "1.safetensors", tmp_path / "2.safetensors"], [])
 
 
+def test_an_index_of_shards_that_are_all_gone_goes_behind_a_single_file(tmp_path: Path) -> None:
+    """transformers' `save_pretrained` removes the shards that a smaller model replaces, and leaves their index."""
+    write_index(tmp_path, {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"})
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert checkpoint_files(tmp_path) == ([tmp_path / "model.safetensors"], [])
+    (tmp_path / "model-00002-of-00002.safetensors").write_bytes(b"")
+    files, faults = checkpoint_files(tmp_path)
+    assert files == [tmp_path / "model-00002-of-00002.safetensors"]
+    assert [fault.path for fault in faults] == [str(tmp_path / "model-00001-of-00002.safetensors")]
+
+
 def test_a_shard_that_is_missing_is_a_fault_and_the_others_are_still_read(tmp_path: Path) -> None:
     write_index(tmp_path, {"a": "1.safetensors", "b": "2.safetensors"})
     (tmp_path / "2.safetensors").write_bytes(b"")

@@ -27,6 +27,7 @@ from tests.engine.commands import PROMPT, make_open, make_step
 recorded_segments = pytest.importorskip("dunlin.engine.decoder.gpu.recorded_segments", exc_type=ModuleNotFoundError)
 RecordedSegments = recorded_segments.RecordedSegments
 step_buffers = pytest.importorskip("dunlin.engine.decoder.gpu.step_buffers", exc_type=ModuleNotFoundError)
+triton_tiles = pytest.importorskip("dunlin.engine.attention.triton_tiles", exc_type=ModuleNotFoundError)
 DecodeSize = step_buffers.DecodeSize
 
 OTHER = [9, 8, 7]
@@ -279,3 +280,26 @@ def test_the_usual_sizes_are_those_of_prompts_and_decode_rows(tmp_path: Path, he
     for rows in (1, 3, 65, 256):
         assert tables(*[(1, 9)] * (rows - 1), (1, 8000)).decode in usual
     assert tables(*[(1, 9)] * 257).tokens is None
+
+
+@pytest.mark.parametrize("prompt", [(), ((40, 400),)])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param((2900, 3072, 3073), id="the longest row has 5 splits, shorter ones 6"),
+        pytest.param((8705, 8500), id="14 and 17, of which 16 are recorded"),
+    ],
+)
+def test_a_step_has_the_splits_of_each_of_its_rows(
+    model: LoadedModel, keys: tuple[int, ...], prompt: tuple[tuple[int, int], ...]
+) -> None:
+    """Splits are whole blocks of keys: a row may have fewer of them than a shorter one."""
+    tabler = step_buffers.StepTabler(model.decoder)
+    runs = slot_span(range(10_000), list(range(10_000)))
+    rows = [*((1, each) for each in keys), *prompt]
+    stops = list(accumulate(tokens for tokens, _ in rows))
+    lengths = [each for _, each in rows]
+    tables = tabler.tables(LocalRows([0, *stops[:-1]], stops, lengths, [(runs.run_at, runs.run_slot)] * len(rows)))
+    most = max(triton_tiles.split_count(each) for each in keys)
+    assert tables.splits == most
+    assert tables.decode is None if prompt else tables.decode.splits >= most

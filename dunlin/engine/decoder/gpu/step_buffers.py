@@ -172,9 +172,9 @@ def usual_decode_sizes() -> list[DecodeSize]:
 
 
 def _splits(few: Tensor, tables: Collection[Tensor]) -> int:
-    """Of the keys of the rows `few`, at most."""
-    keys = max((int((each[few, 8] - each[few, 7]).max()) for each in tables), default=0) if len(few) else 0
-    return split_count(keys, SIZES)
+    """Of the keys of the rows `few`, at most. Those of the longest row may be fewer than another one's."""
+    keys = {count for each in tables for count in (each[few, 8] - each[few, 7]).tolist()}
+    return max((split_count(count, SIZES) for count in keys), default=0)
 
 
 def _decode_size(whole: Tensor, splits: int) -> DecodeSize | None:
