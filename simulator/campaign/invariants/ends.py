@@ -23,8 +23,9 @@ FASTEST_CLOCK = 1.2
 class EndWatcher(InvariantWatcher):
     """I1: nothing is refused or ended but for a reason that can be seen outside the dispatcher.
 
-    FULL: its queue is full, or the request's turn would come too late. QUOTA: the tenant's. DEADLINE: the time is
-    over. An error: a fault struck, or a request is poison.
+    FULL: its queue is full, or the request's turn would come too late. QUOTA: the tenant's. TOO_LONG: the instances
+    that served could not have held it together. DEADLINE: the time is over. An error: a fault struck, or a request is
+    poison.
     """
 
     invariant = "I1"
@@ -53,10 +54,13 @@ class EndWatcher(InvariantWatcher):
         if not isinstance(message, SubmitRejected) or to not in self._submits:
             return
         submit = self._submits[to]
+        longest = len(submit.tokens) + (submit.max_tokens or 1)
         if message.code is RejectionCode.FULL:
             self._is_full(sender, submit, message)
         elif message.code is RejectionCode.QUOTA:
             self._is_used_up(sender, submit, message)
+        elif message.code is RejectionCode.TOO_LONG and self._is_too_long(longest, at_s):
+            self.excuse("TOO_LONG for a request that the instances that served could not have held")
         elif message.code is not RejectionCode.UNAVAILABLE:
             raise self.fail(f"{sender} refuses {submit}: {message}")
 
@@ -109,11 +113,13 @@ class EndWatcher(InvariantWatcher):
         waited_s = client.ended_s - self._begun_s.get(client.planned.number, client.ended_s)
         return is_late(client.submit.timeout_s, waited_s, FASTEST_CLOCK)
 
-    def _is_too_long(self, client: CampaignClient) -> bool:
-        """Whether instances that serve could not have held it for as long as it is remembered, as far as views tell."""
-        since_s, until_s = client.ended_s - self._remembered_s + VIEWED_S, client.ended_s - VIEWED_S
-        longest = len(client.planned.tokens) + client.planned.max_tokens
-        if not any(room >= longest for at_s, room in self._rooms if since_s <= at_s <= until_s):
+    def _is_too_long(self, longest: int, now_s: float) -> bool:
+        """Whether instances that serve could not have held so many tokens for as long as it is remembered, as far as
+        views tell.
+        """
+        since_s, until_s = now_s - self._remembered_s + VIEWED_S, now_s - VIEWED_S
+        rooms = [room for at_s, room in self._rooms if since_s <= at_s <= until_s]
+        if rooms and max(rooms) < longest:
             return True
         tellers = [one for role in ("monitor", "global_manager", "dispatcher") for one in self.cluster.of_role(role)]
         return self.faults.was_disturbed(*tellers)
@@ -130,7 +136,8 @@ class EndWatcher(InvariantWatcher):
     def _may_fail(self, client: CampaignClient) -> bool:
         is_blamed = "poison" in client.detail and self.faults.engines.crashes >= 2
         has_cause = self.faults.last_s > 0 or any(one.planned.poison for one in self.clients.all)
-        is_too_long = TOO_LONG in client.detail and self._is_too_long(client)
+        longest = len(client.planned.tokens) + client.planned.max_tokens
+        is_too_long = TOO_LONG in client.detail and self._is_too_long(longest, client.ended_s)
         if not is_blamed and not is_too_long and not (client.detail.startswith(LEGAL_ERRORS) and has_cause):
             return False
         self.excuse("a request ends with an error")

@@ -153,3 +153,22 @@ def test_a_request_is_too_long_only_where_instances_could_not_have_held_it_latel
     campaign.run(2 * VIEWED_S)
     end_as_too_long(watcher, campaign)
     assert watcher.excused == {"I1 a request ends with an error": 1}
+
+
+def test_a_request_is_refused_as_too_long_only_where_the_instances_that_serve_could_not_hold_it() -> None:
+    """Seed 15000499: an instance stayed drained, for the manager that was told to undo it slept."""
+    campaign, watcher = watching()
+    door, client = campaign.address("dispatcher"), campaign.client()
+    watcher.audit()
+    pool = watcher._rooms[-1][1]
+    campaign.run(2 * VIEWED_S)
+
+    def refuse_prompt_of(tokens: int) -> None:
+        long = Submit(i32([1] * tokens), 1, SamplingParams(seed=0))
+        watcher.before(campaign.event(client.address, door, long))
+        watcher.sent(campaign.world.now_s, door, client.address, SubmitRejected(RejectionCode.TOO_LONG, ""))
+
+    refuse_prompt_of(pool)
+    with broken("refuses .*TOO_LONG"):
+        refuse_prompt_of(pool - 1)
+    assert watcher.excused == {"I1 TOO_LONG for a request that the instances that served could not have held": 1}
