@@ -21,8 +21,10 @@ from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.group_draft import GroupDraft
 from services.global_manager.long_requests import LongRequests
 
-TAKEOVER_GAP = 64
-"""Group numbers that a new manager leaves out: the last one may have given some to groups that no view shows yet."""
+TAKEOVER_GAP, TAKEOVER_GAPS = 64, 256
+"""Group numbers that a new manager leaves out, once at least: the last one may have given some to groups that no view
+shows yet. The one before that may have, too, from the same view: by their epochs they leave out different multiples.
+"""
 
 
 class ElasticGroups:
@@ -30,7 +32,9 @@ class ElasticGroups:
     known of the times of prefills; None: memory alone decides.
     """
 
-    def __init__(self, config: GlobalManagerConfig, requests: LongRequests, times: GroupTimes | None = None) -> None:
+    def __init__(
+        self, config: GlobalManagerConfig, epoch: int, requests: LongRequests, times: GroupTimes | None = None
+    ) -> None:
         self.groups: dict[int, tuple[Address, ...]] = {}
         self._rules = ELASTIC_RULES.get(config.groups.policy, ElasticRules(()))
         self._times = times if self._rules.plans else None
@@ -38,6 +42,7 @@ class ElasticGroups:
         self._unfit_s = config.groups.order_retry_s
         self._idle_s = config.long_requests.idle_group_s
         self._requests = requests
+        self._gap = TAKEOVER_GAP * (1 + epoch % TAKEOVER_GAPS)
         self._highest: int | None = None
         self._wishes: dict[int, AskMembers] = {}
         self._returned: dict[int, tuple[Address, ...]] = {}
@@ -57,7 +62,7 @@ class ElasticGroups:
         """Groups with these numbers were seen or made. The first in a term are those of the managers before."""
         seen = max(numbers, default=0)
         if self._highest is None:
-            self._highest = seen + TAKEOVER_GAP if seen else 0
+            self._highest = seen + self._gap if seen else 0
         self._highest = max(self._highest, seen)
 
     def on_ask(self, message: AskMembers) -> None:

@@ -25,9 +25,11 @@ class LongPlacement:
     `placed_total` and `refused_total` count answers.
     """
 
-    def __init__(self, config: GlobalManagerConfig, forms_groups: bool, times: GroupTimes | None = None) -> None:
+    def __init__(
+        self, config: GlobalManagerConfig, epoch: int, forms_groups: bool, times: GroupTimes | None = None
+    ) -> None:
         self.requests = LongRequests(config.long_requests.max_waiting)
-        self.groups = ElasticGroups(config, self.requests, times)
+        self.groups = ElasticGroups(config, epoch, self.requests, times)
         self.placed_total = 0
         self.refused_total = 0
         self._config = config.long_requests

@@ -70,7 +70,9 @@ class GroupPlanner:
     def begin(self, term: PlanTerm) -> None:
         """This process leads from now on."""
         self.term = term
-        self.long = LongPlacement(self._config, self._config.groups.policy in GROUPS_OF_SEVERAL, self._times)
+        self.long = LongPlacement(
+            self._config, term.epoch, self._config.groups.policy in GROUPS_OF_SEVERAL, self._times
+        )
 
     def end(self) -> None:
         """It leads no more: nothing of the term is known any more."""
