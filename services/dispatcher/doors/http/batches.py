@@ -166,7 +166,7 @@ def _page(objects: list[Json], more: bool) -> web.Response:
 
 def _limit(query: Mapping[str, str], default: int, most: int) -> int:
     given = query.get("limit", str(default))
-    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= most):
+    if not (given.isascii() and given.isdecimal() and len(given) <= 9 and 1 <= int(given) <= most):
         raise InvalidField("limit", f"must be a whole number from 1 to {most}")
     return int(given)
 

@@ -322,6 +322,17 @@ def test_a_wrong_field_is_named(tmp_path: Path, given: dict[str, Any], param: st
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("limit", ["0", "1x", "101", "0000001000", "000000001" + "0" * 5_000])
+def test_a_wrong_limit_is_refused(tmp_path: Path, limit: str) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            with pytest.raises(openai.BadRequestError) as error:
+                await at.client().batches.list(extra_query={"limit": limit})
+            assert error.value.param == "limit"
+
+    asyncio.run(test())
+
+
 def test_old_jobs_and_files_are_forgotten(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_batches(tmp_path) as at:
