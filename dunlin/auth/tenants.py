@@ -92,6 +92,9 @@ def format_tenants(tenants: tuple[Tenant, ...]) -> str:
     return json.dumps({"tenants": values}, indent=2, ensure_ascii=False) + "\n"
 
 
+_LONG_NUMBER = "line 1: somewhere a whole number has thousands of digits"
+
+
 class _InvalidValue(ValueError):
     """A value that is not allowed, and the path of names that leads to it."""
 
@@ -109,6 +112,8 @@ def _json(text: str) -> Any:
         raise TenantsError("line 1: nested too deeply") from error
     except _InvalidValue as wrong:
         raise TenantsError(f"line {_line(text, wrong.path)}: {wrong.path[0]!r} {wrong}") from wrong
+    except ValueError as error:
+        raise TenantsError(_LONG_NUMBER) from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -128,6 +133,8 @@ def _toml(text: str) -> Any:
         raise TenantsError(f"line {where}: no TOML: {error}") from error
     except RecursionError as error:
         raise TenantsError("line 1: nested too deeply") from error
+    except ValueError as error:
+        raise TenantsError(_LONG_NUMBER) from error
 
 
 def _tenants(values: Any) -> tuple[Tenant, ...]:

@@ -80,18 +80,26 @@ class WindowDetokenizer:
 
     def push(self, token: int) -> str:
         self._window.append(token)
-        text = self._tokenizer.decode(self._window)
-        pending = len(self._window) - self._emitted
-        if (text.endswith(REPLACEMENT) and pending < WINDOW_TOKENS) or not text.startswith(self._shown):
+        new, pending = self._new_text(), len(self._window) - self._emitted
+        if pending < WINDOW_TOKENS and (not new or new.endswith(REPLACEMENT)):
             return ""
-        return self._emit(text)
+        return self._emit(new)
 
     def finish(self) -> str:
-        return self._emit(self._tokenizer.decode(self._window))
+        return self._emit(self._new_text())
 
-    def _emit(self, text: str) -> str:
-        """The new part of `text`. Its tokens begin the next window, since a token's text depends on the one before."""
-        new = text[len(self._shown) :]
+    def _new_text(self) -> str:
+        """What the tokens that were not shown add.
+
+        A byte that is no character changes the text of all the bytes before it: shown ones stay, it counts by itself.
+        """
+        text = self._tokenizer.decode(self._window)
+        if text.startswith(self._shown):
+            return text[len(self._shown) :]
+        return str(self._tokenizer.decode(self._window[self._emitted :]))
+
+    def _emit(self, new: str) -> str:
+        """`new` is shown. Its tokens begin the next window, since a token's text depends on the one before."""
         self._window = self._window[self._emitted :] if self._emitted else self._window
         self._emitted = len(self._window)
         self._shown = self._tokenizer.decode(self._window)

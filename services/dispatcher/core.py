@@ -171,7 +171,7 @@ class DispatcherCore:
         request = self.journal.by_reader(sender)
         if request is None:
             return []
-        if message.finish is FinishReason.CANCELLED:
+        if message.finish is FinishReason.CANCELLED or len(request.readers) > 1:  # each has stop strings of its own
             self.journal.remove_reader(sender)
             if request.readers:
                 return []

@@ -76,6 +76,8 @@ BROKEN = [
     (b"[tenants.a]\nrunning = = 3\n", True, "line 2: no TOML"),
     (b"[tenants.a]\nrunning = 3\nrunning = 4\n", True, "no TOML"),
     (b"[" * 100_000, False, "line 1"),
+    (b'{"tenants": {"a": {"running": ' + b"1" * 5_000 + b"}}}", False, "thousands of digits"),
+    (b"[tenants.a]\nrunning = " + b"1" * 5_000, True, "thousands of digits"),
 ]
 
 

@@ -85,6 +85,29 @@ def test_a_window_stays_short_whatever_comes(spaces: Inner) -> None:
         assert len(detokenizer._window) <= 16
 
 
+def test_a_stray_byte_after_a_whole_character_holds_back_no_text(spaces: Inner) -> None:
+    """The decoder replaces a whole run of byte tokens that does not end in a character, what was shown of it too."""
+    emoji = [1 + byte for byte in EMOJI.encode()]
+    tokens = [*emoji, 1 + 0xE2, *[259] * 20, 258]
+    pieces = pieces_of(WindowDetokenizer(spaces), tokens)
+    assert pieces == ["", "", "", EMOJI, "", "\ufffd bird", *[" bird"] * 19, " the", ""]
+
+
+def test_a_window_stays_short_after_a_stray_byte(spaces: Inner) -> None:
+    detokenizer = WindowDetokenizer(spaces)
+    for token in [*(1 + byte for byte in EMOJI.encode()), 1 + 0xE2, *[259] * 50]:
+        detokenizer.push(token)
+        assert len(detokenizer._window) <= 16
+
+
+def test_a_special_token_takes_no_space_from_the_next_word(spaces: Inner) -> None:
+    inner = Inner.from_str(spaces.to_str())
+    inner.add_special_tokens(["<mark>"])
+    mark = inner.token_to_id("<mark>")
+    assert mark is not None
+    assert pieces_of(WindowDetokenizer(inner), [258, mark, 259]) == ["the", "", " bird", ""]
+
+
 def test_the_tokenizer_picks_the_detokenizer_by_vocabulary(spaces: Inner) -> None:
     assert isinstance(Tokenizer(INNER).detokenizer(), ByteDetokenizer)
     assert isinstance(Tokenizer(spaces).detokenizer(), WindowDetokenizer)

@@ -78,7 +78,8 @@ class GrpcDoor:
         call = self._call(GENERATE.name, context, COMPLETION)
         async with self._recorded(call, context):
             call.tenant = self._tenant(context) or ""
-            client, stream, length = await _with_keepalive(context, self._submit(data, call))
+            submitting = self._submit(data, call)
+            client, stream, length = await _with_keepalive(context, submitting, lambda of: self._gateway.close(of[0]))
             await self._stream(context, client, stream, length)
 
     async def _submit(self, data: bytes, call: DoorCall) -> tuple[Address, ResponseStream, int]:
@@ -201,15 +202,25 @@ class GrpcDoor:
             self._gateway.close(client)
 
 
-async def _with_keepalive(context: "Context", work: Coroutine[Any, Any, R]) -> R:
-    """The result of `work`; while it takes, the client gets an empty event every `KEEPALIVE_S`."""
+async def _with_keepalive(context: "Context", work: Coroutine[Any, Any, R], give_back: Callable[[R], None]) -> R:
+    """The result of `work`; while it takes, the client gets an empty event every `KEEPALIVE_S`.
+
+    If the client leaves, the work is cancelled; `give_back` gets the result that it may have by then.
+    """
     task = asyncio.ensure_future(work)
+
+    def undo(ended: asyncio.Task[R]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            give_back(ended.result())
+
     try:
         while not (await asyncio.wait((task,), timeout=KEEPALIVE_S))[0]:
             await context.write(GenerateEvent(""))
         return task.result()
-    finally:
+    except BaseException:
         task.cancel()
+        task.add_done_callback(undo)
+        raise
 
 
 def _refusal(error: DoorError) -> Refusal:

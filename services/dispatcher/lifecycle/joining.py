@@ -53,7 +53,9 @@ class RequestJoins:
         if refusal is not None:
             return True, self._completion.reject(now_s, client, submit, refusal)
         if len(submit.received) > request.generated_tokens or submit.scored > request.scored:
-            if submit.idempotency and request.readers:
+            holder = self._journal.by_key(submit.key)
+            is_of_another = holder is not None and holder is not request
+            if submit.idempotency and (request.readers or is_of_another):
                 return True, self._completion.reject(now_s, client, submit, _client_is_ahead(submit, request))
             # Another dispatcher has delivered more than what runs here: this one is out of date.
             return False, self._completion.abort_and_notify(

@@ -57,7 +57,7 @@ class BatchRoutes:
                 if not isinstance(part, BodyPartReader):
                     raise InvalidField("file", "must not be a multipart body itself")
                 if part.name == "purpose":
-                    purpose = (await self._within(part.read_chunk(MOST_FIELD_BYTES))).decode(errors="replace")
+                    purpose = await self._field(part)
                 elif part.name == "file" and made is None:
                     # The order of the fields is the client's: the purpose may come behind the file.
                     blocks = self._blocks(part)
@@ -70,6 +70,13 @@ class BatchRoutes:
             await self._batches.delete_file(self._tenant(request), made.id)
             raise InvalidField("purpose", f"must be batch, not {brief_repr(purpose)}")
         return web.json_response(file_object_json(made))
+
+    async def _field(self, part: BodyPartReader) -> str:
+        """A short field, which may come in pieces; of a longer one the beginning."""
+        data = b""
+        while len(data) < MOST_FIELD_BYTES and (piece := await self._within(part.read_chunk(MOST_FIELD_BYTES))):
+            data += piece
+        return data.decode(errors="replace")
 
     async def _blocks(self, part: BodyPartReader) -> AsyncGenerator[bytes, None]:
         while block := await self._within(part.read_chunk(256 << 10)):
@@ -159,7 +166,7 @@ def _page(objects: list[Json], more: bool) -> web.Response:
 
 def _limit(query: Mapping[str, str], default: int, most: int) -> int:
     given = query.get("limit", str(default))
-    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:9]) <= most):
+    if not (given.isascii() and given.isdecimal() and len(given) <= 9 and 1 <= int(given) <= most):
         raise InvalidField("limit", f"must be a whole number from 1 to {most}")
     return int(given)
 

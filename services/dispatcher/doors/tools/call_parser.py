@@ -77,6 +77,8 @@ class ToolCallParser:
         self._whole = ObjectScanner()
         self._arguments: ObjectScanner | None = None
         self._has_arguments = False
+        self._passed = ""  # marks and separators that are content unless a call follows
+        self._is_after_call = False
 
     def read(self, text: str, is_last: bool) -> ParsedText:
         """What a piece of the answer adds; after the last one nothing is kept back."""
@@ -97,9 +99,11 @@ class ToolCallParser:
         """The text has ended: what was kept back."""
         added = ParsedText()
         if self._state == self._in_call and self._arguments is None:
-            added.content = self._kind.start + self._body + self._rest
+            added.content = self._passed + self._body + self._rest
         elif self._state == self._in_content:
             added.content = self._rest
+        elif self._state == self._between and not self._is_after_call:
+            added.content = self._passed + self._rest
         self._rest = ""
         return added
 
@@ -113,6 +117,7 @@ class ToolCallParser:
         if at >= 0:
             added.content += self._rest[:at]
             self._rest, self._state = self._rest[at + len(start) :], self._between
+            self._passed, self._is_after_call = start, False
             return True
         held = next((size for size in range(len(start) - 1, 0, -1) if self._rest.endswith(start[:size])), 0)
         cut = len(self._rest) - held
@@ -134,12 +139,13 @@ class ToolCallParser:
 
     def _between(self, added: ParsedText) -> bool:
         found = _BETWEEN.match(self._rest)
-        self._rest = self._rest[found.end() if found else 0 :]
+        self._pass(found.end() if found else 0)
         if not self._rest:
             return False
         for mark in filter(None, (self._kind.end, self._kind.start)):
             if self._rest.startswith(mark):
-                self._rest = self._rest[len(mark) :]
+                self._is_after_call = self._is_after_call and mark == self._kind.end
+                self._pass(len(mark))
                 return True
             if mark.startswith(self._rest):
                 return False
@@ -148,8 +154,16 @@ class ToolCallParser:
             self._has_arguments = False
             self._state = self._in_call
         else:
+            added.content += self._passed
+            self._passed = ""
             self._state = self._in_content if self._kind.start else self._in_text
         return True
+
+    def _pass(self, characters: int) -> None:
+        """Pass over marks and separators. Those that end a call are no content, whatever follows."""
+        passed, self._rest = self._rest[:characters], self._rest[characters:]
+        if not self._is_after_call:
+            self._passed += passed
 
     def _in_call(self, added: ParsedText) -> bool:
         end = self._whole.feed(self._rest)
@@ -157,8 +171,8 @@ class ToolCallParser:
         self._body += more
         if self._arguments is not None:
             self._add_arguments(added, more)
-        elif found := self._head.match(self._body):
-            self._begin(added, json.loads(found[1], strict=False))
+        elif (found := self._head.match(self._body)) and (name := _text(found[1])) is not None:
+            self._begin(added, name)
             self._arguments = ObjectScanner()
             self._add_arguments(added, self._body[found.end() :])
         elif end is not None:
@@ -172,16 +186,20 @@ class ToolCallParser:
         """The object is complete, and not in the usual order: it is a call if it has the keys of one."""
         try:
             call = json.loads(self._body, strict=False)
-        except ValueError:
-            call = {}
-        arguments = call.get(self._kind.arguments_key)
+            arguments = call.get(self._kind.arguments_key)
+            spelled = json.dumps(arguments, ensure_ascii=False)
+            f"{call.get('name')} {spelled}".encode()
+        except (ValueError, RecursionError):
+            call, arguments, spelled = {}, None, ""
         if isinstance(call.get("name"), str) and isinstance(arguments, dict):
-            self._begin(added, call["name"], json.dumps(arguments, ensure_ascii=False))
+            self._begin(added, call["name"], spelled)
         else:
-            added.content += self._kind.start + self._body
+            added.content += self._passed + self._body
+            self._passed, self._is_after_call = "", False
 
     def _begin(self, added: ParsedText, name: str, arguments: str = "") -> None:
         self.calls += 1
+        self._passed, self._is_after_call = "", True
         if not self._is_left_out:
             digest = blake2b(f"{self._identity}/{self.calls}".encode(), digest_size=12).hexdigest()
             size = self._kind.id_characters
@@ -200,3 +218,13 @@ class ToolCallParser:
     @property
     def _is_left_out(self) -> bool:
         return self._most_calls is not None and self.calls > self._most_calls
+
+
+def _text(spelled: str) -> str | None:
+    """The text of a JSON string; None: it has none. Models escape what JSON does not (`\\_`), and half a character."""
+    try:
+        text = str(json.loads(spelled, strict=False))
+        text.encode()
+    except ValueError:
+        return None
+    return text

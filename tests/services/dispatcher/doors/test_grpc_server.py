@@ -14,8 +14,10 @@ from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode, encode
 from dunlin.wire.rpc.methods import GENERATE, RETRY_AFTER, stub
 from services.dispatcher.doors import grpc_server
+from services.dispatcher.doors.authentication import Authenticator
+from services.dispatcher.doors.calls import DoorCall
 from services.dispatcher.doors.generation.settings import RequestSettings
-from services.dispatcher.doors.grpc_server import host_of
+from services.dispatcher.doors.grpc_server import GrpcDoor, host_of
 from tests.services.dispatcher.running_doors import Doors, doors
 
 
@@ -191,4 +193,46 @@ def test_who_says_that_it_has_what_there_is_not_is_refused(more: dict[str, Any])
         assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "resume_scored" in (refused.details() or "")
 
+    with_channel(test)
+
+
+class _LeavingClient:
+    """The context of a call whose client leaves while its request is being admitted."""
+
+    def __init__(self) -> None:
+        self.waits, self.admitted = asyncio.Event(), asyncio.Event()
+
+    async def write(self, event: GenerateEvent) -> None:
+        self.waits.set()
+        await self.admitted.wait()
+        raise asyncio.CancelledError
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:99"
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
+def test_a_client_that_leaves_as_it_is_admitted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = _LeavingClient()
+    submit = GrpcDoor._submit
+
+    async def then_tell(door: GrpcDoor, data: bytes, call: DoorCall) -> Any:
+        await client.waits.wait()
+        opened = await submit(door, data, call)
+        client.admitted.set()
+        return opened
+
+    async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
+        cluster.instance.held = True
+        door = GrpcDoor(cluster.gateway, Authenticator(), str)
+        with pytest.raises(asyncio.CancelledError):
+            await door.generate(encode(GenerateRequest(prompt="x", max_tokens=900)), client)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert cluster.core.report().cancelled_total == 1
+        assert cluster.host.peers("client") == []
+
+    monkeypatch.setattr(GrpcDoor, "_submit", then_tell)
+    monkeypatch.setattr(grpc_server, "KEEPALIVE_S", 0.0)
     with_channel(test)

@@ -1,12 +1,12 @@
 """Joining in the core: a retry reads the request that runs, within bounds, and cuts off no other reader."""
 
 from dunlin.effects import Send
-from dunlin.messages.dispatch import NotHeld
-from dunlin.messages.door import Delta, RejectionCode, SubmitRejected
+from dunlin.messages.dispatch import Cancel, NotHeld
+from dunlin.messages.door import Abort, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
-from dunlin.messages.types import i32
+from dunlin.messages.types import FinishReason, i32
 from tests.services.dispatcher.adoption_factories import KEY, Bench, named
-from tests.services.dispatcher.factories import A, client, member, only, submit
+from tests.services.dispatcher.factories import A, client, member, only, rows, submit
 
 
 def test_a_reader_that_gets_tokens_during_the_query_gets_the_id_first() -> None:
@@ -46,3 +46,30 @@ def test_a_reader_that_is_ahead_does_not_cut_off_the_others() -> None:
     assert (rejected.code, rejected.retry_after_s) == (RejectionCode.UNAVAILABLE, 0.5)
     assert request.readers == [client("c")]
     assert len(bench.core.journal) == 1
+
+
+def test_a_client_that_is_ahead_takes_no_other_requests_id() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    bench.give(client("d"), submit(idempotency="n/0", digest=b"d"))
+    bench.give(A, NotHeld(2, 1))
+    bench.give(client("d"), Abort())
+    other, waiting = bench.core.journal.get(1), bench.core.journal.get(2)
+    assert other is not None
+    ahead = submit(idempotency="n/0", digest=b"d", key=other.key, received=i32([70]))
+    assert only(bench.give(client("e"), ahead), SubmitRejected).code is RejectionCode.UNAVAILABLE
+    assert bench.core.journal.by_key(other.key) is other
+    assert bench.core.journal.get(2) is waiting
+    bench.core.journal.check_integrity()
+
+
+def test_a_stop_string_of_one_reader_ends_nothing_for_another() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", A)
+    request = bench.core.journal.get(1)
+    assert request is not None
+    bench.give(client("d"), submit(key=request.key))
+    assert bench.give(client("c"), Abort(FinishReason.STOP)) == []
+    assert bench.give(A, rows((1, 1, 3, 70))) == [Send(client("d"), Delta(i32([70])))]
+    assert only(bench.give(client("d"), Abort(FinishReason.STOP)), Cancel).request == 1
+    assert len(bench.core.journal) == 0

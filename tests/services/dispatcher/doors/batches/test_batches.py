@@ -16,6 +16,7 @@ from dunlin.messages.types import RequestClass
 from services.dispatcher.batches.content_store import ContentStore
 from services.dispatcher.batches.results_check import broken_results
 from services.dispatcher.doors.batches import job_run
+from services.dispatcher.doors.http import connections, parse_turns
 from services.dispatcher.doors.http.batches import BatchRoutes
 from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.openai.openapi import openapi_document
@@ -117,6 +118,18 @@ def test_files_are_listed_fetched_and_deleted(tmp_path: Path) -> None:
             with pytest.raises(openai.BadRequestError):
                 await client.files.create(file=("x", b"{}"), purpose="fine-tune")
             assert len((await client.files.list()).data) == 1
+
+    asyncio.run(test())
+
+
+def test_a_file_may_come_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SLICE_BYTES", 1)
+    monkeypatch.setattr(parse_turns, "PARSE_BUDGET_S", 1e-9)  # one slice a turn
+
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            file = await at.client().files.create(file=("one.jsonl", b"{}\n"), purpose="batch")
+            assert (file.bytes, file.purpose) == (3, "batch")
 
     asyncio.run(test())
 
@@ -305,6 +318,17 @@ def test_a_wrong_field_is_named(tmp_path: Path, given: dict[str, Any], param: st
             with pytest.raises(openai.BadRequestError) as error:
                 await at.client().batches.create(**values)
             assert error.value.param == param
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("limit", ["0", "1x", "101", "0000001000", "000000001" + "0" * 5_000])
+def test_a_wrong_limit_is_refused(tmp_path: Path, limit: str) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            with pytest.raises(openai.BadRequestError) as error:
+                await at.client().batches.list(extra_query={"limit": limit})
+            assert error.value.param == "limit"
 
     asyncio.run(test())
 

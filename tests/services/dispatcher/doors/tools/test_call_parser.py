@@ -113,3 +113,30 @@ def test_calls_beyond_the_most_are_left_out(kind: ToolFormat, write: Any) -> Non
 def test_ids_have_the_length_that_templates_demand() -> None:
     assert len(parsed(MISTRAL, [mistral(A)])[2][0]) == 9
     assert parsed(HERMES, [hermes(A)])[2][0].startswith("call_")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (LLAMA3, '{"a": 1}, {"b": 2}\n\nThat is all; [see]'),
+        (LLAMA3, ' {"a": 1}\n'),
+        (HERMES, "I use <tool_call> marks, [x], for calls."),
+        (HERMES, "<tool_call>\n{nonsense}\n</tool_call> x"),
+        (HERMES, "<tool_call>\n<tool"),
+        (MISTRAL, '[TOOL_CALLS] [{"a": 1}, x'),
+        (HERMES, '<tool_call>{"name": "a\\_b", "argument'),
+        (HERMES, '<tool_call>{"name": "a\\_b", "arguments": {"c": 1}}</tool_call>'),
+        (HERMES, '<tool_call>{"name": "\\ud83d", "arguments": {"c": 1}}</tool_call>'),
+        (HERMES, '<tool_call>{"arguments": {"c": "\\ud83d"}, "name": "f"}</tool_call>'),
+        (HERMES, f'<tool_call>{{"a": {"[" * 200_000}{"]" * 200_000}}}'),
+    ],
+)
+def test_what_turns_out_to_be_no_call_is_content_as_it_is(kind: ToolFormat, text: str) -> None:
+    assert parsed(kind, [text]) == (text, [], [])
+    assert parsed(kind, cut(text, [1, 3, 12, 20, 31])) == (text, [], [])
+
+
+def test_nothing_but_separators_is_left_out_around_calls() -> None:
+    content, found, _ = parsed(HERMES, [f"{hermes(A)}\n<tool_call>\nno call\n</tool_call>\n{hermes(B)}\n"])
+    assert [name for name, _ in found] == ["look_up", "count"]
+    assert content.split() == ["<tool_call>", "no", "call", "</tool_call>"]
