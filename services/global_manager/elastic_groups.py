@@ -59,8 +59,12 @@ class ElasticGroups:
         return (self._highest or 0) + 1
 
     def note_numbers(self, numbers: Iterable[int]) -> None:
-        """Groups with these numbers were seen or made. The first in a term are those of the managers before."""
-        seen = max(numbers, default=0)
+        """Groups with these numbers were seen or made, 0: an instance in none. The first in a term are those of the
+        managers before, also where their instances have no stream to here yet.
+        """
+        seen = max(numbers, default=None)
+        if seen is None:  # nothing is known of the fleet yet
+            return
         if self._highest is None:
             self._highest = seen + self._gap if seen else 0
         self._highest = max(self._highest, seen)

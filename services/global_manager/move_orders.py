@@ -98,10 +98,12 @@ class MoveOrders:
         return [Send(instance, wish.order) for instance, wish in self._drains.items()]
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
-        """A stream opened anew: repeat the open orders, which may have been lost; instances recognize repeats."""
+        """A stream opened anew: repeat the open orders, which may have been lost; instances recognize repeats. In the
+        order of their tickets, for an instance refuses what is older than the last that it heard.
+        """
         evacuation, wish = self._open.get(instance), self._drains.get(instance)
         orders = [*([evacuation] if evacuation is not None else []), *([wish.order] if wish is not None else [])]
-        return [Send(instance, order) for order in orders]
+        return [Send(instance, order) for order in sorted(orders, key=lambda order: order.ticket)]
 
     def forget_unknown(self, known: Collection[Address]) -> None:
         """Forget instances that the view does not have: they are gone for good."""

@@ -17,8 +17,9 @@ def all_layers(ready: EngineReady) -> Layers:
 def group_whole(
     regions: Iterable[KeptRegion], layers: Collection[int]
 ) -> tuple[list[list[KeptRegion]], list[KeptRegion]]:
-    """Groups of regions of one span and the same tokens, in order of their start, whose layers are `layers`, each once;
-    and the regions that are of no use: of spans without some layer, or of layers that another one has.
+    """Groups of regions of one span and the same tokens, in order of their start, the longest first, whose layers are
+    `layers`, each once; and the regions that are of no use: of spans without some layer, or of layers that another one
+    has.
     """
     by_span: dict[tuple[int, int, bytes], list[KeptRegion]] = {}
     for kept in regions:
@@ -31,6 +32,7 @@ def group_whole(
         useless += rest
         if group:
             groups.append(group)
+    groups.sort(key=lambda group: (group[0].region.start, -group[0].region.stop))  # stable
     return groups, useless
 
 

@@ -160,8 +160,9 @@ class Scheduler:
         return needed - self._kv_cache.available_slots
 
     def _has_no_row(self) -> bool:
-        """Whether as many sequences run as may."""
-        return self._sequences.running_count + self._sequences.parked_count >= self._config.max_running
+        """Whether as many sequences run as may, or will once they are restored."""
+        table = self._sequences
+        return table.running_count + table.parked_count + table.restoring_count >= self._config.max_running
 
     def _make_room(self, sequence: Sequence, wanted: int) -> list[Effect]:
         """Preempt running sequences for a waiting one, as far as the victim policy allows it for its class."""
@@ -175,8 +176,8 @@ class Scheduler:
         return effects
 
     def _cancel_restore(self, sequence: Sequence) -> list[Effect]:
-        """Cancel the restore of the youngest batch sequence, if an interactive one waits for slots."""
-        if not self._preempts_batch or not sequence.place.may_preempt or self._has_no_row():
+        """Cancel the restore of the youngest batch sequence, if an interactive one waits for slots or a row."""
+        if not self._preempts_batch or not sequence.place.may_preempt:
             return []
         restoring = [one for one in self._sequences if _is_restoring(one) and one.gives_way]
         if not restoring:

@@ -35,6 +35,7 @@ class SequenceTable:
         self._waiting: dict[Sequence, None] = {}
         self._running: dict[Sequence, None] = {}
         self._parked: dict[Sequence, None] = {}
+        self._restoring: dict[Sequence, None] = {}
         self._oldest_first: list[Sequence] | None = []
         self._spread_count = 0
         self.changes = 0
@@ -81,6 +82,11 @@ class SequenceTable:
     def parked_count(self) -> int:
         """How many have a parked row."""
         return len(self._parked)
+
+    @property
+    def restoring_count(self) -> int:
+        """How many are being restored, and may have rows then."""
+        return sum(not sequence.is_restore_cancelled for sequence in self._restoring)
 
     def parked(self) -> list[Sequence]:
         """The sequences with a parked row, oldest first."""
@@ -188,12 +194,15 @@ class SequenceTable:
         self._waiting.pop(sequence, None)
         self._running.pop(sequence, None)
         self._parked.pop(sequence, None)
+        self._restoring.pop(sequence, None)
         if state is SequenceState.WAITING and not sequence.is_spread:
             self._waiting[sequence] = None
         elif state is SequenceState.RUNNING:
             self._running[sequence] = None
         elif state is SequenceState.PARKED:
             self._parked[sequence] = None
+        elif state is SequenceState.RESTORING:
+            self._restoring[sequence] = None
         elif state is SequenceState.ENDED:
             del self._by_number[sequence.number]
             self._spread_count -= sequence.is_spread

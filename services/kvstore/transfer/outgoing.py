@@ -5,7 +5,7 @@ tokens from the first on lie there. Knows no socket, and of the origin of a job 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
@@ -189,7 +189,8 @@ class OutgoingCopies:
             self._numbers += 1
             job.offered[self._numbers] = entry
             self._tickets[self._numbers] = job
-            effects.append(Send(job.to, Offer(self._numbers, entry.request, entry.host.checksum, self._agent)))
+            asked = replace(entry.request, priority=job.priority)  # the room there is for what the copy is for
+            effects.append(Send(job.to, Offer(self._numbers, asked, entry.host.checksum, self._agent)))
         return [*effects, *self._start_timer(job)] if job.offered else self._finish(job)
 
     def _wanted(self, job: CopyJob) -> list[RegionEntry]:

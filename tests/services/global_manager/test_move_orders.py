@@ -156,6 +156,16 @@ def test_a_stream_that_opens_anew_hears_the_open_orders_again() -> None:
     assert of(Evacuate, leader.core.receive(1.2, I0, Joined())) == [sent]
 
 
+def test_a_stream_that_opens_anew_hears_a_drain_before_the_evacuation_that_follows_from_it() -> None:
+    """The instance takes no order that is older than one it has heard: the other way round it would never drain."""
+    leader = Leader(member(I0, running=2, free_slots=50), member(I1))
+    ((_, drain),) = of(Drain, leader.ask("i0")[1])
+    ((_, evacuation),) = of(Evacuate, leader.look())
+    leader.core.receive(1.1, I0, Gone("both orders were lost with it"))
+    again = [send.message for send in sends(leader.core.receive(1.2, I0, Joined())) if send.to == I0]
+    assert [order for order in again if isinstance(order, Drain | Evacuate)] == [drain, evacuation]
+
+
 def test_an_instance_that_left_the_views_is_forgotten() -> None:
     leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1))
     assert of(Evacuate, leader.look())

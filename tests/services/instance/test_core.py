@@ -1,5 +1,7 @@
 """The instance's core at exact times: how many sequences hold slots, and when tokens arrive."""
 
+from typing import Any
+
 import pytest
 
 from dunlin.messages.dispatch import (
@@ -27,6 +29,23 @@ def test_no_more_than_max_running_hold_slots_at_once() -> None:
         bench.run(0.005)
         most = max(most, bench.core.sequences.running_count)
     assert most == max(len(step.sequence) for step in bench.engine.steps) == 3
+
+
+def test_those_that_are_being_restored_count_too() -> None:
+    """After a failover many attempts come at once of which the host tier has the KV."""
+    bench = Bench(tier_bytes=1 << 18, engine={"slots": 1024}, scheduler__max_running=3)
+    attempts = []
+    for request in range(1, 9):
+        again: dict[str, Any] = {"known": [request, *range(39)], "prompt_tokens": 30, "max_tokens": 20, "attempt": 2}
+        bench.leave_behind(make_place(request, **again), (0, 32))
+        attempts.append(bench.place(request, **again))
+    most = 0
+    while not all(attempt.is_over for attempt in attempts):
+        bench.run(0.005)
+        most = max(most, bench.core.report().running)
+    assert bench.core.report().restored_regions_total == len(attempts)
+    assert most == max(len(step.sequence) for step in bench.engine.steps) == 3
+    bench.check_empty()
 
 
 def test_a_newcomer_leaves_room_for_those_that_run_to_grow() -> None:

@@ -67,6 +67,17 @@ def test_what_is_of_other_tokens_or_leaves_a_gap_is_let_go() -> None:
     assert len(bench.sent(ReleaseRegion)) >= 2
 
 
+def test_where_two_attempts_left_some_the_longer_region_counts() -> None:
+    """As where a node heard of the first one's regions only when the second had begun without them."""
+    bench = make_bench()
+    bench.leave_behind(place_of(), (0, 32))
+    bench.leave_behind(place_of(), (0, 48), (48, 64))
+    attempt = again(bench)
+    finish(bench, attempt)
+    assert bench.core.report().claimed_tokens_total == 64
+    assert len(bench.sent(ReleaseRegion)) >= 1
+
+
 def test_some_layers_alone_are_let_go() -> None:
     bench = make_bench()
     (host,) = bench.leave_behind(place_of(), (0, 32), layers=(0, 1))

@@ -20,6 +20,10 @@ def test_a_region_of_all_layers_is_whole_by_itself() -> None:
     assert handles((0, 4, 8, 16), (0, 4, 0, 8)) == ([[1], [0]], [])
 
 
+def test_of_those_with_one_start_the_longest_comes_first() -> None:
+    assert handles((0, 4, 0, 8), (0, 4, 0, 16), (0, 4, 8, 16)) == ([[1], [0], [2]], [])
+
+
 def test_the_first_layers_alone_are_not_the_whole() -> None:
     assert handles((0, 2, 0, 8)) == ([], [0])
 

@@ -18,13 +18,13 @@ MOVE_S = 2.0
 SETTINGS: dict[str, Any] = {"preset": "unified", "scheduler__allocate_ahead_tokens": 4}
 
 
-def restoring() -> tuple[Bench, Attempt, Sequence]:
+def restoring(**settings: Any) -> tuple[Bench, Attempt, Sequence]:
     """An instance whose one batch sequence was preempted for an interactive one and is being restored.
 
     It makes no checkpoints: nothing else is copied.
     """
     engine = {"slots": 128, "move_s": MOVE_S, "move_busy_s": 0.0}
-    bench = Bench(tier_bytes=1 << 20, engine=engine, checkpoint__engine_share=0.0, **SETTINGS)
+    bench = Bench(tier_bytes=1 << 20, engine=engine, checkpoint__engine_share=0.0, **SETTINGS, **settings)
     attempt = bench.place(1, tokens=70, max_tokens=20, request_class=RequestClass.BATCH)
     bench.run(0.05)
     chat = bench.place(2, tokens=70, max_tokens=4, may_preempt=True)
@@ -51,6 +51,17 @@ def test_an_interactive_request_starts_at_once_and_the_batch_sequence_comes_back
     assert attempt.tokens == attempt.expected
     (continued,) = bench.dispatcher.of(Continued)
     assert continued.restored_tokens == kept[-1].region.stop
+
+
+def test_the_place_in_the_batch_that_it_would_take_is_given_up_too() -> None:
+    bench, attempt, _ = restoring(scheduler__max_running=1)
+    chat = bench.place(3, tokens=20, max_tokens=4, may_preempt=True)
+    bench.run(0.2)
+    assert len(chat.tokens) == 4
+    bench.run_until_quiet()
+    bench.check_empty()
+    assert attempt.tokens == attempt.expected
+    assert max(len(step.sequence) for step in bench.engine.steps) == 1
 
 
 def test_the_dispatcher_is_told_why() -> None:

@@ -1,6 +1,7 @@
 """Copies that go to other nodes: what a job offers, how it ends, and which remote copies are dropped."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,14 +32,15 @@ class Jobs:
         if joined:
             self.outgoing.on_peer_joined(PEER)
 
-    def commit(self, start: int, writer: Address = WRITER) -> RegionEntry:
-        entry = self.catalog.reserve(writer, ask(key="r", region=Region(0, 2, start, start + 2)))
+    def commit(self, start: int, writer: Address = WRITER, priority: Priority = Priority.KV) -> RegionEntry:
+        asked = ask(key="r", region=Region(0, 2, start, start + 2), priority=priority)
+        entry = self.catalog.reserve(writer, asked)
         assert entry is not None
         assert self.catalog.commit(writer, entry.host.handle, entry.host.generation, 10 + start)
         return entry
 
-    def start(self, to: Address = PEER) -> list[Effect]:
-        return self.outgoing.start("r", to, Priority.KV, lambda entry: True, self._over)
+    def start(self, to: Address = PEER, priority: Priority = Priority.KV) -> list[Effect]:
+        return self.outgoing.start("r", to, priority, lambda entry: True, self._over)
 
     def arrive(self, *tickets: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -75,6 +77,15 @@ def test_a_job_ends_with_the_tokens_that_lie_there_without_a_gap() -> None:
     jobs.arrive(*starts(jobs.start()))
     assert jobs.results == [(6, ""), (6, "")]
     assert starts(jobs.start()) == {}, "what lies there is not offered again"
+
+
+@pytest.mark.parametrize(("kept", "wanted"), [(Priority.CHECKPOINT, Priority.KV), (Priority.KV, Priority.CHECKPOINT)])
+def test_a_copy_gets_the_room_for_what_it_is_for_whatever_its_original_got(kept: Priority, wanted: Priority) -> None:
+    """A checkpoint of a sequence that moves is waited for; the second copy of what was preempted is not."""
+    jobs = Jobs(regions=0)
+    entry = jobs.commit(0, priority=kept)
+    (offer,) = sent(jobs.start(priority=wanted), Offer)
+    assert offer.region == replace(entry.request, priority=wanted)
 
 
 def test_without_a_stream_the_peer_is_dialled_first() -> None:
