@@ -1,7 +1,7 @@
 """From a file or lines to the chunks of an upload, and from the chunks of results to lines."""
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,11 @@ Line = Mapping[str, Any] | str | bytes
 Source = str | Path | Iterable[Line]
 """A file's path, or the lines themselves."""
 CHUNK_BYTES = 256 << 10
+
+
+def can_repeat(source: Source | AsyncIterable[Line]) -> bool:
+    """Whether the lines can be read a second time, as those of a file or a list."""
+    return isinstance(source, str | Path | Collection)
 
 
 def chunks_of(source: Source) -> Iterator[FileChunk]:

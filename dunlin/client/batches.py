@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from dunlin.client.batch_lines import Line, Source, async_chunks, chunks_of, whole_lines
+from dunlin.client.batch_lines import Line, Source, async_chunks, can_repeat, chunks_of, whole_lines
 from dunlin.client.endpoints import Endpoints
 from dunlin.client.errors import DunlinError, Unavailable, error_from_call
 from dunlin.messages.batches import (
@@ -91,14 +91,19 @@ class Batches:
         return self._once(CREATE_BATCH, _create_request(input_file, endpoint, window_s, metadata))
 
     def upload(self, source: Source) -> str:
-        """Upload lines; the file's id. Its parts go out as they are read."""
-        connection = self._connection
-        endpoint = connection.endpoints.current
-        try:
-            chunks = chunks_of(source)
-            return upload_blocking(connection.channel(endpoint), UPLOAD_FILE, chunks, metadata=connection.metadata).file
-        except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+        """Upload lines; the file's id. Its parts go out as they are read.
+
+        A file or a list goes to one dispatcher after the other, lines that can be read once to the current one alone.
+        """
+        failed: DunlinError | None = None
+        for endpoint in _upload_order(self._connection.endpoints, source):
+            try:
+                return self._upload(endpoint, source)
+            except Unavailable as error:
+                self._connection.endpoints.mark_failed(endpoint)
+                failed = failed or error
+        assert failed is not None
+        raise failed
 
     def get(self, batch: str) -> BatchJob:
         """A job as it is now."""
@@ -153,7 +158,20 @@ class Batches:
         raise failed
 
     def _once(self, method: Method[Any, R], request: Any) -> R:
-        return self._call(self._connection.endpoints.current, method, request)
+        endpoint = self._connection.endpoints.current
+        try:
+            return self._call(endpoint, method, request)
+        except Unavailable:
+            self._connection.endpoints.mark_failed(endpoint)
+            raise
+
+    def _upload(self, endpoint: str, source: Source) -> str:
+        connection = self._connection
+        try:
+            channel, chunks = connection.channel(endpoint), chunks_of(source)
+            return upload_blocking(channel, UPLOAD_FILE, chunks, metadata=connection.metadata).file
+        except CallFailed as error:
+            raise error_from_call(error, endpoint) from error
 
     def _call(self, endpoint: str, method: Method[Any, R], request: Any) -> R:
         connection = self._connection
@@ -190,19 +208,22 @@ class AsyncBatches:
         metadata: Mapping[str, str] | None = None,
     ) -> BatchJob:
         """Begin a job over an uploaded file. Not repeated by itself: the job may have begun."""
-        request = _create_request(input_file, endpoint, window_s, metadata)
-        return await self._call(self._connection.endpoints.current, CREATE_BATCH, request)
+        return await self._once(CREATE_BATCH, _create_request(input_file, endpoint, window_s, metadata))
 
     async def upload(self, source: Source | AsyncIterable[Line]) -> str:
-        """Upload lines; the file's id. Its parts go out as they are read."""
-        connection = self._connection
-        endpoint = connection.endpoints.current
-        try:
-            channel = connection.channel(endpoint)
-            chunks = async_chunks(source)
-            return (await upload_async(channel, UPLOAD_FILE, chunks, metadata=connection.metadata)).file
-        except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+        """Upload lines; the file's id. Its parts go out as they are read.
+
+        A file or a list goes to one dispatcher after the other, lines that can be read once to the current one alone.
+        """
+        failed: DunlinError | None = None
+        for endpoint in _upload_order(self._connection.endpoints, source):
+            try:
+                return await self._upload(endpoint, source)
+            except Unavailable as error:
+                self._connection.endpoints.mark_failed(endpoint)
+                failed = failed or error
+        assert failed is not None
+        raise failed
 
     async def get(self, batch: str) -> BatchJob:
         """A job as it is now."""
@@ -258,6 +279,22 @@ class AsyncBatches:
         assert failed is not None
         raise failed
 
+    async def _once(self, method: Method[Any, R], request: Any) -> R:
+        endpoint = self._connection.endpoints.current
+        try:
+            return await self._call(endpoint, method, request)
+        except Unavailable:
+            self._connection.endpoints.mark_failed(endpoint)
+            raise
+
+    async def _upload(self, endpoint: str, source: Source | AsyncIterable[Line]) -> str:
+        connection = self._connection
+        try:
+            channel, chunks = connection.channel(endpoint), async_chunks(source)
+            return (await upload_async(channel, UPLOAD_FILE, chunks, metadata=connection.metadata)).file
+        except CallFailed as error:
+            raise error_from_call(error, endpoint) from error
+
     async def _call(self, endpoint: str, method: Method[Any, R], request: Any) -> R:
         connection = self._connection
         try:
@@ -265,6 +302,10 @@ class AsyncBatches:
             return await call_async(channel, method, request, connection.timeout_s, connection.metadata)
         except CallFailed as error:
             raise error_from_call(error, endpoint) from error
+
+
+def _upload_order(endpoints: Endpoints, source: Source | AsyncIterable[Line]) -> tuple[str, ...]:
+    return endpoints.failover_order() if can_repeat(source) else (endpoints.current,)
 
 
 def _create_request(

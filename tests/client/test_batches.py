@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.client import AsyncClient, Client, InvalidRequest
+from dunlin.client import AsyncClient, Client, InvalidRequest, Unavailable
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
 
 
@@ -99,5 +99,42 @@ def test_a_refused_upload_says_why(tmp_path: Path) -> None:
                     await client.batches.upload(line(number) for number in range(100_000))
             with Client(at.doors.endpoint) as blocking, pytest.raises(InvalidRequest, match="more than 1000 bytes"):
                 await asyncio.to_thread(blocking.batches.upload, (line(number) for number in range(100_000)))
+
+    asyncio.run(test())
+
+
+def test_a_dispatcher_that_is_away_keeps_no_job_from_being_created(tmp_path: Path) -> None:
+    """`127.0.0.1:9` refuses every connection."""
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(line(0)) + "\n")
+
+    def use(endpoints: list[str]) -> None:
+        for source in (path, [line(0)]):
+            with Client(endpoints) as client:
+                assert client.batches.create(source).status == "validating"
+                assert client.endpoint == endpoints[1]
+        with Client(endpoints) as client:
+            with pytest.raises(Unavailable):
+                client.batches.create(line(0) for _ in range(2))  # it cannot be read again
+            job = client.batches.create(line(0) for _ in range(2))
+        with Client(endpoints) as client:
+            with pytest.raises(Unavailable):
+                client.batches.create_from(job.input_file)  # it may have begun
+            client.batches.create_from(job.input_file)
+
+    async def test() -> None:
+        async with running_batches(tmp_path / "store", runs=False) as at:
+            endpoints = ["127.0.0.1:9", at.doors.endpoint]
+            await asyncio.to_thread(use, endpoints)
+            async with AsyncClient(endpoints) as client:
+                assert (await client.batches.create(path)).status == "validating"
+            async with AsyncClient(endpoints) as client:
+                with pytest.raises(Unavailable):
+                    await client.batches.create(line(0) for _ in range(2))
+                job = await client.batches.create(line(0) for _ in range(2))
+            async with AsyncClient(endpoints) as client:
+                with pytest.raises(Unavailable):
+                    await client.batches.create_from(job.input_file)
+                await client.batches.create_from(job.input_file)
 
     asyncio.run(test())

@@ -144,7 +144,7 @@ def _custom_id(data: bytes) -> str | None:
     """The line's custom_id, if at least that can be read."""
     try:
         return msgspec.json.decode(data, type=_Named).custom_id
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

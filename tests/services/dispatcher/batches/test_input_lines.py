@@ -64,6 +64,7 @@ def request(custom_id: object = "a", **others: object) -> bytes:
         (b"{", "invalid_json_line"),
         (b"\xff\xfe", "invalid_json_line"),
         (b'{"custom_id": "a", "url": "/v1/completions", "body": ' + b"[" * 100_000, "invalid_json_line"),
+        (b'{"custom_id": "a", "url": 5, "body": ' + b"[" * 100_000, "invalid_request_line"),
         (b"[]", "invalid_request_line"),
         (b'{"custom_id": "a"}', "invalid_request_line"),
         (request(7), "invalid_request_line"),
