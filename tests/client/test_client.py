@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import grpc
 import pytest
 
 import dunlin
@@ -31,13 +32,15 @@ from dunlin.messages.fleet import (
     ExplainQuery,
     Explanation,
     FleetStatus,
+    ManagerReport,
     MemberStatus,
     Reason,
     StatusQuery,
 )
-from dunlin.messages.public import InfoReply
+from dunlin.messages.plan import DRAIN, DrainOutcome, DrainReply, DrainRequest
+from dunlin.messages.public import InfoReply, InfoRequest
 from dunlin.wire.rpc.calls import CallFailed
-from dunlin.wire.rpc.methods import Methods
+from dunlin.wire.rpc.methods import INFO, Methods
 from dunlin.wire.rpc.server import GrpcServer
 from tests.services.dispatcher.factories import A
 from tests.services.dispatcher.running_doors import Doors, doors
@@ -402,6 +405,111 @@ def test_a_dispatcher_that_knows_no_monitor_yet_is_passed_over() -> None:
         await server.stop(0)
 
     asyncio.run(run())
+
+
+def test_a_dispatcher_that_hangs_is_passed_over() -> None:
+    async def too_late(query: InfoRequest, context: Any) -> InfoReply:
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        raise AssertionError
+
+    async def run() -> None:
+        hung = GrpcServer("127.0.0.1:0")
+        await hung.start([Methods({INFO: too_late})], [])
+        at = f"127.0.0.1:{hung.port}"
+        async with doors() as cluster:
+            both = f"{at},{cluster.endpoint}"
+            async with AsyncClient(both) as client:
+                assert (await client.info()).model == cluster.gateway.model.name
+                assert client.endpoint == cluster.endpoint
+
+            def use() -> tuple[str, str]:
+                with Client(both) as blocking:
+                    return blocking.info().model, blocking.endpoint
+
+            assert await asyncio.to_thread(use) == (cluster.gateway.model.name, cluster.endpoint)
+        async with AsyncClient(at) as client:
+            with pytest.raises(DeadlineExceeded, match=at):
+                await client.info()
+        await hung.stop(0)
+
+    asyncio.run(run())
+
+
+class Manager:
+    """A leading manager that answers an order to drain when it is told to, and a monitor that knows it."""
+
+    def __init__(self) -> None:
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.servers = GrpcServer("127.0.0.1:0"), GrpcServer("127.0.0.1:0")
+
+    async def start(self) -> str:
+        manager, watching = self.servers
+        await manager.start([Methods({DRAIN: self.drain})], [])
+        await watching.start([Methods({STATUS: self.status})], [])
+        return f"127.0.0.1:{watching.port}"
+
+    async def stop(self) -> None:
+        for server in self.servers:
+            await server.stop(0)
+
+    async def drain(self, request: DrainRequest, context: Any) -> DrainReply:
+        self.asked.set()
+        await self.may_answer.wait()
+        return DrainReply(DrainOutcome.ORDERED)
+
+    async def status(self, query: StatusQuery, context: Any) -> FleetStatus:
+        where = f"127.0.0.1:{self.servers[0].port}"
+        leads = MemberStatus(Address("global_manager", "m", 7), endpoint=where, manager=ManagerReport(epoch=1))
+        return FleetStatus(3, (leads,))
+
+
+def test_a_look_at_the_status_does_not_end_a_drain_that_waits_for_its_answer() -> None:
+    async def run() -> None:
+        manager = Manager()
+        try:
+            async with AsyncClient("127.0.0.1:1", monitor=await manager.start()) as client:
+                drain = asyncio.create_task(client.drain("a"))
+                await manager.asked.wait()
+                assert (await client.status()).version == 3
+                manager.may_answer.set()
+                assert (await drain).outcome is DrainOutcome.ORDERED
+        finally:
+            await manager.stop()
+
+    asyncio.run(run())
+
+
+def test_closing_the_client_ends_what_is_open_with_an_error_of_ours() -> None:
+    async def call() -> None:
+        asked = asyncio.Event()
+
+        async def never(query: StatusQuery, context: Any) -> FleetStatus:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        server = GrpcServer("127.0.0.1:0")
+        await server.start([Methods({STATUS: never})], [])
+        client = AsyncClient("127.0.0.1:1", monitor=f"127.0.0.1:{server.port}")
+        status = asyncio.create_task(client.status())
+        await asked.wait()
+        await client.close()
+        try:
+            with pytest.raises(Cancelled, match="its channel closed"):
+                await status
+        finally:
+            await server.stop(0)
+
+    async def stream(cluster: Doors, client: AsyncClient) -> None:
+        cluster.instance.held = True
+        task = asyncio.create_task(client.generate("x"))
+        await cluster.instance.until(lambda: cluster.instance.placed)
+        await client.close()
+        with pytest.raises(Cancelled, match="its channel closed"):
+            await task
+
+    asyncio.run(call())
+    with_client(stream)
 
 
 def test_without_a_monitor_status_says_so() -> None:
