@@ -199,10 +199,13 @@ class MemberReady:
 
 @message(command=12, event=12)
 class MeetMembers:
-    """The engines of all other members: meet those that are new, or whose agent changed. `MembersMet` answers."""
+    """The engines of all other members: meet those that are new, or whose agent changed. `MembersMet` answers with the
+    same `question`, of one leader's a number of its own; a member that the leader is about to hear is lost does not.
+    """
 
     group: int = number(1)
     engines: tuple[MemberEngine, ...] = number(2)
+    question: int = number(3, default=0)
 
 
 @message(command=13, event=13)
@@ -214,6 +217,7 @@ class MembersMet:
     group: int = number(1)
     met: I32 = number(2, default_factory=i32)
     detail: str = number(3, default="")
+    question: int = number(4, default=0)
 
 
 @message(command=14, event=14, about=Subject.DISPATCHERS_REQUEST)

@@ -145,7 +145,7 @@ class GroupMember:
         if self._lease is None or self._said is None:
             return []
         (group, leader), self._said = self._lease, None
-        unmet = [Send(leader, MembersMet(group, detail=reason)) for _ in self._meetings]
+        unmet = [Send(leader, MembersMet(group, detail=reason, question=each.question)) for each in self._meetings]
         why = Why("group", "lose the guests", (), (RejectedOption("keep them", reason),))
         return [*self._drop(keeps_guests), *unmet, Send(leader, GuestsLost(group, why, exchange, suspects or i64()))]
 
@@ -225,7 +225,8 @@ class GroupMember:
             missing = sorted(set(states) - set(met))
             detail = f"members {missing} cannot be reached" if missing else ""
             assert self._lease is not None
-            effects.append(Send(self._lease[1], MembersMet(self._meetings.popleft().group, met, detail)))
+            asked = self._meetings.popleft()
+            effects.append(Send(self._lease[1], MembersMet(asked.group, met, detail, asked.question)))
         return effects
 
     # --- what the leader asks for ---

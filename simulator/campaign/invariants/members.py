@@ -4,7 +4,6 @@
 what members said.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -59,7 +58,7 @@ class Meetings:
     """
 
     states: dict[int, MemberState] = field(default_factory=dict)
-    told: dict[int, deque[dict[int, bytes]]] = field(default_factory=dict)
+    told: dict[int, dict[int, dict[int, bytes]]] = field(default_factory=dict)
     reaches: dict[int, dict[int, bytes]] = field(default_factory=dict)
     agents: dict[int, bytes] = field(default_factory=dict)
 
@@ -72,7 +71,7 @@ class Meetings:
         """The leader names the engines to meet, its own among them, which is said in no other message."""
         member = self._begin(state)
         told = {each.member: each.agent for each in asked.engines}
-        self.told.setdefault(member, deque()).append(told)
+        self.told.setdefault(member, {})[asked.question] = told
         if OWN in told:
             self.agents[OWN] = told[OWN]
 
@@ -80,7 +79,7 @@ class Meetings:
         """The member answers, is ready, or has lost all. Ready again with the same agent, it is met where it was."""
         member = self._begin(state)
         if isinstance(message, MembersMet):
-            told = self.told[member].popleft() if self.told.get(member) else {}
+            told = self.told.get(member, {}).pop(message.question, {})
             self.reaches[member] = {other: told[other] for other in message.met if other in told}
         elif isinstance(message, MemberReady):
             if self.agents.get(member, message.agent) != message.agent:

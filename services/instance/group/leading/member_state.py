@@ -1,6 +1,5 @@
 """What a leader knows of one member of its group: how far it is on its way into the group, and whom it can reach."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address
@@ -11,8 +10,8 @@ from dunlin.messages.group import MemberEngine, MemberReady
 class MemberState:
     """The member `index` of a group, whose instance is `address`.
 
-    `ready` is what it said of itself last (None: nothing yet, or it lost its engine or its stream since); `meetings`
-    the engines that it was told to meet and has not answered for, in order, and `told` those that it was told of last;
+    `ready` is what it said of itself last (None: nothing yet, or it lost its engine or its stream since); `told` the
+    engines that it was told to meet last, by the question of that number, which `is_asked` while it has no answer;
     `reaches` the agents of the members that its engine can reach. `tries` count what was asked of it in vain, `turn`
     the timers that wait to ask again. `is_returned`: it was given back, and no newer order names it yet. `is_lost`: it
     took part, or was to, and was lost; it is not known whether it comes back. `is_silent`: its stream is open, but
@@ -22,8 +21,9 @@ class MemberState:
     index: int
     address: Address
     ready: MemberReady | None = None
-    meetings: deque[dict[int, MemberEngine]] = field(default_factory=deque)
     told: dict[int, MemberEngine] = field(default_factory=dict)
+    question: int = 0
+    is_asked: bool = False
     reaches: dict[int, bytes] = field(default_factory=dict)
     tries: int = 0
     turn: int = 0
@@ -40,8 +40,13 @@ class MemberState:
         """It is lost, and has to become ready anew."""
         self.ready = None
         self.is_lost = True
+        self.forget_meetings()
+
+    def forget_meetings(self) -> None:
+        """Its engine is another one, or may be: it has met none, and what it was asked last counts no more."""
         self.reaches.clear()
         self.told.clear()
+        self.is_asked = False
 
     def can_reach(self, other: "MemberState") -> bool:
         """Whether its engine can reach the other's as that is now."""

@@ -41,6 +41,7 @@ class GroupRoster:
         self._retry_s = retry_s
         self._on_lost = on_lost
         self._members: dict[int, MemberState] = {}
+        self._questions = 0
 
     @property
     def group(self) -> int:
@@ -101,7 +102,6 @@ class GroupRoster:
         state = self.member_at(address)
         if state is None:
             return []
-        state.meetings.clear()
         state.is_silent = False
         return [*self._lose(state, "its stream ended"), *self._ask_later(state)]
 
@@ -111,22 +111,20 @@ class GroupRoster:
         if state is None or state.is_silent:
             return []
         if state.ready is None or state.ready.agent != ready.agent or state.ready.engine != ready.engine:
-            state.reaches.clear()
-            state.told.clear()
+            state.forget_meetings()
             self.taking_part.discard(state.index)
         state.ready, state.tries = ready, 0
         return self._meet_all()
 
     def on_met(self, sender: Address, message: MembersMet) -> list[Effect]:
-        """A member's engine has met those of the others, or some of them."""
+        """A member's engine has met those of the others, or some of them, by the question that was asked last."""
         state = self.member_at(sender)
-        if state is None or not state.meetings:
+        if state is None or not state.is_asked or message.question != state.question:
             return []
-        told = state.meetings.popleft()
-        if state.ready is not None:
-            state.reaches = {member: told[member].agent for member in message.met if member in told}
+        state.is_asked = False
+        state.reaches = {member: state.told[member].agent for member in message.met if member in state.told}
         effects = self._meet_all()
-        if state.meetings or all(map(state.can_reach, self._others(state))):
+        if state.is_asked or all(map(state.can_reach, self._others(state))):
             return effects
         return effects + self._ask_later(state)
 
@@ -187,9 +185,9 @@ class GroupRoster:
 
     def _meet(self, state: MemberState) -> list[Effect]:
         told = {other.index: other.engine for other in self._others(state) if other.engine is not None}
-        state.told = told
-        state.meetings.append(told)
-        return [Send(state.address, MeetMembers(self.group, tuple(told.values())))]
+        self._questions += 1
+        state.told, state.question, state.is_asked = told, self._questions, True
+        return [Send(state.address, MeetMembers(self.group, tuple(told.values()), self._questions))]
 
     def _others(self, state: MemberState) -> list[MemberState]:
         """The other members that are ready."""

@@ -177,18 +177,18 @@ def test_a_member_that_comes_back_with_its_engine_is_still_met() -> None:
     watcher.sent(0.0, LEADER, THIRD, step(2, members=(0, 1)))
 
 
-def test_an_answer_is_of_the_agents_that_were_named_first() -> None:
+def test_an_answer_is_of_the_agents_that_its_question_named() -> None:
     """The member has met the engine that the third had, not the one that it has now."""
     stage = Stage()
     watcher = stage.conversation()
     new = {THIRD.name: b"another"}
-    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER)))
+    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER), 1))
     stage.tell(watcher, THIRD, ready(THIRD, b"another"))
-    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER, **new)))
-    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2])))
+    watcher.sent(0.0, LEADER, MEMBER, MeetMembers(GROUP, engines_of(MEMBER, **new), 2))
+    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2]), question=1))
     with broken("I4", "compute with .2., and"):
         watcher.sent(0.0, LEADER, MEMBER, step(1))
-    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2])))
+    stage.tell(watcher, MEMBER, MembersMet(GROUP, i32([0, 2]), question=2))
     watcher.sent(0.0, LEADER, MEMBER, step(2))
 
 

@@ -134,7 +134,7 @@ class ScriptedMember:
         assert self.index not in [each.member for each in message.engines]
         met = [each.member for each in message.engines if each.member not in self.unreachable]
         self.told = {each.member: each.agent for each in message.engines if each.member in met}
-        self.say(MembersMet(GROUP, i32(met), "" if len(met) == len(message.engines) else "no way"))
+        self.say(MembersMet(GROUP, i32(met), "" if len(met) == len(message.engines) else "no way", message.question))
 
     def on_OpenGuest(self, message: OpenGuest) -> None:
         guest = self.guests.get(message.sequence)

@@ -1,0 +1,37 @@
+"""What a leader asks its members about each other's engines, and which answers count."""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.group import MeetMembers, MemberReady, MembersMet
+from dunlin.messages.plan import GroupOrder
+from dunlin.messages.types import GroupKind, GroupRole, i32
+from services.instance.group.leading.roster import GroupRoster
+
+LEAD, OTHER = Address("instance", "a", 1), Address("instance", "b", 2)
+GROUP = 7
+
+
+def ready(one: Address, agent: bytes) -> MemberReady:
+    return MemberReady(GROUP, Address("engine", one.name), agent, 0, 100, 100, 1000, "w", "fp32", ())
+
+
+def question(effects: list[Effect], to: Address) -> int:
+    """The newest that the member is asked."""
+    asked = [one.message for one in effects if isinstance(one, Send) and one.to == to]
+    return [one for one in asked if isinstance(one, MeetMembers)][-1].question
+
+
+def test_a_member_that_was_lost_when_it_was_asked_takes_part_once_it_has_answered_the_next_question() -> None:
+    """Seed 15004434: its engine died just after it was ready, so it answered nothing until it was ready anew."""
+    roster = GroupRoster(LEAD, {OTHER}, 1.0, lambda member, reason: [])
+    roster.follow(GroupOrder(1, 1, GROUP, GroupKind.ELASTIC, GroupRole.LEADER, (LEAD, OTHER)))
+    roster.on_ready(LEAD, ready(LEAD, b"a1"))
+    first = roster.on_ready(OTHER, ready(OTHER, b"b1"))
+    roster.on_met(LEAD, MembersMet(GROUP, i32([1]), question=question(first, LEAD)))
+    roster.on_lost(OTHER, "its engine is gone")
+    assert roster.on_met(OTHER, MembersMet(GROUP, i32([0]), question=question(first, OTHER))) == []
+    again = roster.on_ready(OTHER, ready(OTHER, b"b2"))
+    roster.on_met(LEAD, MembersMet(GROUP, i32([1]), question=question(again, LEAD)))
+    roster.on_met(OTHER, MembersMet(GROUP, i32([0]), question=question(first, OTHER)))
+    assert roster.placeable() == [0], "what it said before is of another engine"
+    roster.on_met(OTHER, MembersMet(GROUP, i32([0]), question=question(again, OTHER)))
+    assert roster.placeable() == [0, 1]
