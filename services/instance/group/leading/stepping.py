@@ -278,7 +278,8 @@ class SpreadSteps:
         spread = row.spread
         spread.sequence.blame(MissCause.INTERRUPTED)
         spread.is_rolling_back = True
-        if row.ring is None:
+        redone_stop = spread.redo[-1][-1].stop if spread.redo else spread.sequence.valid
+        if row.ring is None and row.start == redone_stop:  # a row behind a ring that is undone, too, follows nothing
             spread.redo.append(row.blocks)
         for member in row.members:
             spread.forget_text(member)

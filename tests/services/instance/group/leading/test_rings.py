@@ -79,6 +79,20 @@ def test_a_member_that_keeps_nothing_takes_nothing_with_it() -> None:
     assert group.is_quiet
 
 
+def test_a_row_behind_a_ring_that_came_to_nothing_is_not_computed_before_the_prompt() -> None:
+    """Seed 15006848: the ring's only other member, which was to keep nothing, is lost while a token follows already."""
+    group = make_group(90, 60)
+    attempt = group.place(tokens=12, max_tokens=6)
+    group.run(0.004 + 0.5 * STEP_S)
+    (spread,) = group.spreads
+    assert (spread.blocks[0].member, spread.sequence.issued, spread.sequence.in_steps) == (0, 13, 2)
+    group.lose(1)
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert group.said(Continued) == []
+    assert group.is_quiet
+
+
 def test_of_what_a_lost_member_kept_the_second_copies_count() -> None:
     """The first chunk is kept at one member; the other two have a copy of a third of it each."""
     group = make_group(90, 90, 60)
