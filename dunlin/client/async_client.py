@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from dunlin.client.batches import AsyncBatches, Connection
-from dunlin.client.credentials import load_credentials
+from dunlin.client.credentials import Metadata, load_credentials
 from dunlin.client.endpoints import Endpoints
-from dunlin.client.errors import DunlinError, Unavailable, error_from_call, raise_if_failed
+from dunlin.client.errors import NO_ANSWER, DunlinError, Unavailable, error_from_call, raise_if_failed
 from dunlin.client.leading_manager import leader_of
 from dunlin.client.requests import Message, Options, Prompt, build_request
 from dunlin.client.results import Generation, GenerationBuilder
@@ -122,7 +122,11 @@ class AsyncClient:
         The call goes to the leading global manager, which answers at once; `status` shows the progress.
         """
         endpoint = leader_of(await self.status(), self.endpoint)
-        return await self._call(endpoint, DRAIN, DrainRequest(instance, undo), "global_manager")
+        channel = open_channel(endpoint, self._credentials.security, "global_manager")
+        try:
+            return await self._call(endpoint, channel, DRAIN, DrainRequest(instance, undo))
+        finally:
+            await channel.close(None)
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         call = ResumableCall(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
@@ -141,11 +145,13 @@ class AsyncClient:
         ticking = asyncio.create_task(_tick(watchdog), name="dunlin-client-ticker")
         try:
             async with aclosing(self._open(endpoint, request, watchdog)) as events:
-                while (event := await _next(events, watchdog, endpoint)) is not None:
+                while (event := await _next(events, watchdog)) is not None:
                     shown = call.on_event(time.monotonic(), event)
                     if shown is not None:
                         raise_if_failed(shown)
                         yield shown
+        except CallFailed as error:
+            raise (watchdog.call_failure(endpoint) if watchdog.is_expired else error) from error.__cause__
         finally:
             ticking.cancel()
         if not call.is_done:
@@ -160,14 +166,16 @@ class AsyncClient:
         """Call one dispatcher after the other until an answer is `enough`; the answers.
 
         Raises:
-            Unavailable: no dispatcher answered.
+            DunlinError: no dispatcher answered; what is wrong with the first of them.
         """
         answers: list[R] = []
         failed: DunlinError | None = None
         for endpoint in self._endpoints.failover_order():
             try:
-                answers.append(await self._call(endpoint, method, query))
-            except Unavailable as error:
+                answers.append(
+                    await self._call(endpoint, self._channel(endpoint), method, query, self._credentials.metadata)
+                )
+            except NO_ANSWER as error:
                 self._endpoints.mark_failed(endpoint)
                 failed = failed or error
                 continue
@@ -195,27 +203,21 @@ class AsyncClient:
         # A restarted monitor may have another endpoint: close the channel to the old one.
         for other in [one for one in self._channels if one not in (endpoint, *self._endpoints.all)]:
             await self._channels.pop(other).close(None)
-        return await self._call(endpoint, method, query, "monitor")
+        return await self._call(endpoint, self._channel(endpoint, "monitor"), method, query)
 
-    async def _call(self, endpoint: str, method: Method[Any, R], query: Any, role: str = "dispatcher") -> R:
-        metadata = self._credentials.metadata if role == "dispatcher" else ()
+    async def _call(
+        self, endpoint: str, channel: AioChannel, method: Method[Any, R], query: Any, metadata: Metadata = ()
+    ) -> R:
         try:
-            return await call_async(self._channel(endpoint, role), method, query, self._call_timeout_s, metadata)
+            return await call_async(channel, method, query, self._call_timeout_s, metadata)
         except CallFailed as error:
             raise error_from_call(error, endpoint) from error
 
 
-async def _next(
-    events: AsyncGenerator[GenerateEvent, None], watchdog: SilenceWatchdog, endpoint: str
-) -> GenerateEvent | None:
+async def _next(events: AsyncGenerator[GenerateEvent, None], watchdog: SilenceWatchdog) -> GenerateEvent | None:
     watchdog.start()
     try:
         return await anext(events, None)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not watchdog.is_expired or (task is not None and task.cancelling()):
-            raise  # the caller cancelled this task, not the watchdog the call
-        raise watchdog.call_failure(endpoint) from None
     finally:
         watchdog.stop()
 

@@ -50,7 +50,7 @@ class Unavailable(DunlinError):
 
 
 class DeadlineExceeded(DunlinError):
-    """The caller's `timeout_s` is over."""
+    """The caller's `timeout_s` is over, or the client's `call_timeout_s` without an answer."""
 
 
 class Cancelled(DunlinError):
@@ -63,6 +63,10 @@ class GenerationFailed(DunlinError):
 
 class ServerError(DunlinError):
     """The server failed by a fault of its own."""
+
+
+NO_ANSWER = (Unavailable, DeadlineExceeded)
+"""A dispatcher did not answer a call: it is out of reach, or hangs. Another one may."""
 
 
 def error_from_call(failed: CallFailed, endpoint: str) -> DunlinError:

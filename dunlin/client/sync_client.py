@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack
 from dunlin.client.batches import Batches, Connection
 from dunlin.client.credentials import Metadata, load_credentials
 from dunlin.client.endpoints import Endpoints
-from dunlin.client.errors import DunlinError, Unavailable, error_from_call, raise_if_failed
+from dunlin.client.errors import NO_ANSWER, DunlinError, Unavailable, error_from_call, raise_if_failed
 from dunlin.client.leading_manager import leader_of
 from dunlin.client.requests import Message, Options, Prompt, build_request
 from dunlin.client.results import Generation, GenerationBuilder
@@ -160,7 +160,7 @@ class Client:
         """Call one dispatcher after the other until an answer is `enough`; the answers.
 
         Raises:
-            Unavailable: no dispatcher answered.
+            DunlinError: no dispatcher answered; what is wrong with the first of them.
         """
         answers: list[R] = []
         failed: DunlinError | None = None
@@ -169,7 +169,7 @@ class Client:
                 answers.append(
                     self._call(endpoint, self._channels[endpoint], method, query, self._credentials.metadata)
                 )
-            except Unavailable as error:
+            except NO_ANSWER as error:
                 self._endpoints.mark_failed(endpoint)
                 failed = failed or error
                 continue

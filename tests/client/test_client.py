@@ -24,21 +24,8 @@ from dunlin.client import (
     ServerError,
     Unavailable,
 )
-from dunlin.effects import Address, Gone
-from dunlin.messages.fleet import (
-    EXPLAIN,
-    STATUS,
-    ExplainQuery,
-    Explanation,
-    FleetStatus,
-    MemberStatus,
-    Reason,
-    StatusQuery,
-)
-from dunlin.messages.public import InfoReply
+from dunlin.effects import Gone
 from dunlin.wire.rpc.calls import CallFailed
-from dunlin.wire.rpc.methods import Methods
-from dunlin.wire.rpc.server import GrpcServer
 from tests.services.dispatcher.factories import A
 from tests.services.dispatcher.running_doors import Doors, doors
 
@@ -347,69 +334,6 @@ def test_no_dispatcher_at_all() -> None:
 def test_every_error_is_a_dunlin_error() -> None:
     for kind in (Cancelled, DeadlineExceeded, GenerationFailed, InvalidRequest, QueueFull, ServerError, Unavailable):
         assert issubclass(kind, DunlinError)
-
-
-# --- what tools ask ---
-
-
-async def monitor() -> tuple[GrpcServer, str]:
-    status = FleetStatus(3, (MemberStatus(Address("instance", "a", 7), pid=12),))
-
-    async def tell(query: StatusQuery, context: Any) -> FleetStatus:
-        return status
-
-    async def explain(query: ExplainQuery, context: Any) -> Explanation:
-        return Explanation((Reason(1.5, A, A, query.request, b"x"),))
-
-    server = GrpcServer("127.0.0.1:0")
-    await server.start([Methods({STATUS: tell, EXPLAIN: explain})], [])
-    return server, f"127.0.0.1:{server.port}"
-
-
-def test_info_status_and_explain() -> None:
-    async def run() -> None:
-        server, endpoint = await monitor()
-        async with doors(monitor=endpoint) as cluster, AsyncClient(cluster.endpoint) as client:
-            info = await client.info()
-            model = cluster.gateway.model
-            assert info == InfoReply(model.name, 1000, model.vocabulary, dunlin.__version__, endpoint)
-            assert (await client.status()).members[0].pid == 12
-            assert (await client.explain("req-2a-1")).reasons[0].kind == "req-2a-1"
-
-            def use() -> tuple[int, str]:
-                with Client(cluster.endpoint) as blocking:
-                    return blocking.status().version, blocking.explain("req-7").reasons[0].kind
-
-            assert await asyncio.to_thread(use) == (3, "req-7")
-        await server.stop(0)
-
-    asyncio.run(run())
-
-
-def test_a_dispatcher_that_knows_no_monitor_yet_is_passed_over() -> None:
-    async def run() -> None:
-        server, endpoint = await monitor()
-        async with doors() as fresh, doors(monitor=endpoint) as known:
-            both = f"{fresh.endpoint},{known.endpoint}"
-            async with AsyncClient(both) as client:
-                assert (await client.status()).version == 3
-
-            def use() -> int:
-                with Client(both) as blocking:
-                    return blocking.status().version
-
-            assert await asyncio.to_thread(use) == 3
-        await server.stop(0)
-
-    asyncio.run(run())
-
-
-def test_without_a_monitor_status_says_so() -> None:
-    async def test(cluster: Doors, client: AsyncClient) -> None:
-        with pytest.raises(Unavailable, match="no monitor is registered"):
-            await client.status()
-
-    with_client(test)
 
 
 # --- the blocking client ---

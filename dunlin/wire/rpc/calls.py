@@ -1,7 +1,8 @@
 """The calling side of `methods.py`, for threads and for asyncio, with one error that needs no gRPC to understand."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -140,10 +141,8 @@ async def upload_async(
     except BaseException:
         call.cancel()
         raise
-    try:
+    with _failures():
         return cast(R, await call)
-    except grpc.RpcError as error:
-        raise _failed(error) from error
 
 
 async def call_async(
@@ -152,10 +151,8 @@ async def call_async(
     """Call from an event loop; returns the one answer. Raises like `call_blocking`."""
     invoke: Any = channel.unary_unary(method.path, response_deserializer=_reader(method))
     data = _encoded(request)
-    try:
+    with _failures():
         return cast(R, await invoke(data, timeout=timeout_s, metadata=metadata))
-    except grpc.RpcError as error:
-        raise _failed(error) from error
 
 
 async def stream_async(
@@ -163,20 +160,35 @@ async def stream_async(
 ) -> AsyncGenerator[R, None]:
     """Yields the answers as they come. Closing the generator, or cancelling its task, cancels the call.
 
-    Raises like `stream_blocking`.
-
-    `on_open` gets the function that cancels the call from outside; the reader then gets `asyncio.CancelledError`.
+    Raises like `stream_blocking`, and takes an `on_open` like it.
     """
     invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
     ongoing = invoke(_encoded(request), metadata=metadata)
     on_open(ongoing.cancel)
     try:
-        async for answer in ongoing:
-            yield answer
-    except grpc.RpcError as error:
-        raise _failed(error) from error
+        with _failures():
+            async for answer in ongoing:
+                yield answer
     finally:
         ongoing.cancel()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Whatever gRPC raises for asyncio comes out as CallFailed.
+
+    It raises `asyncio.CancelledError` also for a call that was cancelled, or whose channel was closed, by another task:
+    only the cancellation of this task goes through.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise _failed(error) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise CallFailed(grpc.StatusCode.CANCELLED.name, "the call was cancelled, or its channel closed") from None
 
 
 def _reader(method: Method[Any, Any]) -> Any:
