@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from dunlin.client.batch_lines import Line, Source, async_chunks, chunks_of, whole_lines
 from dunlin.client.endpoints import Endpoints
-from dunlin.client.errors import DunlinError, Unavailable, error_from_call
+from dunlin.client.errors import NO_ANSWER, DunlinError, error_from_call
 from dunlin.messages.batches import (
     BATCH_RESULTS,
     CANCEL_BATCH,
@@ -61,6 +61,13 @@ class Connection(Generic[C]):
     timeout_s: float
     channel: Callable[[str], C]
 
+    def error(self, failed: CallFailed, endpoint: str) -> DunlinError:
+        """The error for a failed call; one without an answer makes the next dispatcher the current one."""
+        error = error_from_call(failed, endpoint)
+        if isinstance(error, NO_ANSWER):
+            self.endpoints.mark_failed(endpoint)
+        return error
+
 
 class Batches:
     """Batch jobs, blocking. Any dispatcher answers for any job; all methods raise `DunlinError`s."""
@@ -98,7 +105,7 @@ class Batches:
             chunks = chunks_of(source)
             return upload_blocking(connection.channel(endpoint), UPLOAD_FILE, chunks, metadata=connection.metadata).file
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     def get(self, batch: str) -> BatchJob:
         """A job as it is now."""
@@ -137,8 +144,7 @@ class Batches:
             for chunk in stream_blocking(connection.channel(endpoint), BATCH_RESULTS, request, connection.metadata):
                 yield chunk.data
         except CallFailed as error:
-            connection.endpoints.mark_failed(endpoint)
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     def _any(self, method: Method[Any, R], request: Any) -> R:
         """Ask one dispatcher after the other; reading, and cancelling, may be repeated."""
@@ -146,8 +152,7 @@ class Batches:
         for endpoint in self._connection.endpoints.failover_order():
             try:
                 return self._call(endpoint, method, request)
-            except Unavailable as error:
-                self._connection.endpoints.mark_failed(endpoint)
+            except NO_ANSWER as error:
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -161,7 +166,7 @@ class Batches:
             channel = connection.channel(endpoint)
             return call_blocking(channel, method, request, connection.timeout_s, connection.metadata)
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
 
 class AsyncBatches:
@@ -202,7 +207,7 @@ class AsyncBatches:
             chunks = async_chunks(source)
             return (await upload_async(channel, UPLOAD_FILE, chunks, metadata=connection.metadata)).file
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     async def get(self, batch: str) -> BatchJob:
         """A job as it is now."""
@@ -244,16 +249,14 @@ class AsyncBatches:
                 async for chunk in chunks:
                     yield chunk.data
         except CallFailed as error:
-            connection.endpoints.mark_failed(endpoint)
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     async def _any(self, method: Method[Any, R], request: Any) -> R:
         failed: DunlinError | None = None
         for endpoint in self._connection.endpoints.failover_order():
             try:
                 return await self._call(endpoint, method, request)
-            except Unavailable as error:
-                self._connection.endpoints.mark_failed(endpoint)
+            except NO_ANSWER as error:
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -264,7 +267,7 @@ class AsyncBatches:
             channel = connection.channel(endpoint)
             return await call_async(channel, method, request, connection.timeout_s, connection.metadata)
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
 
 def _create_request(
