@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from dunlin.client.batch_lines import Line, Source, async_chunks, can_repeat, chunks_of, whole_lines
 from dunlin.client.endpoints import Endpoints
-from dunlin.client.errors import DunlinError, Unavailable, error_from_call
+from dunlin.client.errors import NO_ANSWER, DunlinError, Unavailable, error_from_call
 from dunlin.messages.batches import (
     BATCH_RESULTS,
     CANCEL_BATCH,
@@ -60,6 +60,13 @@ class Connection(Generic[C]):
     metadata: Metadata
     timeout_s: float
     channel: Callable[[str], C]
+
+    def error(self, failed: CallFailed, endpoint: str) -> DunlinError:
+        """The error for a failed call; one without an answer makes the next dispatcher the current one."""
+        error = error_from_call(failed, endpoint)
+        if isinstance(error, NO_ANSWER):
+            self.endpoints.mark_failed(endpoint)
+        return error
 
 
 class Batches:
@@ -142,8 +149,7 @@ class Batches:
             for chunk in stream_blocking(connection.channel(endpoint), BATCH_RESULTS, request, connection.metadata):
                 yield chunk.data
         except CallFailed as error:
-            connection.endpoints.mark_failed(endpoint)
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     def _any(self, method: Method[Any, R], request: Any) -> R:
         """Ask one dispatcher after the other; reading, and cancelling, may be repeated."""
@@ -151,8 +157,7 @@ class Batches:
         for endpoint in self._connection.endpoints.failover_order():
             try:
                 return self._call(endpoint, method, request)
-            except Unavailable as error:
-                self._connection.endpoints.mark_failed(endpoint)
+            except NO_ANSWER as error:
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -179,7 +184,7 @@ class Batches:
             channel = connection.channel(endpoint)
             return call_blocking(channel, method, request, connection.timeout_s, connection.metadata)
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
 
 class AsyncBatches:
@@ -265,16 +270,14 @@ class AsyncBatches:
                 async for chunk in chunks:
                     yield chunk.data
         except CallFailed as error:
-            connection.endpoints.mark_failed(endpoint)
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     async def _any(self, method: Method[Any, R], request: Any) -> R:
         failed: DunlinError | None = None
         for endpoint in self._connection.endpoints.failover_order():
             try:
                 return await self._call(endpoint, method, request)
-            except Unavailable as error:
-                self._connection.endpoints.mark_failed(endpoint)
+            except NO_ANSWER as error:
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -301,7 +304,7 @@ class AsyncBatches:
             channel = connection.channel(endpoint)
             return await call_async(channel, method, request, connection.timeout_s, connection.metadata)
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
 
 def _upload_order(endpoints: Endpoints, source: Source | AsyncIterable[Line]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """From a caller's arguments to a `GenerateRequest`. Types are checked here, ranges by the server."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from dunlin.client.errors import InvalidRequest
@@ -71,21 +71,20 @@ def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, opt
     """
     if (prompt is None) == (messages is None):
         raise InvalidRequest("give exactly one of prompt and messages")
-    values: dict[str, Any] = dict(options)
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, value in values.items():
         _check_number(name, value)
-    values["stop"] = _stops(values.get("stop"))
+    values["stop"] = _texts("stop", values.get("stop"))
     for name in ("stop_token_ids", "allowed_token_ids"):
         values[name] = _ids(name, values.get(name) or ())
-    values["bad_words"] = _stops(values.get("bad_words"))
-    values["model"] = values.get("model") or ""
+    values["bad_words"] = _texts("bad_words", values.get("bad_words"))
     values["structured_output"] = _structured_output(values.get("structured_output"))
     if isinstance(prompt, str):
         values["prompt"] = prompt
     elif prompt is not None:
         values["prompt_tokens"] = _ids("prompt", prompt)
     else:
-        values["messages"] = tuple(map(_message, messages or ()))
+        values["messages"] = _messages(messages or ())
     try:
         return GenerateRequest(**values)
     except TypeError as error:
@@ -94,26 +93,28 @@ def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, opt
 
 def _check_number(name: str, value: object) -> None:
     """Raise InvalidRequest for a number that protobuf cannot encode."""
-    if value is None:
-        return
     if name in INTEGER_OPTIONS and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
         raise InvalidRequest(f"{name}: must be a whole number of at most 64 bits, not {value!r:.40}")
     if name in NUMBER_OPTIONS and not isinstance(value, int | float):
         raise InvalidRequest(f"{name}: must be a number, not {value!r:.40}")
 
 
-def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+def _texts(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
+    listed = (given,) if isinstance(given, str) else given or ()
+    texts = tuple(listed) if isinstance(listed, Iterable) else (listed,)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(f"{name}: must be a text or a list of texts, not {given!r:.40}")
+    return texts
 
 
 def _structured_output(asked: StructuredOutput | Mapping[str, Any] | None) -> StructuredOutput | None:
     if asked is None or isinstance(asked, StructuredOutput):
         return asked
-    match list(asked.items()):
+    match list(asked.items()) if isinstance(asked, Mapping) else asked:
         case [("json", schema)]:
-            return StructuredOutput(json_schema=schema if isinstance(schema, str) else json.dumps(schema))
+            return StructuredOutput(json_schema=schema if isinstance(schema, str) else _json(schema))
         case [("choice", choices)]:
-            return StructuredOutput(choice=tuple(choices))
+            return StructuredOutput(choice=_texts("structured_output: choice", choices))
         case [("regex", str(pattern))]:
             return StructuredOutput(regex=pattern)
         case [("grammar", str(text))]:
@@ -123,11 +124,24 @@ def _structured_output(asked: StructuredOutput | Mapping[str, Any] | None) -> St
     raise InvalidRequest("structured_output: must have exactly one of json, json_object, regex, choice and grammar")
 
 
+def _json(schema: object) -> str:
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"structured_output: json is no JSON schema ({error})") from error
+
+
 def _ids(name: str, ids: Sequence[int]) -> I32:
     try:
         return i32(ids)
     except (TypeError, OverflowError) as error:
         raise InvalidRequest(f"{name}: not a list of token ids ({error})") from error
+
+
+def _messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
+    if not isinstance(messages, Iterable):
+        raise InvalidRequest(f"messages: must be a list of messages, not {messages!r:.40}")
+    return tuple(map(_message, messages))
 
 
 def _message(message: Message) -> ChatMessage:

@@ -21,7 +21,8 @@ class ResumableCall:
     Args:
         request: the request as the caller made it.
         endpoints: the number of dispatchers that can be tried.
-        patience_s: for how many seconds after its last event the request is still resumed at other dispatchers.
+        patience_s: for how many seconds after its last event the request is still resumed at other dispatchers; time in
+            which the caller did not wait for the next one does not count.
         now_s: the time, by the clock of all later calls.
     """
 
@@ -71,6 +72,10 @@ class ResumableCall:
         self._tokens.extend(event.tokens)
         self._scored += len(event.prompt_logprobs)
         return event
+
+    def on_read(self, now_s: float) -> None:
+        """The caller has taken the last event and waits for the next one: patience begins now."""
+        self._heard_s = now_s
 
     def on_failure(self, now_s: float, failed: CallFailed, endpoint: str) -> float:
         """The call failed at `endpoint`; the seconds to wait before the next try.

@@ -39,7 +39,8 @@ class Client:
             `$DUNLIN_TLS_DIR`.
         api_key: the key for dispatchers that require one; None: `$DUNLIN_API_KEY`.
         monitor: the monitor's `host:port`; empty: the dispatcher is asked for it.
-        reconnect_s: for how many seconds after its last event a stream is still resumed.
+        reconnect_s: for how many seconds after its last event a stream is still resumed; time in which the caller does
+            not wait for the next one does not count.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Client:
                 if shown is not None:
                     raise_if_failed(shown)
                     yield shown
+                    call.on_read(time.monotonic())
         except CallFailed as error:
             raise (watchdog.call_failure(endpoint) if watchdog.is_expired else error) from error.__cause__
         finally:

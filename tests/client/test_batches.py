@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from dunlin.client import AsyncClient, Client, InvalidRequest, Unavailable
+from dunlin.messages.batches import LIST_BATCHES, BatchList, ListBatchesRequest
+from dunlin.wire.rpc.methods import Methods
+from dunlin.wire.rpc.server import GrpcServer
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
 
 
@@ -45,6 +49,53 @@ def test_the_blocking_client_submits_waits_and_fetches(tmp_path: Path) -> None:
             with Client(["127.0.0.1:9", at.doors.endpoint]) as client:
                 client._endpoints.mark_failed("127.0.0.1:9")
                 await asyncio.to_thread(use, client)
+
+    asyncio.run(test())
+
+
+def test_a_dispatcher_that_is_out_of_reach_is_not_asked_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path) as at:
+            both = ["127.0.0.1:9", at.doors.endpoint]
+
+            def use() -> None:
+                with Client(both) as blocking:
+                    with pytest.raises(Unavailable):
+                        blocking.batches.create_from("file_none")
+                    assert blocking.endpoint == at.doors.endpoint
+                    with pytest.raises(InvalidRequest, match="no batch"):
+                        list(blocking.batches.results("batch_none"))
+                    assert blocking.endpoint == at.doors.endpoint
+
+            await asyncio.to_thread(use)
+            async with AsyncClient(both) as client:
+                with pytest.raises(Unavailable):
+                    await client.batches.create_from("file_none")
+                assert (await client.batches.create([line(0)])).status
+                with pytest.raises(InvalidRequest, match="no batch"):
+                    [one async for one in client.batches.results("batch_none")]
+                assert client.endpoint == at.doors.endpoint
+
+    asyncio.run(test())
+
+
+def test_a_dispatcher_that_hangs_is_passed_over(tmp_path: Path) -> None:
+    async def too_late(query: ListBatchesRequest, context: Any) -> BatchList:
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        raise AssertionError
+
+    async def test() -> None:
+        hung = GrpcServer("127.0.0.1:0")
+        await hung.start([Methods({LIST_BATCHES: too_late})], [])
+        try:
+            async with running_batches(tmp_path) as at:
+                both = [f"127.0.0.1:{hung.port}", at.doors.endpoint]
+                async with AsyncClient(both) as client:
+                    assert (await client.batches.list()).batches == ()
+                with Client(both) as blocking:
+                    assert (await asyncio.to_thread(blocking.batches.list)).batches == ()
+        finally:
+            await hung.stop(0)
 
     asyncio.run(test())
 

@@ -1,7 +1,13 @@
 """A request's way from dispatcher to dispatcher, without one: what is sent next, what the caller sees, when it ends."""
 
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
 import pytest
 
+from dunlin.client import AsyncClient, Client, async_client, sync_client
 from dunlin.client.errors import Cancelled, DunlinError, InvalidRequest, QueueFull, Unavailable
 from dunlin.client.resumable_call import ResumableCall
 from dunlin.messages.public import GenerateEvent, GenerateRequest
@@ -79,6 +85,65 @@ def test_a_sign_of_life_renews_patience_and_news_the_count() -> None:
     assert max(long) > 0.3
     call.on_event(39.0, GenerateEvent("req-1-1", "t", i32([5])))
     assert call.on_failure(39.0, LOST, "a") <= 0.075
+
+
+def test_the_time_in_which_the_caller_did_not_read_takes_no_patience() -> None:
+    call = admitted(ResumableCall(REQUEST, 1, 20.0, 0.0), 5, now_s=0.0)
+    call.on_read(500.0)
+    assert call.on_failure(519.9, LOST, "a") > 0.0
+    with pytest.raises(Unavailable):
+        call.on_failure(520.0, LOST, "a")
+
+
+def lost_after_a_token() -> Callable[..., Generator[GenerateEvent, None, None]]:
+    """Opens the stream of a request; the first one is lost after a token, the second one brings the rest."""
+    opened: list[GenerateRequest] = []
+
+    def events(*_: Any) -> Generator[GenerateEvent, None, None]:
+        opened.append(REQUEST)
+        yield GenerateEvent("req-1-1", seed=77)
+        if len(opened) == 1:
+            yield GenerateEvent("req-1-1", "a", i32([5]))
+            raise LOST
+        yield GenerateEvent("req-1-1", "b", i32([6]), finish=FinishReason.LENGTH)
+
+    return events
+
+
+class Clock:
+    """In place of the module `time` of a client; the caller takes 100 s for each event."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.sleep = time.sleep
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def after(self, event: GenerateEvent) -> str:
+        self.now_s += 100.0
+        return event.text
+
+
+def test_both_clients_resume_for_a_caller_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = lost_after_a_token()
+
+    async def stream_async(*_: Any) -> AsyncGenerator[GenerateEvent, None]:
+        for event in opens():
+            yield event
+
+    async def read(clock: Clock) -> list[str]:
+        async with AsyncClient("127.0.0.1:1") as client:
+            return [clock.after(event) async for event in client.stream("x")]
+
+    clocks = Clock(), Clock()
+    for module, clock in zip((sync_client, async_client), clocks, strict=True):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(sync_client, "stream_blocking", lost_after_a_token())
+    monkeypatch.setattr(async_client, "stream_async", stream_async)
+    with Client("127.0.0.1:1") as client:
+        assert [clocks[0].after(event) for event in client.stream("x")] == ["", "a", "b"]
+    assert asyncio.run(read(clocks[1])) == ["", "a", "b"]
 
 
 def test_a_full_queue_is_waited_for_only_by_what_was_admitted() -> None:

@@ -61,7 +61,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         "--sampled", action="store_true", help="draw tokens with temperature 1 and a seed (default: greedy)"
     )
     parser.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
-    parser.add_argument("--door", choices=("grpc", "http"), default="grpc", help="the way in (default: grpc)")
+    parser.add_argument(
+        "--door",
+        choices=("grpc", "http"),
+        default="grpc",
+        help="the way in (default: grpc); http: of the cluster in --data-dir",
+    )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write figures and every request as JSON")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the run, for `dunlin sim --against`")
     add_cluster_options(parser)
@@ -75,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dunlin.workload.loadgen.stats import summarize
     from dunlin.workload.traffic.workload_spec import read_workload
 
+    if arguments.door == "http" and arguments.endpoint:
+        raise CliError("--door http: only the cluster in --data-dir tells where that door is; drop --endpoint", USAGE)
     try:
         slos = parse_slos(arguments.slo)
         arrivals = read_workload(arguments.workload, arguments.seed, arguments.duration)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cli.common.cluster import connect
 from cli.common.errors import FAILED, UNREACHABLE, USAGE, CliError
 from cli.common.options import Subparsers, add_cluster_options, number
+from dunlin.effects import Address
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 from dunlin.messages.plan import DrainOutcome, DrainReply
 
@@ -50,7 +51,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask the leader, then follow the instance's own reports."""
     with connect(arguments) as client:
-        before = _reports(client.status())
+        before = client.status()
         reply = client.drain(arguments.instance, undo=arguments.undo)
         check_drain_reply(arguments.instance, reply)
         if arguments.undo:
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         already = " already" if reply.outcome is DrainOutcome.ALREADY else ""
         others = ", ".join(sorted(other.name for other in reply.others)) or "none, no other instance is ready"
         print(f"{arguments.instance} drains{already}; its work goes to: {others}", flush=True)
-        return _follow(client, arguments.instance, before, arguments.timeout)
+        return follow(client, arguments.instance, before, arguments.timeout)
 
 
 def check_drain_reply(instance: str, reply: DrainReply) -> None:
@@ -104,12 +105,18 @@ def drain_progress(
     return DrainProgress(own.running + own.waiting, own.leaving, own.migrations_total - begun.migrations_total, arrived)
 
 
-def _follow(client: "Client", instance: str, before: dict[str, InstanceReport], timeout_s: float) -> int:
-    began_s = time.monotonic()
+def follow(client: "Client", instance: str, begun: FleetStatus, timeout_s: float) -> int:
+    """Print how far the instance is until it is empty. Raises CliError if its process ends, or takes too long.
+
+    A process without a report is not gone: a monitor that has just started knows it from etcd alone.
+    """
+    began_s, before, process = time.monotonic(), _reports(begun), _process(begun, instance)
     shown: DrainProgress | None = None
     while True:
-        reports = _reports(client.status())
-        if instance not in reports:
+        status = client.status()
+        reports, now = _reports(status), _process(status, instance)
+        process = process or now
+        if now != process:
             raise CliError(f"{instance} is gone: its process ended while it drained; its requests run elsewhere")
         state = drain_progress(instance, before, reports)
         took_s = time.monotonic() - began_s
@@ -136,6 +143,12 @@ def _await_undone(client: "Client", instance: str, timeout_s: float) -> int:
         time.sleep(_POLL_S)
     print(f"{instance} takes requests")
     return 0
+
+
+def _process(status: FleetStatus, instance: str) -> Address | None:
+    """The newest process of that name."""
+    named = (one.address for one in status.members if (one.address.role, one.address.name) == ("instance", instance))
+    return max(named, default=None)
 
 
 def _reports(status: FleetStatus) -> dict[str, InstanceReport]:

@@ -158,6 +158,8 @@ def run_fetch(arguments: argparse.Namespace) -> int:
     """Write results to files; exit code 1 if --check finds a line without exactly one whole result."""
     if arguments.check and not (arguments.output and arguments.errors):
         raise CliError("--check compares files: give --output and --errors too", USAGE)
+    if arguments.check and (not arguments.check.exists() or arguments.check.is_dir()):
+        raise CliError(f"{arguments.check}: no such file, for --check", USAGE)
     with connect(arguments) as client:
         _save(arguments.output, client.batches.content(arguments.batch))
         if arguments.errors is not None:
@@ -171,8 +173,11 @@ def _save(path: Path | None, parts: Iterable[bytes]) -> None:
             sys.stdout.buffer.write(part)
         sys.stdout.buffer.flush()
         return
+    parts = iter(parts)
+    first = next(parts, b"")  # before the file is emptied: the cluster may be away, or know no such job
     try:
         with path.open("wb") as file:
+            file.write(first)
             file.writelines(parts)
     except OSError as error:
         raise CliError(f"{path}: cannot be written ({error.strerror})", USAGE) from None

@@ -4,6 +4,7 @@ import argparse
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,9 +164,21 @@ def _write(path: Path, tenants: tuple[Tenant, ...]) -> None:
     try:
         parse_tenants(data, is_toml=False)
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            if path.exists():
+                _give_rights_of(path, file.fileno())
             file.write(data)
         os.replace(fresh, path)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink()
         raise CliError(f"{path}: cannot be written ({error.strerror})", USAGE) from None
     except TenantsError as error:
         raise CliError(str(error), USAGE) from None
+
+
+def _give_rights_of(path: Path, fresh: int) -> None:
+    """Owner and mode as they were: the file may be root's to change and a dispatcher's to read."""
+    old = path.stat()
+    with suppress(PermissionError):  # only root gives files away; who may not keeps what it writes to itself
+        os.fchown(fresh, old.st_uid, old.st_gid)
+        os.fchmod(fresh, old.st_mode & 0o777)

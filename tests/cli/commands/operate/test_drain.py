@@ -1,10 +1,13 @@
 """What `dunlin drain` says of how far it is, and of what cannot be done."""
 
+from typing import Any
+
 import pytest
 
-from cli.commands.operate.drain import DrainProgress, check_drain_reply, drain_progress
+from cli.commands.operate.drain import DrainProgress, check_drain_reply, drain_progress, follow
 from cli.common.errors import FAILED, UNREACHABLE, USAGE, CliError
-from dunlin.messages.fleet import InstanceReport
+from dunlin.effects import Address
+from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
 from dunlin.messages.plan import DrainOutcome, DrainReply
 
 
@@ -42,3 +45,35 @@ def test_refusals_say_what_to_do(outcome: DrainOutcome, code: int, text: str) ->
 @pytest.mark.parametrize("outcome", [DrainOutcome.ORDERED, DrainOutcome.ALREADY])
 def test_what_was_done_or_is_so_already_is_no_error(outcome: DrainOutcome) -> None:
     check_drain_reply("a", DrainReply(outcome))
+
+
+class Looks:
+    """In place of a client: the looks at the fleet, one after the other."""
+
+    def __init__(self, *looks: FleetStatus) -> None:
+        self.left = list(looks)
+
+    def status(self) -> FleetStatus:
+        return self.left.pop(0)
+
+
+def fleet(report: InstanceReport | None, incarnation: int = 7) -> FleetStatus:
+    return FleetStatus(1, (MemberStatus(Address("instance", "a", incarnation), instance=report),))
+
+
+DRAINS = InstanceReport(draining=True, running=1)
+EMPTY = InstanceReport(draining=True)
+
+
+def test_a_drain_goes_on_while_a_new_monitor_has_no_report(capsys: pytest.CaptureFixture[str]) -> None:
+    looks: Any = Looks(fleet(DRAINS), fleet(None), fleet(EMPTY))
+    assert follow(looks, "a", fleet(InstanceReport(running=1)), 120.0) == 0
+    assert "a is empty after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("later", [FleetStatus(1, ()), fleet(InstanceReport(), 8), fleet(None, 8)])
+def test_a_process_that_ended_does_not_drain_any_more(later: FleetStatus) -> None:
+    looks: Any = Looks(fleet(DRAINS), later)
+    with pytest.raises(CliError, match="a is gone: its process ended while it drained"):
+        follow(looks, "a", fleet(InstanceReport(running=1)), 120.0)
+    assert not looks.left

@@ -1,5 +1,6 @@
 """`dunlin keys`: a key is shown once, its hash kept, and files that are not ours are left alone."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,31 @@ def test_a_broken_file_is_named_and_left_alone(tmp_path: Path, capsys: pytest.Ca
     assert '"2"' in path.read_text()
     assert "a tenant's name" in run(capsys, "add", "--keys", str(tmp_path / "new.json"), "--tenant", "\t", code=2)
     assert not (tmp_path / "new.json").exists()
+
+
+def test_a_changed_file_keeps_its_owner_and_mode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    run(capsys, "add", "--keys", str(path), "--tenant", "acme")
+    path.chmod(0o640)
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda file, user, group: given.append((user, group)))
+    run(capsys, "add", "--keys", str(path), "--tenant", "acme")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert given == [(os.getuid(), os.getgid())]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    said = run(capsys, "add", "--keys", str(tmp_path / "keys.json"), "--tenant", "acme", code=2)
+    assert "cannot be written (No space left on device)" in said
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    said = run(capsys, "add", "--keys", str(tmp_path / "file" / "keys.json"), "--tenant", "acme", code=2)
+    assert "cannot be written (Not a directory)" in said
