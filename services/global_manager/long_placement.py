@@ -86,7 +86,7 @@ class LongPlacement:
 
     def arrange(self, now_s: float, candidates: Sequence[GroupCandidate]) -> list[GroupCandidate]:
         """The candidates in the elastic groups that they are to be in."""
-        self.groups.note_numbers(candidate.group for candidate in candidates)
+        self.groups.see_numbers(candidate.group for candidate in candidates)
         self._limit.note(now_s, self.groups.longest(candidates) if self._forms_groups else _largest(candidates))
         return self.groups.arrange(now_s, candidates) if self._forms_groups else list(candidates)
 

@@ -468,6 +468,21 @@ def test_two_managers_that_lead_one_after_the_other_from_one_view_give_different
     assert len(numbers) == 4
 
 
+def test_a_manager_that_leads_before_it_sees_the_fleet_gives_higher_numbers_too() -> None:
+    """A term may begin before the first view: the groups that it shows are those of the managers before all the same,
+    and the last of these may have given numbers to groups that it does not show."""
+    old = Fleet(A, B, C, D)
+    seen = dict(old.members)
+    hidden = old.placed(1, 150)
+    new = Fleet(leads=False)
+    for one in (A, B, C, D):
+        new.give(one, Joined())
+    new.give(ETCD, Elected(EPOCH + 1))
+    new.members = seen
+    new.view()
+    assert new.placed(2, 150).group > hidden.group
+
+
 def test_with_times_a_prompt_gets_as_many_instances_as_make_it_faster() -> None:
     """By memory alone two of four instances are enough (`elastic`); by time all four, but for one that is busy."""
     times = GroupTimes({size: PrefillPrices(0.1, 0.01 / size, 0.0) for size in (1, 2, 3, 4)}, 1.0, 5.0, 1.0, 8)
