@@ -43,7 +43,7 @@ class ElasticGroups:
         self._idle_s = config.long_requests.idle_group_s
         self._requests = requests
         self._gap = TAKEOVER_GAP * (1 + epoch % TAKEOVER_GAPS)
-        self._highest: int | None = None
+        self._highest = 0
         self._wishes: dict[int, AskMembers] = {}
         self._returned: dict[int, tuple[Address, ...]] = {}
         self._kept: dict[int, tuple[Address, ...]] = {}
@@ -56,18 +56,19 @@ class ElasticGroups:
     @property
     def next_group(self) -> int:
         """A number that no group has had, like all above it."""
-        return (self._highest or 0) + 1
+        return self._highest + 1
+
+    def see_numbers(self, numbers: Iterable[int]) -> None:
+        """Instances are in groups with these numbers. Those above all that were made are of the managers before, though
+        the term began before a view showed them.
+        """
+        seen = max(numbers, default=0)
+        if seen > self._highest:
+            self._highest = seen + self._gap
 
     def note_numbers(self, numbers: Iterable[int]) -> None:
-        """Groups with these numbers were seen or made, 0: an instance in none. The first in a term are those of the
-        managers before, also where their instances have no stream to here yet.
-        """
-        seen = max(numbers, default=None)
-        if seen is None:  # nothing is known of the fleet yet
-            return
-        if self._highest is None:
-            self._highest = seen + self._gap if seen else 0
-        self._highest = max(self._highest, seen)
+        """Groups with these numbers were made."""
+        self._highest = max([self._highest, *numbers])
 
     def on_ask(self, message: AskMembers) -> None:
         """A leader wants members for so many slots more; 0: it wants none any more. In a policy whose groups do not

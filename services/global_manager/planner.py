@@ -95,7 +95,7 @@ class GroupPlanner:
         if self.term is None or self.long is None:
             return []
         self._throttle.plan_made(now_s)
-        self.long.groups.note_numbers(member.group for member in self._fleet.members.values())
+        self.long.groups.see_numbers(member.group for member in self._fleet.members.values())
         candidates = self.long.arrange(now_s, self.candidates(self.term))
         groups_config = self._config.groups
         constraints = GroupConstraints(

@@ -98,29 +98,32 @@ class GroupMember:
 
     @handles
     def on_join(self, now_s: float, sender: Address, asked: JoinGroup) -> list[Effect]:
-        """A leader asks what this member brings: said once its order is followed here, and whenever it changes."""
+        """A leader asks what this member brings: said once its order is followed here, and whenever it changes. Where
+        it is followed by an older order, one that ends this may come before the one that the leader has.
+        """
+        is_early = _version(asked) > self._orders.version
+        if is_early and (self._awaiting is None or _version(self._awaiting[1]) <= _version(asked)):
+            self._awaiting = sender, asked
         if self._lease == (asked.group, sender):
             self._joined, self._said = asked, None
-        elif _version(asked) <= self._orders.version:
+        elif not is_early:
             self.stale_total += 1
-        elif self._awaiting is None or _version(self._awaiting[1]) <= _version(asked):
-            self._awaiting = sender, asked
         return []
 
     def on_order(self, order: GroupOrder) -> list[Effect]:
         """A newer order is followed."""
-        before, self._order, lease = self._order, order, _lease(order)
+        before, self._order, lease, awaiting = self._order, order, _lease(order), self._awaiting
+        if awaiting is not None and _version(awaiting[1]) <= self._orders.version:
+            self._awaiting = None
         if lease is not None and lease == self._lease:
             assert before is not None
             self._place_steps()
             removed = {each.name for each in set(before.members) - set(order.members)}
             return self._steps.end_with(removed) if removed else []
         effects = self._lose("it follows another order", keeps_guests=True)
-        self._lease, self._joined, awaiting = lease, None, self._awaiting
+        self._lease, self._joined = lease, None
         if awaiting is not None and lease == (awaiting[1].group, awaiting[0]):
             self._joined = awaiting[1]
-        if awaiting is not None and _version(awaiting[1]) <= self._orders.version:
-            self._awaiting = None
         return effects
 
     def on_gone(self, peer: Address) -> list[Effect]:

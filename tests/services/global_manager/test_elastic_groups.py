@@ -28,3 +28,53 @@ def test_a_manager_that_leads_before_it_knows_the_fleet_gives_no_number_of_a_gro
         new.give(one, Joined())
     assert new.groups() == {placed.group: "cd", other.group: "ab"}
     assert other.group > placed.group + 60, "the last manager may have given numbers that no view shows"
+
+
+def test_the_next_manager_goes_on_with_the_groups_that_it_finds_and_with_higher_numbers() -> None:
+    old = Fleet(A, B, C, D)
+    placed = old.placed(1, 250)
+    old.view()
+    new = Fleet(leads=False)
+    for one in (A, B, C, D):
+        new.give(one, Joined())
+    new.members = dict(old.members)
+    new.view()
+    new.give(ETCD, Elected(EPOCH + 1))
+    assert new.groups() == {placed.group: "abc"}
+    assert {one.epoch for one in new.orders.values()} == {EPOCH + 1}
+    assert new.orders[D].group == old.orders[D].group
+    new.view()
+    answer = new.placed(1, 100, attempt=2)
+    assert answer.leader == A, "the group that it found has 300 slots free"
+    assert new.placed(2, 100, excluded=(A,)).group > placed.group + 1
+
+
+def test_two_managers_that_lead_one_after_the_other_from_one_view_give_different_numbers() -> None:
+    """Seed 15001013: the orders of the first were late, so the second did not see the group that it had made."""
+    old = Fleet(A, B, C, D)
+    old.view()
+    numbers = set()
+    for epoch in (EPOCH + 1, EPOCH + 2):
+        new = Fleet(leads=False)
+        for one in (A, B, C, D):
+            new.give(one, Joined())
+        new.members = dict(old.members)
+        new.view()
+        new.give(ETCD, Elected(epoch))
+        numbers |= {new.placed(request, 150).group for request in (1, 2)}
+    assert len(numbers) == 4
+
+
+def test_a_manager_that_leads_before_it_sees_the_fleet_gives_higher_numbers_too() -> None:
+    """A term may begin before the first view: the groups that it shows are those of the managers before all the same,
+    and the last of these may have given numbers to groups that it does not show."""
+    old = Fleet(A, B, C, D)
+    seen = dict(old.members)
+    hidden = old.placed(1, 150)
+    new = Fleet(leads=False)
+    for one in (A, B, C, D):
+        new.give(one, Joined())
+    new.give(ETCD, Elected(EPOCH + 1))
+    new.members = seen
+    new.view()
+    assert new.placed(2, 150).group > hidden.group

@@ -433,41 +433,6 @@ def test_a_group_that_no_request_came_to_ends_at_once_and_one_left_alone_after_a
     assert fleet.groups() == {}
 
 
-def test_the_next_manager_goes_on_with_the_groups_that_it_finds_and_with_higher_numbers() -> None:
-    old = Fleet(A, B, C, D)
-    placed = old.placed(1, 250)
-    old.view()
-    new = Fleet(leads=False)
-    for one in (A, B, C, D):
-        new.give(one, Joined())
-    new.members = dict(old.members)
-    new.view()
-    new.give(ETCD, Elected(EPOCH + 1))
-    assert new.groups() == {placed.group: "abc"}
-    assert {one.epoch for one in new.orders.values()} == {EPOCH + 1}
-    assert new.orders[D].group == old.orders[D].group
-    new.view()
-    answer = new.placed(1, 100, attempt=2)
-    assert answer.leader == A, "the group that it found has 300 slots free"
-    assert new.placed(2, 100, excluded=(A,)).group > placed.group + 1
-
-
-def test_two_managers_that_lead_one_after_the_other_from_one_view_give_different_numbers() -> None:
-    """Seed 15001013: the orders of the first were late, so the second did not see the group that it had made."""
-    old = Fleet(A, B, C, D)
-    old.view()
-    numbers = set()
-    for epoch in (EPOCH + 1, EPOCH + 2):
-        new = Fleet(leads=False)
-        for one in (A, B, C, D):
-            new.give(one, Joined())
-        new.members = dict(old.members)
-        new.view()
-        new.give(ETCD, Elected(epoch))
-        numbers |= {new.placed(request, 150).group for request in (1, 2)}
-    assert len(numbers) == 4
-
-
 def test_with_times_a_prompt_gets_as_many_instances_as_make_it_faster() -> None:
     """By memory alone two of four instances are enough (`elastic`); by time all four, but for one that is busy."""
     times = GroupTimes({size: PrefillPrices(0.1, 0.01 / size, 0.0) for size in (1, 2, 3, 4)}, 1.0, 5.0, 1.0, 8)

@@ -219,7 +219,8 @@ class SpreadPlacement:
 
     def _provide(self, spread: SpreadSequence) -> list[Effect]:
         """Ask for what a sequence with guests lacks, or will soon."""
-        spread.is_moving = spread.is_moving and spread.decodes and not spread.is_rolling_back
+        may_move = spread.decodes and not spread.is_rolling_back and not spread.redo
+        spread.is_moving = spread.is_moving and may_move
         if spread.is_opening or spread.is_rolling_back or spread.redo:
             return []
         if effects := self._end_ring(spread):

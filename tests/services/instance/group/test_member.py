@@ -34,6 +34,7 @@ from tests.services.instance.bench import (
     ENGINE,
     MANAGER,
     ME,
+    make_order,
     of,
     only,
     ready_core,
@@ -86,6 +87,16 @@ def test_a_leader_is_answered_once_its_order_has_come() -> None:
     assert to_leader(direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))) == [ready]
     direct.give(LEADER, JoinGroup(1, 1, 39, 1))
     assert direct.core.report().stale_total == 1
+
+
+def test_a_leader_that_asks_before_the_member_was_taken_away_and_given_back_is_answered_after_that() -> None:
+    """The leader has heard of both orders, this member of none yet: it does not say a second time that it asks."""
+    direct = member()
+    (ready,) = to_leader(direct.give(LEADER, JoinGroup(1, 4, GROUP, 3)))
+    assert isinstance(ready, MemberReady)
+    (lost,) = to_leader(direct.give(MANAGER, make_order(plan_version=3, group=GROUP + 1)))
+    assert isinstance(lost, GuestsLost)
+    assert to_leader(direct.give(MANAGER, elastic(4))) == [ready]
 
 
 def test_what_changed_is_said_anew_and_small_changes_are_not() -> None:

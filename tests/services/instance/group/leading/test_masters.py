@@ -47,3 +47,17 @@ def test_rows_stay_where_nothing_is_known_of_times_or_no_other_has_room() -> Non
         group.run(3.0)
         assert answered(group) == 6
         assert set(last_masters(group).values()) == {0}
+
+
+def test_a_row_whose_step_comes_to_nothing_while_it_is_to_move_is_computed_where_it_was() -> None:
+    """It waits for that step to move; to move before it is computed again would keep it from both for ever."""
+    group = group_of(3, 400, 200, times=PricedTokens())
+    for _ in range(1000):
+        if not any(spread.is_moving for spread in group.spreads):
+            group.run(0.001)
+    (moving,) = [spread for spread in group.spreads if spread.is_moving]
+    assert moving.sequence.in_steps
+    group.at(0).leaves.add(moving.number)
+    group.run(3.0)
+    assert answered(group) == 3
+    assert sorted(last_masters(group).values()) == [0, 0, 1], "it moves all the same"
