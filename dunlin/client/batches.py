@@ -107,7 +107,6 @@ class Batches:
             try:
                 return self._upload(endpoint, source)
             except Unavailable as error:
-                self._connection.endpoints.mark_failed(endpoint)
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -163,12 +162,7 @@ class Batches:
         raise failed
 
     def _once(self, method: Method[Any, R], request: Any) -> R:
-        endpoint = self._connection.endpoints.current
-        try:
-            return self._call(endpoint, method, request)
-        except Unavailable:
-            self._connection.endpoints.mark_failed(endpoint)
-            raise
+        return self._call(self._connection.endpoints.current, method, request)
 
     def _upload(self, endpoint: str, source: Source) -> str:
         connection = self._connection
@@ -176,7 +170,7 @@ class Batches:
             channel, chunks = connection.channel(endpoint), chunks_of(source)
             return upload_blocking(channel, UPLOAD_FILE, chunks, metadata=connection.metadata).file
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     def _call(self, endpoint: str, method: Method[Any, R], request: Any) -> R:
         connection = self._connection
@@ -225,7 +219,6 @@ class AsyncBatches:
             try:
                 return await self._upload(endpoint, source)
             except Unavailable as error:
-                self._connection.endpoints.mark_failed(endpoint)
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -283,12 +276,7 @@ class AsyncBatches:
         raise failed
 
     async def _once(self, method: Method[Any, R], request: Any) -> R:
-        endpoint = self._connection.endpoints.current
-        try:
-            return await self._call(endpoint, method, request)
-        except Unavailable:
-            self._connection.endpoints.mark_failed(endpoint)
-            raise
+        return await self._call(self._connection.endpoints.current, method, request)
 
     async def _upload(self, endpoint: str, source: Source | AsyncIterable[Line]) -> str:
         connection = self._connection
@@ -296,7 +284,7 @@ class AsyncBatches:
             channel, chunks = connection.channel(endpoint), async_chunks(source)
             return (await upload_async(channel, UPLOAD_FILE, chunks, metadata=connection.metadata)).file
         except CallFailed as error:
-            raise error_from_call(error, endpoint) from error
+            raise connection.error(error, endpoint) from error
 
     async def _call(self, endpoint: str, method: Method[Any, R], request: Any) -> R:
         connection = self._connection

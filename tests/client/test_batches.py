@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from dunlin.client import AsyncClient, Client, InvalidRequest, Unavailable
-from dunlin.messages.batches import LIST_BATCHES, BatchList, ListBatchesRequest
-from dunlin.wire.rpc.methods import Methods
-from dunlin.wire.rpc.server import GrpcServer
+from dunlin.messages.batches import LIST_BATCHES
+from tests.client.hung_dispatcher import hung_dispatcher
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
 
 
@@ -80,22 +78,13 @@ def test_a_dispatcher_that_is_out_of_reach_is_not_asked_again(tmp_path: Path) ->
 
 
 def test_a_dispatcher_that_hangs_is_passed_over(tmp_path: Path) -> None:
-    async def too_late(query: ListBatchesRequest, context: Any) -> BatchList:
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
-        raise AssertionError
-
     async def test() -> None:
-        hung = GrpcServer("127.0.0.1:0")
-        await hung.start([Methods({LIST_BATCHES: too_late})], [])
-        try:
-            async with running_batches(tmp_path) as at:
-                both = [f"127.0.0.1:{hung.port}", at.doors.endpoint]
-                async with AsyncClient(both) as client:
-                    assert (await client.batches.list()).batches == ()
-                with Client(both) as blocking:
-                    assert (await asyncio.to_thread(blocking.batches.list)).batches == ()
-        finally:
-            await hung.stop(0)
+        async with hung_dispatcher(LIST_BATCHES) as hung, running_batches(tmp_path) as at:
+            both = [hung, at.doors.endpoint]
+            async with AsyncClient(both) as client:
+                assert (await client.batches.list()).batches == ()
+            with Client(both) as blocking:
+                assert (await asyncio.to_thread(blocking.batches.list)).batches == ()
 
     asyncio.run(test())
 

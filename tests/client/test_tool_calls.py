@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import grpc
 import pytest
 
 import dunlin
@@ -27,9 +26,10 @@ from dunlin.messages.fleet import (
     StatusQuery,
 )
 from dunlin.messages.plan import DRAIN, DrainOutcome, DrainReply, DrainRequest
-from dunlin.messages.public import InfoReply, InfoRequest
+from dunlin.messages.public import InfoReply
 from dunlin.wire.rpc.methods import INFO, Methods
 from dunlin.wire.rpc.server import GrpcServer
+from tests.client.hung_dispatcher import hung_dispatcher
 from tests.services.dispatcher.factories import A
 from tests.services.dispatcher.running_doors import doors
 
@@ -87,15 +87,8 @@ def test_a_dispatcher_that_knows_no_monitor_yet_is_passed_over() -> None:
 
 
 def test_a_dispatcher_that_hangs_is_passed_over() -> None:
-    async def too_late(query: InfoRequest, context: Any) -> InfoReply:
-        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
-        raise AssertionError
-
     async def run() -> None:
-        hung = GrpcServer("127.0.0.1:0")
-        await hung.start([Methods({INFO: too_late})], [])
-        at = f"127.0.0.1:{hung.port}"
-        async with doors() as cluster:
+        async with hung_dispatcher(INFO) as at, doors() as cluster:
             both = f"{at},{cluster.endpoint}"
             async with AsyncClient(both) as client:
                 assert (await client.info()).model == cluster.gateway.model.name
@@ -106,10 +99,9 @@ def test_a_dispatcher_that_hangs_is_passed_over() -> None:
                     return blocking.info().model, blocking.endpoint
 
             assert await asyncio.to_thread(use) == (cluster.gateway.model.name, cluster.endpoint)
-        async with AsyncClient(at) as client:
-            with pytest.raises(DeadlineExceeded, match=at):
-                await client.info()
-        await hung.stop(0)
+            async with AsyncClient(at) as client:
+                with pytest.raises(DeadlineExceeded, match=at):
+                    await client.info()
 
     asyncio.run(run())
 
