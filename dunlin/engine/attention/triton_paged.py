@@ -25,7 +25,7 @@ from dunlin.engine.attention.triton_tiles import (
     find_tiles,
     has_long_runs,
     launch,
-    split_count,
+    split_counts,
 )
 
 PIECE_PAIRS = 1 << 25
@@ -179,7 +179,7 @@ class Tiles:
         counts = (table[:, 8] - table[:, 7]).clamp_min(0)
         slot_at = counts.cumsum(0) - counts - table[:, 7]
         few = counts[narrow[:, 0]]
-        splits = max((split_count(count, sizes) for count in few.tolist()), default=0)
+        splits = int(split_counts(few, sizes).max()) if len(few) else 0
         there = [each.to(device, non_blocking=True) for each in (table, slot_at, narrow, wide)]
         slots = torch.empty(max(int(counts.sum()), 1), dtype=torch.int32, device=device)
         most = int(counts.max()) if len(counts) else 0

@@ -94,17 +94,17 @@ def has_long_runs(table: Tensor, wide: Tensor) -> bool:
     return len(rows) > 0 and int(table[rows, 8].sum()) >= LONG_RUN * int(table[rows, 10].sum())
 
 
-def split_length(keys: int, sizes: TileSizes = SIZES) -> int:
-    """Keys of one of the programs that share a narrow row's: `split_keys` of the kernels. About `sizes.split_keys`, so
-    that no program has but a few: that costs as much as a full one.
+def split_lengths(keys: Tensor, sizes: TileSizes = SIZES) -> Tensor:
+    """Keys of one of the programs that share a narrow row's, for rows of `keys`: `split_keys` of the kernels. About
+    `sizes.split_keys`, so that no program has but a few: that costs as much as a full one.
     """
-    splits = min(max((keys + sizes.split_keys // 2) // sizes.split_keys, 1), sizes.most_splits)
-    return max(-(-keys // (splits * sizes.narrow.keys)), 1) * sizes.narrow.keys
+    splits = ((keys + sizes.split_keys // 2) // sizes.split_keys).clamp(1, sizes.most_splits)
+    return (-(-keys // (splits * sizes.narrow.keys))).clamp_min(1) * sizes.narrow.keys
 
 
-def split_count(keys: int, sizes: TileSizes = SIZES) -> int:
-    """Programs that share a narrow row's keys."""
-    return -(-keys // split_length(keys, sizes))
+def split_counts(keys: Tensor, sizes: TileSizes = SIZES) -> Tensor:
+    """Programs that share a narrow row's keys, for rows of `keys`: the longest row may have fewer than another one."""
+    return -(-keys // split_lengths(keys, sizes))
 
 
 def find_tiles(table: Tensor, narrow_queries: int, wide_queries: int) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from tests.engine.attention.reference import close, make_kv, make_query, referen
 
 triton_paged = pytest.importorskip("dunlin.engine.attention.triton_paged", exc_type=ModuleNotFoundError)
 triton_tiles = pytest.importorskip("dunlin.engine.attention.triton_tiles", exc_type=ModuleNotFoundError)
-TritonAttention, split_count = triton_paged.TritonAttention, triton_tiles.split_count
+TritonAttention = triton_paged.TritonAttention
 
 # (tokens, tokens before them): tiles end at 16 and 32 lines, blocks and splits at 32 keys.
 ROWS = [(1, 0), (1, 31), (1, 32), (1, 150), (3, 40), (9, 0), (35, 21)]
@@ -212,9 +212,14 @@ def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
     assert len(described) == count, "windows and fp32 go key by key"
 
 
+def split_count(keys: int) -> int:
+    return int(triton_tiles.split_counts(torch.tensor(keys)))
+
+
 @pytest.mark.parametrize("keys", [0, 1, 256, 512, 530, 767, 768, 4096, 16384, 16385, 500_000])
 def test_splits_are_bounded_even_and_cover_all_keys(keys: int) -> None:
-    sizes, count, each = triton_tiles.SIZES, split_count(keys), triton_tiles.split_length(keys)
+    sizes, count = triton_tiles.SIZES, split_count(keys)
+    each = int(triton_tiles.split_lengths(torch.tensor(keys)))
     assert count <= sizes.most_splits
     assert (count - 1) * each < max(keys, 1) <= max(count, 1) * each
     assert each % sizes.narrow.keys == 0

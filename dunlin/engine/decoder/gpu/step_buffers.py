@@ -14,7 +14,7 @@ from dunlin.engine.attention.base import AttentionKind, LocalRows
 from dunlin.engine.attention.native.library import COLUMNS
 from dunlin.engine.attention.paged import DecodeRuns
 from dunlin.engine.attention.triton_paged import LEAST_QUERIES, PIECE_PAIRS
-from dunlin.engine.attention.triton_tiles import SIZES, expand, find_tiles, split_count
+from dunlin.engine.attention.triton_tiles import SIZES, expand, find_tiles, split_counts
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.host_copies import to_device, write
 
@@ -172,9 +172,10 @@ def usual_decode_sizes() -> list[DecodeSize]:
 
 
 def _splits(few: Tensor, tables: Collection[Tensor]) -> int:
-    """Of the keys of the rows `few`, at most. Those of the longest row may be fewer than another one's."""
-    keys = {count for each in tables for count in (each[few, 8] - each[few, 7]).tolist()}
-    return max((split_count(count, SIZES) for count in keys), default=0)
+    """Of the keys of the rows `few`, at most."""
+    if not len(few):
+        return 0
+    return max((int(split_counts(each[few, 8] - each[few, 7]).max()) for each in tables), default=0)
 
 
 def _decode_size(whole: Tensor, splits: int) -> DecodeSize | None:
