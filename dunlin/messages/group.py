@@ -200,7 +200,7 @@ class MemberReady:
 @message(command=12, event=12)
 class MeetMembers:
     """The engines of all other members: meet those that are new, or whose agent changed. `MembersMet` answers with the
-    same `question`, of one leader's a number of its own; a member that the leader is about to hear is lost does not.
+    same `question`, which the leader asks once. A member that has no engine just then does not answer.
     """
 
     group: int = number(1)
