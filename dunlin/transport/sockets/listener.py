@@ -1,10 +1,13 @@
 """Accepts connections: one listening thread, and one for each connection, of which there are a bounded number."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
 
 TICK_S = 0.25
+IDLE_S, PROBE_S, PROBES = 30, 10, 6
+"""A connection on which nothing came for `IDLE_S` is probed every `PROBE_S`; `PROBES` without an answer end it."""
 
 Serve = Callable[[socket.socket], None]
 
@@ -70,10 +73,29 @@ class ConnectionListener:
             if not self._places.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(target=self._serve, args=(serve, connection), name=self._name, daemon=True).start()
+            self._start_thread(serve, connection)
+
+    def _start_thread(self, serve: Serve, connection: socket.socket) -> None:
+        """Serve a connection that has a place; where the system starts no thread more, close it."""
+        thread = threading.Thread(target=self._serve, args=(serve, connection), name=self._name, daemon=True)
+        try:
+            probe_silence(connection)
+            thread.start()
+        except RuntimeError:
+            connection.close()
+            self._places.release()
 
     def _serve(self, serve: Serve, connection: socket.socket) -> None:
         try:
             serve(connection)
         finally:
             self._places.release()
+
+
+def probe_silence(connection: socket.socket) -> None:
+    """Let the kernel end a connection whose other machine went without a word, so that it does not keep its place."""
+    with contextlib.suppress(OSError):  # it ended in the meantime
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.messages.types import Priority
-from dunlin.transport.payload import TAKEN, RegionHeader
+from dunlin.transport.payload import TAKEN, PayloadError, RegionHeader
 from dunlin.transport.sockets.blocking import receive_exactly
 from dunlin.transport.sockets.connections import ConnectionPool
 
@@ -55,9 +55,15 @@ class _UnderWay:
     """One parcel on its own connection. `sent_bytes` of it have gone; `last_s` is when."""
 
     def __init__(self, queued: _Queued, room: memoryview, pool: ConnectionPool) -> None:
+        """Take a connection for it.
+
+        :raises OSError, ValueError: its endpoint cannot be reached.
+        :raises PayloadError: it has a header that cannot be encoded.
+        """
         self.queued = queued
         self.sent_bytes = 0
         self.last_s = 0.0
+        self._header = queued.parcel.payload.encode()
         self._room = room
         self._pool = pool
         self._stream, self._is_kept = pool.take(queued.parcel.endpoint, queued.parcel.server_name)
@@ -85,7 +91,7 @@ class _UnderWay:
     def _send(self) -> bool:
         parcel = self.queued.parcel
         if not self.sent_bytes:
-            self._stream.sendall(parcel.payload.encode())
+            self._stream.sendall(self._header)
         start, left = parcel.offset_bytes + self.sent_bytes, parcel.payload.length_bytes - self.sent_bytes
         count = min(left, CHUNK_BYTES)
         self._stream.sendall(self._room[start : start + count])
@@ -174,11 +180,24 @@ class RegionSender:
         parcel = queued.parcel
         try:
             under_way = _UnderWay(queued, self._room, self._pool)
+        except PayloadError as error:
+            self._sent(parcel.ticket, str(error))
         except (OSError, ValueError) as error:
-            self._sent(parcel.ticket, f"{parcel.endpoint} cannot be reached: {error}")
-            return
-        self._under_way[queued.priority] = under_way
-        self._advance(under_way)
+            for each in (queued, *self._take_waiting_for(parcel.endpoint)):
+                self._sent(each.parcel.ticket, f"{parcel.endpoint} cannot be reached: {error}")
+        else:
+            self._under_way[queued.priority] = under_way
+            self._advance(under_way)
+
+    def _take_waiting_for(self, endpoint: str) -> list[_Queued]:
+        """Take the parcels for an endpoint out of the queue, in their order: each would wait for its connection for as
+        long as the one before, and all others behind it.
+        """
+        with self._changed:
+            found = sorted(each for each in self._waiting if each.parcel.endpoint == endpoint)
+            self._waiting = [each for each in self._waiting if each.parcel.endpoint != endpoint]
+            heapq.heapify(self._waiting)
+        return found
 
     def _advance(self, under_way: _UnderWay) -> None:
         parcel = under_way.queued.parcel

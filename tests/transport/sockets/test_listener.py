@@ -40,6 +40,48 @@ def test_one_more_than_the_bound_is_closed_and_a_place_that_is_free_is_taken_aga
         listener.close()
 
 
+def test_a_connection_without_a_thread_is_closed_and_the_next_one_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = ConnectionListener("127.0.0.1", 0, name="test", most_connections=1)
+    start, refused = threading.Thread.start, list[str]()
+
+    def start_the_second(thread: threading.Thread) -> None:
+        if thread.name == "test" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            connection.sendall(b"x")
+
+    listener.start(serve)
+    monkeypatch.setattr(threading.Thread, "start", start_the_second)
+    try:
+        with dial(listener) as first:
+            assert first.recv(1) == b""
+        with dial(listener) as second:
+            assert second.recv(1) == b"x"
+    finally:
+        listener.close()
+
+
+def test_the_kernel_probes_a_connection_on_which_nothing_comes() -> None:
+    listener, options = ConnectionListener("127.0.0.1", 0, name="test", most_connections=1), Queue[list[int]]()
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            of_tcp = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            numbers = [connection.getsockopt(socket.IPPROTO_TCP, name) for name in of_tcp]
+            options.put([connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), *numbers])
+
+    listener.start(serve)
+    try:
+        dial(listener).close()
+        assert options.get(timeout=PATIENCE_S) == [1, 30, 10, 6]
+    finally:
+        listener.close()
+
+
 def test_a_tick_comes_without_a_connection_and_the_port_is_free_after_the_end() -> None:
     listener, ticked = ConnectionListener("127.0.0.1", 0, name="test", most_connections=1), threading.Event()
     port = listener.port

@@ -1,6 +1,7 @@
 """Sending regions over sockets: order, connections kept and opened again, and what is reported."""
 
 import socket
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -52,9 +53,40 @@ def test_an_endpoint_without_a_receiver_is_reported() -> None:
 @pytest.mark.parametrize("endpoint", ["127.0.0.1", "127.0.0.1:port"])
 def test_an_endpoint_that_is_no_address_is_reported(endpoint: str) -> None:
     with pair() as both:
-        both.sender.submit(replace(both.parcel(both.payload()), endpoint=endpoint), Priority.KV)
+        both.sender.submit(replace(both.parcel(both.announce(both.payload())), endpoint=endpoint), Priority.KV)
         ((ticket, detail),) = both.sent.wait(1)
         assert (ticket, detail.startswith(f"{endpoint} cannot be reached: ")) == (1, True)
+
+
+def test_a_token_that_no_header_has_is_reported_and_the_next_region_goes() -> None:
+    with pair() as both:
+        good = both.announce(both.payload(length=64))
+        both.sender.submit(both.parcel(replace(good, token=b"short")), Priority.KV)
+        both.sender.submit(both.parcel(good, ticket=2), Priority.KV)
+        (_, detail), second = both.sent.wait(2)
+        assert "a token of another length than 16 bytes" in detail
+        assert second == (2, "")
+
+
+def test_all_that_waits_for_an_endpoint_without_a_receiver_is_reported_after_one_dial() -> None:
+    with pair() as both:
+        dialled: list[str] = []
+        dial, may_dial = both.sender._pool.connect, threading.Event()
+
+        def connect(endpoint: str, server_name: str) -> socket.socket:
+            may_dial.wait(300)
+            dialled.append(endpoint)
+            return dial(endpoint, server_name)
+
+        both.sender._pool.connect = connect  # type: ignore[method-assign]
+        for ticket, endpoint in ((1, "127.0.0.1:1"), (2, "127.0.0.1:1"), (3, ""), (4, "127.0.0.1:1")):
+            parcel = both.parcel(both.announce(both.payload(length=64)), ticket=ticket)
+            both.sender.submit(replace(parcel, endpoint=endpoint or parcel.endpoint), Priority.KV)
+        may_dial.set()
+        reports = both.sent.wait(4)
+        assert [ticket for ticket, _ in reports] == [1, 2, 4, 3]
+        assert ["cannot be reached" in detail for _, detail in reports] == [True, True, True, False]
+        assert dialled == ["127.0.0.1:1", f"127.0.0.1:{both.receiver.port}"]
 
 
 def test_a_refusal_closes_the_connection_and_the_next_region_goes_over_a_new_one() -> None:
