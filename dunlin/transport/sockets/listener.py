@@ -68,7 +68,10 @@ class ConnectionListener:
             on_tick()
             try:
                 connection, _ = self._socket.accept()
-            except (TimeoutError, OSError):
+            except TimeoutError:
+                continue
+            except OSError:  # no descriptor is free, say: it would fail at once again
+                self._closing.wait(TICK_S)
                 continue
             if not self._places.acquire(blocking=False):
                 connection.close()

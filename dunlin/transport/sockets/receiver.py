@@ -77,6 +77,7 @@ class RegionReceiver:
         self._stall_s = stall_s
         self._lock = threading.Lock()
         self._expected: dict[bytes, _Expected] = {}
+        self._coming: dict[bytes, _Expected] = {}
         self._listener = ConnectionListener(host, 0, name="regions-in", most_connections=most_connections)
         self._listener.start(self._serve, self._give_up_late_ones)
 
@@ -102,7 +103,7 @@ class RegionReceiver:
     def abandon(self, token: bytes) -> None:
         """The region is no longer wanted; `received` is still called when nothing writes there any more."""
         with self._lock:
-            wanted = self._expected.get(token)
+            wanted = self._expected.get(token) or self._coming.get(token)
             if wanted is not None:
                 wanted.is_abandoned, wanted.until_s = True, 0.0
 
@@ -140,6 +141,8 @@ class RegionReceiver:
         payload = decode_header(receive_exactly(stream, length))
         with self._lock:
             wanted = self._expected.pop(payload.token, None)
+            if wanted is not None:
+                self._coming[payload.token] = wanted
         if wanted is None:
             stream.sendall(REFUSED)
             return False
@@ -151,6 +154,8 @@ class RegionReceiver:
             detail = f"the connection ended: {error}"
             raise
         finally:
+            with self._lock:
+                del self._coming[payload.token]
             self._tell(payload if wanted.payload == payload else wanted.payload, detail)
         stream.sendall(REFUSED if detail else TAKEN)
         return not detail

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dunlin.messages.types import Priority, Region
-from dunlin.transport.payload import TAKEN
+from dunlin.transport.payload import REFUSED, TAKEN
+from dunlin.transport.sockets.receiver import CHUNK_BYTES
 from tests.ipv6 import needs_ipv6
 from tests.transport.sockets.pair import SIZE, pair
 
@@ -104,6 +105,19 @@ def test_what_never_comes_is_reported_and_what_was_abandoned() -> None:
     with pair() as both:
         both.receiver.abandon(both.announce(both.payload()).token)
         assert both.received.wait(1) == [(3, 1, "abandoned")]
+
+
+def test_what_was_abandoned_in_the_midst_ends_at_the_next_chunk() -> None:
+    with pair() as both:
+        payload = both.announce(both.payload())
+        with both.connect() as stream:
+            stream.sendall(payload.encode() + bytes(both.source[:100]))
+            while not any(both.target[:100]):
+                time.sleep(0.001)  # until it has begun
+            both.receiver.abandon(payload.token)
+            stream.sendall(bytes(both.source[100:CHUNK_BYTES]))
+            assert both.received.wait(1) == [(3, 1, "abandoned")]
+            assert stream.recv(1) == REFUSED
 
 
 def test_damaged_streams_are_never_taken_and_never_end_the_receiver() -> None:
