@@ -14,7 +14,7 @@ from dunlin.engine.remote.backends import Backend, LinkSettings
 from dunlin.engine.remote.engine_memory import EngineMemory
 from dunlin.engine.remote.peer_lanes import PeerLanes
 from dunlin.engine.remote.peer_sender import PeerCalls
-from dunlin.engine.remote.protocol import TOKEN_BYTES, Greeting
+from dunlin.engine.remote.protocol import PEERS_MOST, TOKEN_BYTES, Greeting
 from dunlin.engine.remote.receiver import ChunkReceiver
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.messages.agent import EngineAgent
@@ -22,8 +22,6 @@ from dunlin.messages.engine import CancelTransfer, Forget, Meet, Met, Transfer, 
 from dunlin.messages.types import TransferKind
 from dunlin.wire.codec import CodecError, decode, encode
 from dunlin.wire.security import server_name
-
-PEERS_MOST = 256
 
 Event = Any
 

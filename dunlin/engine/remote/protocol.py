@@ -16,6 +16,8 @@ from dunlin.messages.types import Payload, Region
 
 CHUNK_BYTES = 512 << 10
 TOKEN_BYTES = 32
+PEERS_MOST = 256
+"""Engines that an engine can have met at once."""
 WELCOME, UNWELCOME = b"\x01", b"\x00"
 _MAGIC = b"dunlinT1"
 _GREETING = struct.Struct("<8s32s128s")

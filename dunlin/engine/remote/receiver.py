@@ -20,6 +20,7 @@ from dunlin.engine.remote.protocol import (
     CHUNK_BYTES,
     CHUNK_HEADER_BYTES,
     GREETING_BYTES,
+    PEERS_MOST,
     TOKEN_BYTES,
     UNWELCOME,
     WELCOME,
@@ -34,7 +35,8 @@ from dunlin.messages.agent import EngineAgent
 from dunlin.transport.sockets.listener import ConnectionListener
 from dunlin.wire.security import is_certificate_of
 
-CONNECTIONS_MOST = 64
+CONNECTIONS_MOST = 2 * PEERS_MOST
+"""A peer has two connections: one for KV, one for what a step waits for (peer_lanes.py)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
