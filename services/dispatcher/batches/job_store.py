@@ -104,8 +104,8 @@ class JobStore:
         return await self.get(job)
 
     async def remove(self, job: str) -> None:
-        """Forget a job that is not open: record, cancellation and segments."""
-        keys = [job_key(job), job_key(job, CANCEL), *(item.key for item in await self._segment_items(job))]
+        """Forget a job that is not open: segments, cancellation, and the record last, by which the others are found."""
+        keys = [*(item.key for item in await self._segment_items(job)), job_key(job, CANCEL), job_key(job)]
         for start in range(0, len(keys), 100):  # etcd takes 128 operations at once
             await self.etcd.txn([], [DeleteOp(key) for key in keys[start : start + 100]])
 

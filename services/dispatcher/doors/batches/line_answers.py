@@ -8,7 +8,7 @@ from typing import Any
 
 from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
-from dunlin.messages.types import RequestClass
+from dunlin.messages.types import FinishReason, RequestClass
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.batches.input_lines import BadLine, BatchLine
 from services.dispatcher.batches.line_window import LineResult
@@ -17,7 +17,7 @@ from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import derived_seed
 from services.dispatcher.doors.openai.call import OpenAICall
-from services.dispatcher.doors.openai.errors import HttpError, invalid_field, refusal_error
+from services.dispatcher.doors.openai.errors import FINISH_ERRORS, HttpError, invalid_field, refusal_error
 from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
 
@@ -30,6 +30,8 @@ ENDPOINTS: dict[str, tuple[BodyKind, type[CompletionReply] | type[ChatReply], st
 WAITED_FOR = (RejectionCode.FULL, RejectionCode.UNAVAILABLE, RejectionCode.QUOTA)
 """Refusals that say nothing of the line: it waits and is tried again, until its job ends."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
+DEADLINE_PASSED = FINISH_ERRORS[FinishReason.DEADLINE][0]
+"""The line had the time that it asked for."""
 
 
 class LineAnswerer:
@@ -56,7 +58,7 @@ class LineAnswerer:
                 wait_s = min(LONGEST_WAIT_S, max(refused.retry_after_s, 2 * wait_s))
             except HttpError as error:
                 attempts += 1
-                if error.status < 500 or attempts == self._max_attempts:
+                if error.status < 500 or error.status == DEADLINE_PASSED or attempts == self._max_attempts:
                     return error_result(job, number, line, error)
             await asyncio.sleep(wait_s)
 

@@ -86,6 +86,7 @@ class BatchService:
     async def delete_file(self, tenant: str | None, file: str) -> None:
         """Forget an uploaded file; of a job that is not open, its result file means the whole job.
 
+        The content goes first: what a store did not take is deleted by the next try, for its record is still there.
         Raises DoorError, also if an open job needs it.
         """
         await self.file(tenant, file)
@@ -94,13 +95,13 @@ class BatchService:
                 job = _job_of(file)
                 if (await self._own_job(tenant, job)).is_open:
                     raise DoorError(RejectionCode.INVALID, f"{job} is not finished: cancel it first")
-                await self._jobs.remove(job)
                 await self._contents.remove(job_folder(job))
+                await self._jobs.remove(job)
                 return
             if any(view.job.is_open and view.job.input_file == file for view in await self._jobs.list_jobs()):
                 raise DoorError(RejectionCode.INVALID, f"a batch that is not finished reads {file}: cancel it first")
-            await self._jobs.remove_file(file)
             await self._contents.remove(file_object(file))
+            await self._jobs.remove_file(file)
 
     async def content(self, tenant: str | None, file: str) -> AsyncGenerator[bytes, None]:
         """A file's content in blocks; of results, what is committed so far. Raises DoorError."""

@@ -11,9 +11,11 @@ import pytest
 from openai.types import Batch
 
 from dunlin.auth.tenants import Tenant, hash_key
+from dunlin.membership.errors import EtcdUnavailable
 from dunlin.messages.door import Quota
 from dunlin.messages.types import RequestClass
 from services.dispatcher.batches.content_store import ContentStore
+from services.dispatcher.batches.job_store import PREFIX
 from services.dispatcher.batches.results_check import broken_results
 from services.dispatcher.doors.batches import job_run
 from services.dispatcher.doors.http import connections, parse_turns
@@ -120,6 +122,45 @@ def test_files_are_listed_fetched_and_deleted(tmp_path: Path) -> None:
             assert len((await client.files.list()).data) == 1
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("of_results", [False, True])
+def test_what_a_store_away_did_not_delete_is_deleted_by_the_next_try(tmp_path: Path, of_results: bool) -> None:
+    """Etcd, and then the store of content, is away at the first try."""
+
+    async def test() -> None:
+        async with running_batches(tmp_path, batches={"segment_lines": 1}) as at:
+            client, etcd, contents = at.client(), at.etcd, at.jobs.service._contents
+            batch = await ended(client, await begin(client, content([line(f"{i}") for i in range(120)])))
+            file = (batch.output_file_id or "") if of_results else batch.input_file_id
+            with pytest.MonkeyPatch.context() as away:
+                answers = iter((etcd.txn,))
+
+                async def first_alone(*arguments: Any) -> Any:
+                    return await next(answers, _away)(*arguments)
+
+                away.setattr(etcd, "txn", first_alone)  # a job's segments take more than one
+                away.setattr(etcd, "delete", _away)
+                with pytest.raises(openai.InternalServerError, match="away"):
+                    await client.files.delete(file)
+                away.setattr(contents, "remove", _full_disk)
+                with pytest.raises(openai.InternalServerError, match="full"):
+                    await client.files.delete(file)
+            assert (await client.files.delete(file)).deleted
+            left_over = [path for path in files_in(tmp_path) if (path.parent.name == "files") != of_results]
+            assert left_over == []
+            part = "segments/" if of_results else "files/"
+            assert [key for key in etcd.items if key.startswith(f"{PREFIX}{part}")] == []
+
+    asyncio.run(test())
+
+
+async def _away(*arguments: Any) -> Any:
+    raise EtcdUnavailable("away")
+
+
+async def _full_disk(name: str) -> None:
+    raise OSError(f"{name}: the disk is full")
 
 
 def test_a_file_may_come_byte_by_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,17 @@ def test_a_line_that_fails_is_tried_so_often_and_no_more(monkeypatch: pytest.Mon
     with_answerer(test)
 
 
+def test_a_line_whose_deadline_passed_is_not_tried_again() -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        at.instance.held = True
+        line = BatchLine("a", "/v1/completions", msgspec.Raw(b'{"prompt": "x", "timeout_s": 0.05}'))
+        result = await answerer.answer(JOB, 1, line)
+        assert (result.is_error, read(result)["response"]["status_code"]) == (True, 504)
+        assert len(at.instance.placed) == 1
+
+    with_answerer(test)
+
+
 def test_a_line_that_runs_again_says_the_same() -> None:
     async def test(at: Doors, answerer: LineAnswerer) -> None:
         for _ in range(2):
