@@ -14,7 +14,7 @@ def test_names_and_directories_in_order() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("a",), ("=x",), ("a=",), ("a=x", "a=y"), ("a\n=x",), ("a" * 257 + "=x",)],
+    [("a",), ("=x",), ("a=",), ("a=x", "a=y"), ("a\n=x",), ("a" * 257 + "=x",), ("a=/x,y",)],
 )
 def test_what_is_none_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="adapter"):

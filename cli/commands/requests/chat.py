@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common.cluster import connect
 from cli.common.errors import FAILED, OK, CliError
+from cli.common.input import input_lines
 from cli.common.options import Subparsers, add_cluster_options, add_sampling, whole_number
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _answer(client: "Client", messages: list[tuple[str, str]], options: dict[str
 
 def _lines(is_terminal: bool) -> Iterator[str]:
     if not is_terminal:
-        yield from sys.stdin
+        yield from input_lines()
         return
     import readline  # noqa: F401  # history and editing of `input`
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.common.cluster import connect
 from cli.common.errors import OK, USAGE, CliError
+from cli.common.input import input_text
 from cli.common.options import Subparsers, add_cluster_options, add_json, add_sampling, number, whole_number
 from cli.common.output import as_json
 
@@ -76,7 +77,7 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
         return given | {"messages": [("user", arguments.chat)]}
     if arguments.tokens is not None:
         return given | {"prompt": arguments.tokens}
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    prompt = input_text() if arguments.prompt == "-" else arguments.prompt
     if not prompt:
         raise CliError("the prompt is empty; give some text, or - to read standard input", USAGE)
     return given | {"prompt": prompt}
