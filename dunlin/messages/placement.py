@@ -34,8 +34,8 @@ class PlaceLong:
     """Find a group for a request of `tokens` tokens now and at most `longest` in the end. `attempt` is the one to come.
 
     It waits for room at the manager until it is placed, refused or withdrawn: within its class those with `generated`
-    tokens first, for their clients wait in mid-stream, then in order of arrival of their first attempts. `excluded`
-    instances are to take no part.
+    tokens first, for their clients wait in mid-stream, then those that came first: `queued_s` seconds ago, to the
+    dispatcher. `excluded` instances are to take no part.
     """
 
     request: int = number(1)
@@ -46,6 +46,7 @@ class PlaceLong:
     excluded: tuple[Address, ...] = number(6, default=())
     why: Why | None = number(7, default=None)
     generated: int = number(8, default=0)
+    queued_s: float = number(9, default=0.0)
 
 
 @message(command=3, about=Subject.SENDERS_REQUEST)

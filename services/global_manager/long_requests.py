@@ -14,7 +14,8 @@ from dunlin.messages.types import Why
 
 @dataclass(slots=True)
 class LongAsk:
-    """One request that needs a group. `order` counts arrivals; a request that is asked for again keeps its own.
+    """One request that needs a group, asked for at `arrived_s`. Its dispatcher has had it since `since_s`, and `order`
+    counts asks: both are kept when it is asked for again.
 
     `group` is the one that was chosen for it (0 while it waits), by `why`; `answer` is what its dispatcher was told.
     """
@@ -22,6 +23,7 @@ class LongAsk:
     dispatcher: Address
     message: PlaceLong
     order: int
+    since_s: float
     arrived_s: float
     group: int = 0
     why: Why | None = None
@@ -33,11 +35,11 @@ class LongAsk:
         return self.dispatcher, self.message.request
 
     @property
-    def rank(self) -> tuple[int, bool, int]:
+    def rank(self) -> tuple[int, bool, float, int]:
         """Its place in the queue: interactive requests first, of each class those whose clients have tokens already,
-        then in order of arrival.
+        then in the order in which they came to their dispatchers, whether they were refused before or not.
         """
-        return int(self.message.request_class), not self.message.generated, self.order
+        return int(self.message.request_class), not self.message.generated, self.since_s, self.order
 
 
 class LongRequests:
@@ -62,7 +64,10 @@ class LongRequests:
         if len(self._unanswered) >= self._most:
             return False
         self._arrivals += 1
-        ask = LongAsk(dispatcher, message, before.order if before is not None else self._arrivals, now_s)
+        since_s, order = now_s - message.queued_s, self._arrivals
+        if before is not None:
+            since_s, order = before.since_s, before.order
+        ask = LongAsk(dispatcher, message, order, since_s, now_s)
         self._asks[ask.key] = self._unanswered[ask.key] = ask
         return True
 

@@ -133,8 +133,17 @@ class LongRequestPlacer:
         rejected = [RejectedOption(*request.last_outcome)] if request.last_outcome else []
         why = Why("long", f"ask {leader.name} for a group", figures, tuple(rejected))
         excluded = tuple(request.excluded_instances)
-        number, attempt, request_class = request.number, request.attempt + 1, request.dispatched_as
-        ask = PlaceLong(number, attempt, tokens, longest, request_class, excluded, why, request.generated_tokens)
+        ask = PlaceLong(
+            request.number,
+            request.attempt + 1,
+            tokens,
+            longest,
+            request.dispatched_as,
+            excluded,
+            why,
+            request.generated_tokens,
+            now_s - request.submitted_s,
+        )
         return [Send(leader, ask)]
 
     def _ask_later(self, request: Request, delay_s: float) -> Effect:

@@ -242,6 +242,17 @@ def test_a_full_queue_and_a_long_wait_are_refused_with_when_to_ask_again() -> No
     assert fleet.ask(2, 150) == [], "it may be asked for again"
 
 
+def test_those_that_came_first_to_their_dispatchers_are_placed_first_however_often_they_asked() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 200)
+    fleet.view(10.0)
+    for request, queued_s in ((2, 3.0), (3, 8.0), (4, 8.0), (5, 20.0)):
+        assert fleet.ask(request, 200, queued_s=queued_s) == []
+    assert fleet.ask(2, 200, attempt=2, queued_s=0.0) == []
+    for done, following in ((1, 5), (5, 3), (3, 4), (4, 2)):
+        assert [one.request for one in fleet.heard(lambda: fleet.give(D1, WithdrawLong(done, 2)))] == [following]
+
+
 def test_too_long_is_what_no_group_could_have_held_lately() -> None:
     fleet = Fleet(A, B, long_requests__remembered_s=60.0)
     assert fleet.ask(1, 250) == [], "the manager does not know yet what the fleet was before it"
