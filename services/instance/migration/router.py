@@ -145,17 +145,17 @@ class MigrationRouter:
         refuses = "it is being emptied" if self.evacuations.draining else ""
         if self._group_orders.current is None:
             refuses = "no order of the global manager has come"
-        if self._group_orders.role is not GroupRole.DECODE:
-            return TargetState(self._engine_client.ready, self._group_orders.epoch, refuses)
-        return TargetState(
-            self._engine_client.ready, self._group_orders.epoch, refuses or self._full_reason(), self.headroom()
-        )
+        headroom = 0
+        if self._group_orders.role is GroupRole.DECODE:  # its running sequences need room to continue
+            refuses = refuses or ("others wait for slots" if self._sequences.waiting_count else "")
+            headroom = self.headroom()
+        refuses = refuses or self._full_reason()
+        return TargetState(self._engine_client.ready, self._group_orders.epoch, refuses, headroom)
 
     def _full_reason(self) -> str:
-        """Why a decode instance refuses hand-offs now, or None: its running sequences need room to continue."""
-        if self._sequences.waiting_count:
-            return "others wait for slots"
-        running = len(self._sequences) + len(self.migrate_in)
+        """Why no other sequence may run here now, or the empty text."""
+        table = self._sequences
+        running = table.running_count + table.parked_count + table.restoring_count + len(self.migrate_in)
         return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
     def headroom(self) -> int:

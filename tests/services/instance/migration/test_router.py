@@ -1,6 +1,9 @@
 """The router of migrations: what a target may take, which attempt is a recall, and what a report says."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from dunlin.effects import Address, Gone, Joined
 from dunlin.messages.dispatch import Accepted, Ready
@@ -41,8 +44,9 @@ def test_a_target_needs_an_order_and_must_not_drain() -> None:
     assert refusal(Direct()) != ""
 
 
-def test_a_decode_instance_takes_no_more_than_may_run() -> None:
-    direct = decode_core(scheduler__max_running=2)
+@pytest.mark.parametrize("core", [ready_core, decode_core])
+def test_it_takes_no_more_than_may_run(core: Callable[..., Direct]) -> None:
+    direct = core(scheduler__max_running=2)
     direct.give(D, make_place(9, tokens=4, max_tokens=4))
     assert refusal(direct, 1, tokens=4) == ""
     assert refusal(direct, 2, tokens=4) == "2 sequences are enough"
