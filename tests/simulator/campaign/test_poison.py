@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Message
+from dunlin.messages.dispatch import Returned
 from dunlin.messages.group import GroupStep, GuestsLost
 from dunlin.messages.types import GroupKind, i64
 from simulator.campaign import poison
@@ -15,12 +16,14 @@ from simulator.campaign.violation import Violation
 from simulator.cluster.process import Delivery
 
 LEADER, MEMBER = Address("instance", "a", 1), Address("instance", "b", 1)
+DISPATCHER = Address("dispatcher", "d", 1)
 GROUP, SEED = 7, 13
 
 
 @pytest.fixture(autouse=True)
 def _cores_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poison, "InstanceCore", SimpleNamespace)
+    monkeypatch.setattr(poison, "DispatcherCore", SimpleNamespace)
 
 
 class Bitten:
@@ -29,13 +32,17 @@ class Bitten:
     def __init__(self) -> None:
         self.crashes: list[int] = []
         self.disturbed: set[Address] = set()
-        order = SimpleNamespace(members=(LEADER, MEMBER))
+        order = SimpleNamespace(members=(LEADER, MEMBER), group=GROUP)
         self.leader = SimpleNamespace(address=LEADER, led_group=SimpleNamespace(number=GROUP))
         self.member = SimpleNamespace(address=MEMBER, led_group=None, group_order=order)
         self.member.group_member = SimpleNamespace(steps=SimpleNamespace(running=None))
+        self.attempt = 1
+        journal = SimpleNamespace(current_attempt=lambda leader, request, attempt: attempt == self.attempt or None)
+        self.dispatcher = SimpleNamespace(journal=journal)
         supervisor = SimpleNamespace(crash=lambda signal: self.crashes.append(signal))
         cluster: Any = SimpleNamespace(
-            core={LEADER: self.leader, MEMBER: self.member}.get,
+            core={LEADER: self.leader, MEMBER: self.member, DISPATCHER: self.dispatcher}.get,
+            instances={"a": self.leader, "b": self.member},
             world=SimpleNamespace(now_s=0.0, is_paused=lambda one: False),
             has_engine=lambda one: True,
             engine_supervisors={MEMBER: supervisor},
@@ -47,16 +54,29 @@ class Bitten:
 
     def crash(self, exchange: int, *others: int) -> None:
         """The member's engine executes the guest, alone or with others."""
-        opened = SimpleNamespace(dispatcher="d", request=1, sampling=SimpleNamespace(seed=SEED))
+        sampling = SimpleNamespace(seed=SEED)
+        opened = SimpleNamespace(dispatcher=DISPATCHER, request=1, attempt=self.attempt, sampling=sampling)
         asked = GroupStep(GROUP, exchange, GroupKind.MASTERS, sequence=i64([1, *others]))
         guest = SimpleNamespace(number=1, opened=opened)
-        running = SimpleNamespace(number=exchange, asked=asked, rows=[SimpleNamespace(guest=guest)])
+        rows = [SimpleNamespace(guest=guest)]
+        running = SimpleNamespace(number=exchange, asked=asked, rows=rows, is_dropped=False)
         self.member.group_member.steps.running = running
         self.member.steps = SimpleNamespace(oldest_step=exchange, executing_rows=list)
         self.bites.after(Delivery(0.0, 1, MEMBER, LEADER, asked))
 
     def hear(self, message: Message) -> None:
         self.bites.before(Delivery(0.0, 1, LEADER, MEMBER, message))
+
+    def give_back(self, attempt: int) -> None:
+        """The dispatcher hears from the leader that it gives the attempt back."""
+        self.bites.before(Delivery(0.0, 1, DISPATCHER, LEADER, Returned(request=1, attempt=attempt)))
+
+    def follow(self, group: int) -> None:
+        """The member follows an order of that group, and drops what its engine computes."""
+        self.member.group_member.steps.running.is_dropped = True
+        self.member.group_order = SimpleNamespace(members=(MEMBER,), group=group)
+        self.member.steps.oldest_step = 0
+        self.bites.after(Delivery(0.0, 1, MEMBER, LEADER, GuestsLost(GROUP)))
 
 
 def test_a_third_engine_that_one_request_crashes_alone_is_found() -> None:
@@ -102,6 +122,65 @@ def test_a_leader_of_another_group_heard_of_nothing() -> None:
     bitten.crash(2)
     bitten.crash(3)
     assert bitten.bites.excused.total() == 1
+
+
+def test_a_crash_that_another_member_tells_in_time_is_not_excused() -> None:
+    bitten = Bitten()
+    bitten.crash(1)
+    bitten.crash(2)
+    lost = GuestsLost(GROUP, exchange=2, suspects=i64([1]))
+    bitten.hear(lost)
+    bitten.leader.led_group = None
+    bitten.hear(lost)
+    with pytest.raises(Violation, match=r"alone in exchanges .1, 2, 3."):
+        bitten.crash(3)
+
+
+def test_a_crash_after_the_member_has_left_a_group_that_ended_is_excused_and_counted() -> None:
+    bitten = Bitten()
+    bitten.crash(1)
+    bitten.crash(2)
+    bitten.follow(GROUP + 1)
+    bitten.leader.led_group = None
+    bitten.crash(3)
+    assert bitten.bites.excused == Counter({f"I12 {poison.NEVER_SAID}": 1})
+    with pytest.raises(Violation, match=r"alone in exchanges .1, 3, 4."):
+        bitten.crash(4)
+
+
+@pytest.mark.parametrize("group", [GROUP, GROUP + 1])
+def test_a_member_tells_a_leader_whose_group_it_is_in_or_that_goes_on(group: int) -> None:
+    bitten = Bitten()
+    bitten.crash(1)
+    bitten.crash(2)
+    bitten.follow(group)
+    if group == GROUP:
+        bitten.leader.led_group = None
+    with pytest.raises(Violation, match=r"alone in exchanges .1, 2, 3."):
+        bitten.crash(3)
+
+
+def test_crashes_of_an_attempt_that_its_dispatcher_lost_are_excused_and_counted() -> None:
+    bitten = Bitten()
+    bitten.crash(1)
+    bitten.crash(2)
+    bitten.attempt = 2
+    bitten.give_back(1)  # too late: that attempt is its request's no more
+    bitten.crash(3)
+    bitten.crash(4)
+    assert bitten.bites.excused == Counter({f"I12 {poison.NOT_RETURNED}": 2})
+    with pytest.raises(Violation, match=r"alone in exchanges .3, 4, 5."):
+        bitten.crash(5)
+
+
+def test_crashes_of_an_attempt_that_came_back_count_in_the_next_one() -> None:
+    bitten = Bitten()
+    bitten.crash(1)
+    bitten.crash(2)
+    bitten.give_back(1)
+    bitten.attempt = 2
+    with pytest.raises(Violation, match=r"alone in exchanges .1, 2, 3."):
+        bitten.crash(3)
 
 
 def test_where_a_member_is_disturbed_none_is_blamed() -> None:
