@@ -92,9 +92,13 @@ class LedGroup:
 
     def on_said(self, now_s: float, sender: Address, message: Said) -> list[Effect] | None:
         """A member's word; None: it is stale."""
-        state = self.roster.member_at(sender)
-        if state is None or message.group != self.number:
+        if message.group != self.number:
             return None
+        # Said before an order that came first took the member away: its engine crashed all the same.
+        blamed = self.suspects.on_crash(message) if isinstance(message, GuestsLost) else []
+        state = self.roster.member_at(sender)
+        if state is None:
+            return blamed if isinstance(message, GuestsLost) else None
         if isinstance(message, GroupStepDone):
             self.ends.moved(now_s)
             joins, is_awaited = self.roster.on_answer(state.index), self.steps.on_done(state.index, message)
@@ -107,7 +111,7 @@ class LedGroup:
             return self.roster.on_met(sender, message)
         if isinstance(message, GuestsLost):
             reason = message.why.chosen if message.why is not None else "it lost all guests"
-            return [*self.suspects.on_crash(message), *self.roster.on_lost(sender, reason)]
+            return [*blamed, *self.roster.on_lost(sender, reason)]
         return self._on_guest(now_s, state.index, message)
 
     def _on_guest(self, now_s: float, member: int, message: GuestSlots | GuestRefused | GuestClosed) -> list[Effect]:

@@ -6,7 +6,7 @@ from dunlin.messages.types import i64
 from services.instance.group.leading.spread import SpreadSequence
 from services.instance.group.member_step import named_guests
 from tests.services.instance.bench import Attempt
-from tests.services.instance.group.leading.scripted_group import ScriptedGroup, exchanges, figures
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, exchanges, figures, member_address
 from tests.services.instance.group.leading.scripted_member import GROUP
 
 
@@ -94,6 +94,19 @@ def test_engines_that_crash_in_one_exchange_count_as_one() -> None:
     crash(group, 1, exchange=exchange)
     assert spread(group, 1).sequence.suspicion == 2
     assert not group.said(Poisoned)
+
+
+def test_the_word_of_a_member_that_an_order_has_just_taken_away_counts() -> None:
+    group = ScriptedGroup(80, 80, 80, groups__chunk_tokens=40, groups__policy="widest")
+    group.place(1, 30, max_tokens=6)
+    while not (found := [index for index in (1, 2) if group.at(index).queue]):
+        group.run(0.001)
+    step = group.at(found[0]).queue[0]
+    group.order(*(member_address(index) for index in (0, 1, 2) if index != found[0]))
+    assert spread(group, 1).sequence.suspicion == 0
+    lost = GuestsLost(GROUP, None, step.exchange, i64(sorted(named_guests(step))))
+    group.leader.on_said(0.0, member_address(found[0]), lost)
+    assert spread(group, 1).sequence.suspicion > 0
 
 
 def test_a_suspect_that_goes_back_is_one_elsewhere_and_starts_without_a_ring() -> None:
