@@ -1,6 +1,7 @@
 """Long requests at the manager: who gets which group and when, what is promised, what each loss does. Exact times."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -250,7 +251,8 @@ def test_those_that_came_first_to_their_dispatchers_are_placed_first_however_oft
         assert fleet.ask(request, 200, queued_s=queued_s) == []
     assert fleet.ask(2, 200, attempt=2, queued_s=0.0) == []
     for done, following in ((1, 5), (5, 3), (3, 4), (4, 2)):
-        assert [one.request for one in fleet.heard(lambda: fleet.give(D1, WithdrawLong(done, 2)))] == [following]
+        placed = fleet.heard(partial(fleet.give, D1, WithdrawLong(done, 2)))
+        assert [one.request for one in placed] == [following]
 
 
 def test_too_long_is_what_no_group_could_have_held_lately() -> None:
