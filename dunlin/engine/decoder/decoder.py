@@ -5,8 +5,8 @@ The parts of a layer over packed tokens, on weights and KV that it does not own;
 no sequence, no sampling and no message.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -91,6 +91,11 @@ class Decoder:
     def with_kv(self, kv: Sequence[Tensor]) -> "Decoder":
         """The same decoder over other KV."""
         return Decoder(self.config, self._weights, kv, self.numerics, self.adapters, self.collective)
+
+    def with_layers(self, layers: Collection[int]) -> "Decoder":
+        """The same decoder, holding these of its layers alone, which it computes one after the other."""
+        weights = replace(self._weights, layers={layer: self._weights.layers[layer] for layer in layers})
+        return Decoder(self.config, weights, self.kv, self.numerics, self.adapters, self.collective)
 
     def with_adapters(self, adapters: AdapterSet) -> "Decoder":
         """The same decoder, with other adapters."""

@@ -2,11 +2,13 @@
 
 The libraries underneath make a kernel when they meet a shape for the first time; on a CPU that takes longer than the
 step itself, and batches of a few decode rows come in every size. Larger ones hold a prompt and are padded to few sizes
-(`numerics.linear`). On a GPU a kernel is compiled for each of few kinds of work, whatever its size. What is computed
-here has KV of its own.
+(`numerics.linear`). On a GPU a kernel is compiled for each of few kinds of work, whatever its size. Layers that are
+alike meet the same shapes, so one of each kind is computed, over KV of its own.
 """
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -22,14 +24,28 @@ _GREEDY = SamplingInput(SamplingParams(temperature=0.0), [], 0)
 
 
 def warm_up(decoder: Decoder, safepoint: Safepoint, steps: Sequence[WarmStep]) -> None:
-    """Compute these steps, and choose the tokens that follow. Rows too long for the model are left out."""
+    """Compute these steps in the first layer of each kind, and choose the tokens that follow. Rows too long for the
+    model are left out.
+    """
     most = decoder.config.max_positions
     fitting = [[row for row in step if row.keys <= most] for step in steps]
     slots = max((sum(row.keys for row in step) for step in fitting), default=0)
-    scratch = decoder.with_kv([layer.new_zeros(slots, *layer.shape[1:]) for layer in decoder.kv])
+    layers, kv = first_of_each_kind(decoder), list(decoder.kv)
+    for layer in layers:
+        kv[layer] = kv[layer].new_zeros(slots, *kv[layer].shape[1:])
+    scratch = decoder.with_layers(layers).with_kv(kv)
     for step in fitting:
         if step:
             _compute(scratch, step, safepoint)
+
+
+def first_of_each_kind(decoder: Decoder) -> list[int]:
+    """Layers such that each other one has the attention, the rotation and the shapes of one of these."""
+    found: dict[Any, int] = {}
+    for layer in itertools.chain(*decoder.held_runs):
+        shapes = tuple((name, block.shape, block.dtype) for name, block in decoder.blocks(layer).items())
+        found.setdefault((decoder.attention_kind(layer), decoder.rotation(layer), shapes), layer)
+    return list(found.values())
 
 
 def _compute(decoder: Decoder, step: Sequence[WarmRow], safepoint: Safepoint) -> None:
