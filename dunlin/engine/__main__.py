@@ -1,7 +1,9 @@
 """Starts one engine process: `python -m dunlin.engine …`, by its instance."""
 
+import gc
 import importlib
 import sys
+from typing import Any
 
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.options import CANNOT_START, parse_options
@@ -18,10 +20,17 @@ def main() -> int:
         return CANNOT_START
     others = RankProcesses(options) if options.ranks > 1 and not options.rank else None
     if options.standby:  # seconds of work, beside an engine that serves
-        run_at_low_priority(lambda: importlib.import_module("dunlin.engine.process.main"))
-    from dunlin.engine.process.main import run  # after the options were found good: this loads torch
+        run_at_low_priority(_import_all)
+    return int(_import_all().run(options, others))
 
-    return run(options, others)
+
+def _import_all() -> Any:
+    """Load torch and all else that an engine needs, which stays: the garbage collector need not look through it."""
+    gc.disable()
+    module = importlib.import_module("dunlin.engine.process.main")
+    gc.freeze()
+    gc.enable()
+    return module
 
 
 if __name__ == "__main__":
