@@ -47,7 +47,7 @@ class ElasticGroups:
         self._wishes: dict[int, AskMembers] = {}
         self._returned: dict[int, tuple[Address, ...]] = {}
         self._kept: dict[int, tuple[Address, ...]] = {}
-        """Members that were given back and not taken, for a request may come that needs them."""
+        """Members that were given back and are in their groups all the same, for a request needs them, or may."""
         self._unused: dict[int, None] = {}
         """Groups of this term that no request was placed in yet."""
         self._idle_since_s: dict[int, float] = {}
@@ -79,7 +79,8 @@ class ElasticGroups:
             self._wishes[message.group] = message
 
     def on_return(self, message: ReturnMembers) -> None:
-        """A leader gives members back."""
+        """A leader gives members back: it lacks none, whatever it asked for before, by an older order perhaps."""
+        self._wishes.pop(message.group, None)
         self._kept.pop(message.group, None)
         self._returned[message.group] = message.members
 
@@ -130,6 +131,7 @@ class ElasticGroups:
         self._fulfil_wishes(draft)
         self._place_waiting(draft, candidates)
         self.groups = {group.number: tuple(one.address for one in group.members) for group in draft.groups()}
+        self._forget_taken()
         self._forget_others()
         return draft.candidates()
 
@@ -151,7 +153,9 @@ class ElasticGroups:
                 draft.dissolve(number)
 
     def _take_back(self, draft: GroupDraft) -> None:
-        """Free the members that leaders gave back, as far as nothing was promised that needs them."""
+        """Free the members that leaders gave back, as far as nothing was promised that needs them. The same plan may
+        give one to its group again, and then nothing has changed: its leader has to be told that it may be used.
+        """
         returned, self._returned = self._returned, {}
         for number, members in returned.items():
             if number not in draft.numbers:
@@ -164,8 +168,7 @@ class ElasticGroups:
             smaller = replace(group, members=(group.members[0], *rest))
             if len(smaller.members) < len(group.members) and smaller.room_slots >= 0:
                 draft.set_members(number, [one.address for one in smaller.members])
-            else:
-                self._kept[number] = members
+            self._kept[number] = members
 
     def _give_up_crowded(self, draft: GroupDraft) -> None:
         """Let requests leave a group whose lost members they need, the youngest first, if they were not placed yet."""
@@ -236,6 +239,12 @@ class ElasticGroups:
         self.note_numbers([number])
         self._unused[number] = None
         return number
+
+    def _forget_taken(self) -> None:
+        """Forget what was given back and taken: the next order says so."""
+        for number, members in list(self._kept.items()):
+            if set(members).isdisjoint(self.groups.get(number, ())):
+                del self._kept[number]
 
     def _forget_others(self) -> None:
         """Forget what is known of groups that have ended."""

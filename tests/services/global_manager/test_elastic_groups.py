@@ -1,9 +1,10 @@
-"""The numbers of groups over the terms of several managers."""
+"""The numbers of groups over the terms of several managers, and members that are given back and given again."""
 
 import pytest
 
 from dunlin.effects import Address, Joined
 from dunlin.messages.membership import Elected
+from dunlin.messages.types import GroupKind
 from tests.services.global_manager.test_long_requests import EPOCH, ETCD, A, B, C, D, Fleet
 
 
@@ -78,3 +79,40 @@ def test_a_manager_that_leads_before_it_sees_the_fleet_gives_higher_numbers_too(
     new.members = seen
     new.view()
     assert new.placed(2, 150).group > hidden.group
+
+
+def test_a_leader_that_gives_a_member_back_does_not_get_it_again_for_what_it_lacked_by_an_older_order() -> None:
+    """Seed 16005556: there was one instance for two that the leader lacked, which then needed none after all."""
+    fleet = Fleet(A, B)
+    placed = fleet.placed(1, 50)
+    fleet.lacks(A, 170)
+    assert fleet.groups() == {placed.group: "ab"}, "70 slots are lacking still"
+    fleet.returns(A, B)
+    assert fleet.groups() == {placed.group: "a"}
+    assert fleet.orders[B].kind is GroupKind.LOCAL
+
+
+@pytest.mark.parametrize("what", ["a wish", "a request"])
+def test_of_a_member_that_one_plan_takes_back_and_gives_again_its_leader_hears_by_a_newer_order(what: str) -> None:
+    """The plan changes nothing: else the leader never uses what it gave back, and the manager counts on it."""
+    fleet = Fleet(A, B, plan_pace__small_fleet=1, plan_pace__per_instance_s=1.0)
+    fleet.now_s = 10.0
+    placed = fleet.placed(1, 50)
+    fleet.now_s = 20.0
+    fleet.lacks(A, 80)
+    assert fleet.groups() == {placed.group: "ab"}
+    version = fleet.orders[A].plan_version
+    fleet.now_s = 20.5
+    fleet.returns(A, B)
+    if what == "a wish":
+        fleet.lacks(A, 80)
+    else:
+        assert fleet.ask(2, 120) == []
+    fleet.view(21.5)
+    assert fleet.groups() == {placed.group: "ab"}
+    assert fleet.orders[A].plan_version == version
+    fleet.look(22.0)
+    assert fleet.groups() == {placed.group: "ab"}
+    assert fleet.orders[A].plan_version == version + 1
+    fleet.look(24.0)
+    assert fleet.orders[A].plan_version == version + 1, "it was said"
