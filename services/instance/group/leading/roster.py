@@ -129,12 +129,14 @@ class GroupRoster:
         return effects + self._ask_later(state)
 
     def on_lost(self, sender: Address, reason: str) -> list[Effect]:
-        """The member says that it has nothing of the group any more; it will say so when it is ready anew."""
+        """The member says that it has nothing of the group any more. It will say so when it is ready anew, but it may
+        follow an order that took it away meanwhile, of which nothing is known here: it is asked for the newest one.
+        """
         state = self.member_at(sender)
         if state is None:
             return []
         state.is_silent = False
-        return self._lose(state, reason)
+        return [*self._lose(state, reason), *self._ask(state)]
 
     def on_silent(self, member: int) -> list[Effect]:
         """The member does not end a step that it was told to end: it is lost until it does."""

@@ -4,8 +4,10 @@ import pytest
 
 from dunlin.messages.dispatch import Continued, Refusal, Refused, Returned
 from dunlin.messages.engine import Open, Step
-from dunlin.messages.types import GroupKind
-from tests.services.instance.group.group_bench import GroupBench
+from dunlin.messages.plan import GroupOrder
+from dunlin.messages.types import GroupKind, GroupRole
+from tests.services.instance.bench import MANAGER
+from tests.services.instance.group.group_bench import GROUP, GroupBench
 
 
 def test_a_prompt_longer_than_one_slab_is_answered_exactly() -> None:
@@ -83,3 +85,17 @@ def test_what_lay_at_a_member_whose_engine_dies_is_computed_again(at: int) -> No
     assert not dispatcher.of(Returned)
     bench.run(2.0)
     bench.check_empty()
+
+
+def test_a_member_that_was_taken_away_and_given_again_joins_though_its_leader_did_not_hear_of_the_former() -> None:
+    """The order between was lost with the leader's stream; a stream that opens anew brings the newest one alone."""
+    bench = GroupBench(2, slots=64)
+    leader, member = bench.addresses
+    alone = GroupOrder(1, 2, GROUP + 1, GroupKind.LOCAL, GroupRole.LOCAL, (member,))
+    bench.world.post(MANAGER, member, alone)
+    bench.version = 2
+    bench.order(leader, member)
+    bench.run(0.1)
+    attempt = bench.place(tokens=100, max_tokens=10)
+    bench.run(2.0)
+    assert attempt.tokens == attempt.expected
