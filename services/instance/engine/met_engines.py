@@ -1,4 +1,5 @@
-"""Which engines this instance's engine has met, so that it can reach their memory: asked once, answered once.
+"""Which engines this instance's engine has met, so that it can reach their memory: asked once, answered once; one that
+could not be reached is tried again for a group's leader.
 
 Knows no migration and no group; both ask here.
 """
@@ -45,6 +46,12 @@ class MetEngines:
             return []
         self._peers[peer] = agent, PeerState.ASKED
         return [Send(self._engine, Meet(peer, agent))]
+
+    def meet_again(self, peer: Address, agent: bytes) -> list[Effect]:
+        """As `meet`, but a peer that could not be reached is tried once more: its connection may have failed."""
+        if self.state(peer, agent) is PeerState.UNREACHABLE:
+            del self._peers[peer]
+        return self.meet(peer, agent)
 
     def forget(self, peer: Address) -> Effect:
         """No engine at `peer` writes here once the engine has taken this in: before it takes any later step."""

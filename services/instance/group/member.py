@@ -189,7 +189,7 @@ class GroupMember:
 
     @handles
     def on_meet_members(self, now_s: float, sender: Address, asked: MeetMembers) -> list[Effect]:
-        """Meet the engines of the others that are not met as they are now."""
+        """Meet the engines of the others that are not met as they are now; the leader asks again where some are not."""
         if not self._is_current(sender, asked.group):
             return []
         assert self._joined is not None
@@ -198,7 +198,7 @@ class GroupMember:
         self._meetings.append(asked)
         effects: list[Effect] = []
         for engine, agent in self._agents.values():
-            effects += self._met_engines.meet(engine, agent)
+            effects += self._met_engines.meet_again(engine, agent)
         if effects:  # a meeting may take a transfer helper long, an engine answers a probe at once
             effects.append(self._steps.probe())
         self._place_steps()

@@ -39,3 +39,14 @@ def test_a_forgotten_peer_and_a_new_engine_are_met_anew() -> None:
     assert (met.agent, met.met) == (b"next", [])
     met.on_engine_lost()
     assert met.agent == b""
+
+
+def test_only_a_peer_that_could_not_be_reached_is_met_again() -> None:
+    met = ready()
+    assert met.meet_again(PEER, b"a") == [Send(ENGINE, Meet(PEER, b"a"))]
+    assert met.meet_again(PEER, b"a") == []
+    met.on_met(0.0, ENGINE, Met(PEER, "the connection failed"))
+    assert met.meet_again(PEER, b"a") == [Send(ENGINE, Meet(PEER, b"a"))]
+    assert (met.meet_again(PEER, b"a"), met.state(PEER, b"a")) == ([], PeerState.ASKED)
+    met.on_met(0.0, ENGINE, Met(PEER))
+    assert (met.meet_again(PEER, b"a"), met.met) == ([], [PEER])

@@ -124,6 +124,19 @@ def test_meetings_are_answered_in_order_once_all_engines_are() -> None:
     assert list(again.met) == [0]
 
 
+def test_an_engine_that_could_not_be_reached_is_tried_again_when_the_leader_asks_again() -> None:
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT})
+    direct.give(MANAGER, elastic())
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    lead = MemberEngine(0, Address("engine", "lead"), b"a")
+    direct.give(LEADER, MeetMembers(GROUP, (lead,), 1))
+    (unmet,) = to_leader(direct.give(ENGINE, Met(lead.engine, "the connection failed")))
+    assert list(unmet.met) == []
+    assert [meet.peer for meet in of(Meet, direct.give(LEADER, MeetMembers(GROUP, (lead,), 2)))] == [lead.engine]
+    (met,) = to_leader(direct.give(ENGINE, Met(lead.engine)))
+    assert (list(met.met), met.question) == ([0], 2)
+
+
 def test_an_engine_that_hangs_before_it_meets_anything_is_found() -> None:
     direct = ready_core(engine={"slots": SLOTS, "agent": AGENT}, engine_watch__stuck_s=3.0)
     direct.give(MANAGER, elastic())
