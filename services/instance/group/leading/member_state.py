@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address
 from dunlin.messages.group import MemberEngine, MemberReady
 
+AWAITED_TRIES = 2
+"""A member that was asked in vain more often may never come."""
+
 
 @dataclass(slots=True, eq=False)
 class MemberState:
@@ -35,6 +38,11 @@ class MemberState:
     def engine(self) -> MemberEngine | None:
         """Its engine, as others are told of it."""
         return MemberEngine(self.index, self.ready.engine, self.ready.agent) if self.ready is not None else None
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it may be on its way: neither lost, nor asked in vain for as long as one on its way takes."""
+        return not self.is_lost and self.tries <= AWAITED_TRIES
 
     def reset(self) -> None:
         """It is lost, and has to become ready anew."""

@@ -60,8 +60,10 @@ class GroupRoster:
 
     @property
     def awaits_members(self) -> bool:
-        """Whether members of the order are on their way: not those that were lost, which may never come back."""
-        return any(each.index not in self.taking_part and not each.is_lost for each in self._members.values())
+        """Whether members of the order are on their way: not those that were lost, or cannot be dialed or met, which
+        may never come.
+        """
+        return any(each.index not in self.taking_part and each.is_expected for each in self._members.values())
 
     def placeable(self) -> list[int]:
         """The members that take part and were not given back."""

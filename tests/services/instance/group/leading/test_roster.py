@@ -1,10 +1,14 @@
-"""What a leader asks its members about each other's engines, and which answers count."""
+"""What a leader asks its members about each other's engines, which answers count, and for whom it waits."""
+
+import pytest
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.group import MeetMembers, MemberReady, MembersMet
-from dunlin.messages.plan import GroupOrder
+from dunlin.messages.plan import AskMembers, GroupOrder
 from dunlin.messages.types import GroupKind, GroupRole, i32
 from services.instance.group.leading.roster import GroupRoster
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, member_address
+from tests.services.instance.group.leading.scripted_member import ScriptedMember
 
 LEAD, OTHER = Address("instance", "a", 1), Address("instance", "b", 2)
 GROUP = 7
@@ -35,3 +39,22 @@ def test_a_member_that_was_lost_when_it_was_asked_takes_part_once_it_has_answere
     assert roster.placeable() == [0], "what it said before is of another engine"
     roster.on_met(OTHER, MembersMet(GROUP, i32([0]), question=question(again, OTHER)))
     assert roster.placeable() == [0, 1]
+
+
+@pytest.mark.parametrize("what", ["cannot be dialed", "cannot be met"])
+def test_a_member_that_never_comes_does_not_keep_its_leader_from_asking_for_another(what: str) -> None:
+    group = ScriptedGroup(30, 30, start=False)
+    member = group.members[member_address(1)]
+    member.is_silent, member.unreachable = what == "cannot be dialed", {0}
+    group.order(*group.members)
+    group.run(0.01)
+    attempt = group.place(tokens=50, max_tokens=4)
+    group.run(0.7)
+    assert not group.wished(AskMembers), "it may be on its way, and is asked a third time after 0.75 s"
+    group.run(0.1)
+    assert [each.slots for each in group.wished(AskMembers)] == [23]
+    other = member_address(2)
+    group.members[other] = ScriptedMember(group, other, 30)
+    group.order(*group.members)
+    group.run(1.0)
+    assert attempt.tokens == attempt.expected
