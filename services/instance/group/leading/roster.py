@@ -114,8 +114,9 @@ class GroupRoster:
             return []
         if state.ready is None or state.ready.agent != ready.agent or state.ready.engine != ready.engine:
             state.forget_meetings()
+            state.tries = 0
             self.taking_part.discard(state.index)
-        state.ready, state.tries = ready, 0
+        state.ready = ready
         return self._meet_all()
 
     def on_met(self, sender: Address, message: MembersMet) -> list[Effect]:

@@ -58,3 +58,16 @@ def test_a_member_that_never_comes_does_not_keep_its_leader_from_asking_for_anot
     group.order(*group.members)
     group.run(1.0)
     assert attempt.tokens == attempt.expected
+
+
+def test_a_member_that_cannot_be_met_is_not_on_its_way_though_it_speaks_of_its_slots() -> None:
+    group = ScriptedGroup(30, 30, start=False)
+    member = group.members[member_address(1)]
+    member.unreachable = {0}
+    group.order(*group.members)
+    group.run(0.01)
+    group.place(tokens=50, max_tokens=4)
+    for _ in range(8):
+        group.run(0.1)
+        member.say_ready()
+    assert len(group.wished(AskMembers)) == 1
