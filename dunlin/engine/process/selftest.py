@@ -1,7 +1,7 @@
 """The test at the start: the model computes finite numbers, and the deterministic mode is deterministic here.
 
 Libraries choose kernels by shape, alignment, threads and processor, so determinism is checked where it runs. The
-test has KV of its own: the slab may hold what an earlier process left.
+tests have KV of their own: the slab may hold what an earlier process left.
 """
 
 import torch
@@ -10,6 +10,7 @@ from dunlin.engine.attention.base import local_row
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
+from dunlin.engine.process.scratch import scratch_decoder
 
 LENGTH = 90
 CUT = 37
@@ -24,12 +25,12 @@ def has_finite_logits(decoder: Decoder) -> bool:
 
 
 def determinism_self_test(decoder: Decoder) -> torch.Tensor | None:
-    """The last logits of one text, if they have the same bits token by token, in two chunks beside other rows, and in
-    scattered slots; else None.
+    """The last logits of one text after a layer of each kind, if they have the same bits token by token, in two chunks
+    beside other rows, and in scattered slots; else None.
     """
     length = min(LENGTH, decoder.config.max_positions)
     cut = max(min(CUT, length - 1), 1)
-    scratch = decoder.with_kv([layer.new_zeros(3 * length, *layer.shape[1:]) for layer in decoder.kv])
+    scratch = scratch_decoder(decoder, 3 * length)
     tokens = _text(decoder, length)
     straight, scattered = torch.arange(length), torch.arange(2 * length - 1, length - 1, -1)
     for at in range(length):

@@ -2,13 +2,10 @@
 
 The libraries underneath make a kernel when they meet a shape for the first time; on a CPU that takes longer than the
 step itself, and batches of a few decode rows come in every size. Larger ones hold a prompt and are padded to few sizes
-(`numerics.linear`). On a GPU a kernel is compiled for each of few kinds of work, whatever its size. Layers that are
-alike meet the same shapes, so one of each kind is computed, over KV of its own.
+(`numerics.linear`). On a GPU a kernel is compiled for each of few kinds of work, whatever its size.
 """
 
-import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -18,6 +15,7 @@ from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.sampling.sampling import SamplingInput
 from dunlin.engine.device.warm_steps import WarmRow, WarmStep
+from dunlin.engine.process.scratch import scratch_decoder
 from dunlin.messages.types import SamplingParams
 
 _GREEDY = SamplingInput(SamplingParams(temperature=0.0), [], 0)
@@ -30,22 +28,10 @@ def warm_up(decoder: Decoder, safepoint: Safepoint, steps: Sequence[WarmStep]) -
     most = decoder.config.max_positions
     fitting = [[row for row in step if row.keys <= most] for step in steps]
     slots = max((sum(row.keys for row in step) for step in fitting), default=0)
-    layers, kv = first_of_each_kind(decoder), list(decoder.kv)
-    for layer in layers:
-        kv[layer] = kv[layer].new_zeros(slots, *kv[layer].shape[1:])
-    scratch = decoder.with_layers(layers).with_kv(kv)
+    scratch = scratch_decoder(decoder, slots)
     for step in fitting:
         if step:
             _compute(scratch, step, safepoint)
-
-
-def first_of_each_kind(decoder: Decoder) -> list[int]:
-    """Layers such that each other one has the attention, the rotation and the shapes of one of these."""
-    found: dict[Any, int] = {}
-    for layer in itertools.chain(*decoder.held_runs):
-        shapes = tuple((name, block.shape, block.dtype) for name, block in decoder.blocks(layer).items())
-        found.setdefault((decoder.attention_kind(layer), decoder.rotation(layer), shapes), layer)
-    return list(found.values())
 
 
 def _compute(decoder: Decoder, step: Sequence[WarmRow], safepoint: Safepoint) -> None:

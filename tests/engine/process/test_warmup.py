@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from dunlin.engine.device.warm_steps import GPU_WARM_STEPS, WarmRow, host_warm_steps
-from dunlin.engine.process.warmup import first_of_each_kind, warm_up
+from dunlin.engine.process.warmup import warm_up
 from tests.engine.build import load, make_checkpoint
-from tests.engine.test_families import make
 
 
 def test_every_small_batch_is_computed_and_the_slab_stays_as_it_was(tmp_path: Path) -> None:
@@ -44,19 +42,3 @@ def test_rows_too_long_for_the_model_are_left_out(tmp_path: Path) -> None:
     loaded = load(make_checkpoint(tmp_path))
     most = loaded.config.max_positions
     warm_up(loaded.decoder, lambda: None, [(WarmRow(1, most + 1),), (WarmRow(1, 2), WarmRow(1, most + 1))])
-
-
-@pytest.mark.parametrize(
-    ("case", "layers"),
-    [
-        ("llama-mha-biases", [0]),
-        ("gemma3", [0, 1]),
-        ("qwen2-window-from-a-layer", [0, 1]),
-        ("qwen3-moe-some-plain", [0, 1]),
-    ],
-)
-def test_of_layers_that_are_alike_the_first_is_computed(tmp_path: Path, case: str, layers: list[int]) -> None:
-    """Windows, rotations and experts make layers differ."""
-    decoder = load(make(tmp_path, case)).decoder
-    assert first_of_each_kind(decoder) == layers
-    assert decoder.with_layers(layers).held_runs == [range(len(layers))]
