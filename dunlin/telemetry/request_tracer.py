@@ -1,6 +1,6 @@
 """The traces of all running requests: orders the records of several processes, and sorts them by request. Pure.
 
-Bounded: beyond the most stories the oldest is ended as cut.
+Bounded: beyond the most stories the oldest is ended as cut, and beyond the most waiting records the earliest is told.
 """
 
 from collections import OrderedDict
@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from dunlin.effects import Address
+from dunlin.messages.dispatch import Cancel
 from dunlin.messages.lifecycle import Closed
 from dunlin.telemetry import genai_semantics
 from dunlin.telemetry.decisions import DecisionRecord
@@ -19,12 +20,13 @@ RequestName = tuple[int, int]
 
 
 class RequestTracer:
-    """Owns the stories. `cut_total` counts those that ended without a record of their end."""
+    """Owns the stories. `truncated_total` counts those that ended without a record of their end."""
 
-    def __init__(self, patience_s: float = 0.5, most_stories: int = 20_000) -> None:
+    def __init__(self, patience_s: float = 0.5, most_stories: int = 20_000, most_waiting: int = 100_000) -> None:
         self.truncated_total = 0
         self._patience_s = patience_s
         self._most = most_stories
+        self._most_waiting = most_waiting
         self._waiting: list[tuple[float, int, DecisionRecord]] = []
         self._numbers = 0
         self._stories: OrderedDict[str, RequestTrace] = OrderedDict()
@@ -41,9 +43,13 @@ class RequestTracer:
     def take_finished(self, now_s: float) -> list[Span]:
         """The spans that ended, as far as the records are old enough to be told."""
         spans: list[Span] = []
-        while self._waiting and self._waiting[0][0] <= now_s - self._patience_s:
+        while self._is_due(now_s - self._patience_s):
             spans += self._take(heappop(self._waiting)[2])
         return spans
+
+    def _is_due(self, by_s: float) -> bool:
+        # A process whose clock runs ahead says what would wait here until its time has come: hours, perhaps.
+        return len(self._waiting) > self._most_waiting or (bool(self._waiting) and self._waiting[0][0] <= by_s)
 
     def _take(self, record: DecisionRecord) -> list[Span]:
         key = self._key_of(record)
@@ -54,17 +60,20 @@ class RequestTracer:
         story = self._stories.get(key)
         if story is None:
             story = self._begin(key, record)
-        if story is None or not story.context.sampled:
+        if story is None:
             return []
-        spans = story.add(record)
+        spans = story.add(record)  # an unsampled one too: it is to end as well, at the dispatcher that has it then
         if isinstance(record.message, Closed) and record.sender == story.owner:
             del self._stories[key]
-        return spans + self._make_room(record.at_s)
+        return (spans if story.context.sampled else []) + self._make_room(record.at_s)
 
     def _begin(self, key: str, record: DecisionRecord) -> RequestTrace | None:
-        """A story begins with any record of a live request that a dispatcher sent."""
+        """A story begins with any record of a live request that a dispatcher sent.
+
+        A `Cancel` is sent right after the end of a request that is given up: it would begin another story of it.
+        """
         message: Any = record.message
-        if isinstance(message, Closed) or record.sender.role != "dispatcher":
+        if isinstance(message, Closed | Cancel) or record.sender.role != "dispatcher":
             return None
         context = trace_context(getattr(message, "trace", ""), key)
         story = self._stories[key] = RequestTrace(key, context, record.sender, record.at_s)
@@ -91,7 +100,8 @@ class RequestTracer:
         spans: list[Span] = []
         while len(self._stories) > self._most:
             self.truncated_total += 1
-            spans += self._stories.popitem(last=False)[1].truncate(now_s, "no end was recorded")
+            story = self._stories.popitem(last=False)[1]
+            spans += story.truncate(now_s, "no end was recorded") if story.context.sampled else []
         return spans
 
 

@@ -1,8 +1,6 @@
 """The traces of all requests: records in order of time, sorted by request, and a bound on how many are open."""
 
-from dunlin.messages.dispatch import (
-    Cancel,
-)
+from dunlin.messages.dispatch import Cancel
 from dunlin.messages.lifecycle import Admitted, CallOrigin, Closed
 from dunlin.messages.types import FinishReason, Why
 from dunlin.telemetry.decisions import DecisionRecord
@@ -13,6 +11,7 @@ from tests.telemetry.request_records import (
     CLIENT,
     D1,
     GIVEN,
+    I0,
     I1,
     KEY,
     STOPPED,
@@ -27,9 +26,11 @@ from tests.telemetry.request_records import (
     trace_spans,
 )
 
+UNWANTED = GIVEN[:-2] + "00"
+
 
 def test_a_trace_that_its_client_does_not_want_is_not_made() -> None:
-    assert trace_spans([admitted(GIVEN[:-2] + "00"), place(), accepted(), first(), closed()]) == []
+    assert trace_spans([admitted(UNWANTED), place(), accepted(), first(), closed()]) == []
 
 
 def test_a_refusal_at_the_door_is_one_span_of_its_clients_trace() -> None:
@@ -121,3 +122,43 @@ def test_records_of_no_request_and_those_that_come_after_an_end_make_no_trace() 
     tracer = RequestTracer()
     assert trace_spans([(D, CLIENT, WHY), accepted(), closed()], tracer) == []
     assert len(tracer) == 0
+
+
+def test_a_request_whose_trace_its_client_does_not_want_is_forgotten_at_its_end() -> None:
+    tracer = RequestTracer()
+    trace_spans([admitted(UNWANTED), place(), accepted(), first()], tracer)
+    assert len(tracer) == 1
+    trace_spans([closed()], tracer)
+    assert len(tracer) == 0
+
+
+def test_unwanted_traces_are_bounded_and_not_exported_when_they_are_cut() -> None:
+    tracer = RequestTracer(most_stories=2)
+    said = [(D, CLIENT, Admitted(f"req-c-{number}", UNWANTED, WHY)) for number in range(1, 6)]
+    assert trace_spans(said, tracer) == []
+    assert (len(tracer), tracer.truncated_total) == (2, 3)
+
+
+def test_the_dispatcher_that_adopts_a_request_ends_its_unwanted_trace() -> None:
+    end = (D1, CLIENT, Closed(KEY, FinishReason.STOP, 5, why=STOPPED))
+    tracer = RequestTracer()
+    assert trace_spans([admitted(UNWANTED), (D1, CLIENT, Admitted(KEY, UNWANTED, WHY)), end], tracer) == []
+    assert len(tracer) == 0
+
+
+def test_the_cancel_that_follows_an_aborted_requests_end_begins_no_trace() -> None:
+    """A dispatcher records that the request ended, then that it cancels the attempt at the instance."""
+    tracer = RequestTracer()
+    spans = trace_spans([admitted(), place(), closed(FinishReason.CANCELLED), (D, I0, Cancel(1, 1, WHY))], tracer)
+    assert [span.name for span in spans].count("request") == 1
+    assert len(tracer) == 0
+
+
+def test_records_of_a_clock_that_runs_ahead_are_bounded_too() -> None:
+    tracer = RequestTracer(most_waiting=3)
+    for number in range(1, 6):
+        tracer.add(DecisionRecord(1e6 + number, D, CLIENT, Admitted(f"req-c-{number}", "", WHY)))
+    tracer.take_finished(100.0)
+    assert len(tracer) == 2
+    assert len(tracer.take_finished(1e9)) == 0
+    assert len(tracer) == 5
