@@ -107,7 +107,7 @@ class MonitorCore:
 
     @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
-        if sender.role == "client":
+        if not sender.incarnation:  # an address inside this process: a tool that asks, or the outlet of traces
             return []
         self.registry.stream_opened(sender)
         self._refresh_process(now_s, sender)

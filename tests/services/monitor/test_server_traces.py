@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address, Message, Send
+from dunlin.effects import Address, Joined, Message, Send
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.lifecycle import Admitted, Closed
 from dunlin.messages.types import FinishReason, Why
@@ -71,6 +71,13 @@ def test_the_core_passes_reasons_on_when_traces_are_wanted(wanted: bool) -> None
     core = MonitorCore(Address("monitor", "m", 4), MonitorConfig(traces=wanted), codec)
     effects = core.receive(12.0, D, STORY)
     assert [effect.to for effect in effects if isinstance(effect, Send)] == ([TRACES] if wanted else [])
+
+
+def test_the_outlet_of_traces_is_no_member_of_the_fleet() -> None:
+    me = Address("monitor", "m", 4)
+    core = MonitorCore(me, MonitorConfig(traces=True), codec)
+    core.receive(12.0, TRACES, Joined())
+    assert [member.address for member in core.status(12.0).members] == [me]
 
 
 def test_a_start_without_opentelemetry_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
