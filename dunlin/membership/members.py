@@ -19,6 +19,8 @@ from dunlin.messages.membership import Member, MemberDown, MemberMessage, Member
 _log = logging.getLogger(__name__)
 
 PREFIX = "/dunlin/members/"
+_MOST = (1 << 63) - 1
+"""The largest number that a message can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class MemberRecord:
         for what, text in (("role", self.role), ("name", self.name)):
             if not text or "/" in text:
                 raise ValueError(f"a member's {what} must be non-empty and without '/': {text!r}")
+        _check_text(self.role, self.name, self.node, self.endpoint, *self.extra, *self.extra.values())
 
     @property
     def key(self) -> str:
@@ -69,11 +72,11 @@ class MemberRecord:
                 name=_text(fields["name"]),
                 node=_text(fields["node"]),
                 endpoint=_text(fields["endpoint"]),
-                pid=int(fields["pid"]),
-                incarnation=int(fields["incarnation"]),
+                pid=_number(fields["pid"]),
+                incarnation=_number(fields["incarnation"]),
                 extra={_text(name): _text(value) for name, value in fields.get("extra", {}).items()},
             )
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a member record ({type(error).__name__}: {error})") from error
 
     def member(self) -> Member:
@@ -159,3 +162,19 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return value
+
+
+def _number(value: str | float) -> int:
+    number = int(value)
+    if not 0 <= number <= _MOST:
+        raise ValueError(f"{number} is not a number from 0 to {_MOST}")
+    return number
+
+
+def _check_text(*texts: str) -> None:
+    """Raises ValueError for one that no message can carry."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{text!r} is not text in UTF-8") from None

@@ -84,6 +84,41 @@ def test_records_that_cannot_be_read_hide_no_member() -> None:
     assert table.apply(DeletedEvent(bad.key, 4)) == []
 
 
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("pid", "1e999"),
+        ("pid", str(1 << 63)),
+        ("incarnation", "Infinity"),
+        ("incarnation", str(1 << 63)),
+        ("node", r'"\ud800"'),
+        ("endpoint", r'"h\udcff:1"'),
+        ("extra", "[" * 100_000),
+    ],
+)
+def test_a_record_that_no_message_could_carry_is_skipped(field: str, text: str) -> None:
+    """Read, it would end every process of the cluster: the next message that names the member has no bytes."""
+    own = record()
+    data = own.encode().replace(f'"{field}": {_json(own, field)}'.encode(), f'"{field}": {text}'.encode())
+    assert data != own.encode()
+    assert MemberTable().apply(PutEvent(KeyValue(own.key, data, 1, 1))) == []
+
+
+def test_a_record_whose_key_is_not_utf8_is_skipped() -> None:
+    key = "/dunlin/members/instance/\udcff"
+    data = record().encode().replace(b'"i0"', rb'"\udcff"')
+    assert MemberTable().apply(PutEvent(KeyValue(key, data, 1, 1))) == []
+
+
+def test_a_process_cannot_have_a_name_that_is_not_utf8() -> None:
+    with pytest.raises(ValueError, match="UTF-8"):
+        record(name="i\udcff")
+
+
+def _json(own: MemberRecord, field: str) -> str:
+    return json.dumps(json.loads(own.encode())[field])
+
+
 @pytest.mark.cluster
 def test_members_are_seen_coming_and_going(etcd_endpoint: str) -> None:
     async def scenario() -> None:
