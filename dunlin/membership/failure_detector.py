@@ -38,9 +38,9 @@ class LivenessProbe:
 class FailureDetectorConfig:
     """How long to doubt.
 
-    `silent_tries` probes without answer, `retry_s` apart, make a death, but not in a freeze, and there only after
-    `frozen_most_s`. One that lives without registration is asked again after `recheck_s`, then ever later up to
-    `recheck_most_s`. A freeze takes `freeze_least` members in doubt, and more than half of all.
+    `silent_tries` probes without answer, `retry_s` apart, make a death, but not in a freeze: there it takes
+    `frozen_most_s` without a sign of life. One that lives without registration is asked again after `recheck_s`, then
+    ever later up to `recheck_most_s`. A freeze takes `freeze_least` members in doubt, and more than half of all.
     """
 
     silent_tries: int = 2
@@ -53,10 +53,12 @@ class FailureDetectorConfig:
 
 @dataclass(slots=True)
 class _Doubt:
-    """One whose registration ended at `since_s`. `due_s` is the time of its next probe; infinite while one is out."""
+    """One without registration; `alive_s` is when that ended, or its last answer. `due_s` is the time of its next
+    probe; infinite while one is out.
+    """
 
     member: Member
-    since_s: float
+    alive_s: float
     number: int
     wait_s: float
     due_s: float = inf
@@ -105,7 +107,7 @@ class FailureDetector:
         if doubt is None or doubt.number != probe.number:
             return []
         if verdict is ProbeVerdict.ALIVE:
-            doubt.silent = 0
+            doubt.silent, doubt.alive_s = 0, now_s
             doubt.due_s = now_s + doubt.wait_s
             doubt.wait_s = min(2 * doubt.wait_s, self._config.recheck_most_s)
             return []
@@ -157,7 +159,7 @@ class FailureDetector:
     def _silence_counts(self, now_s: float, doubt: _Doubt) -> bool:
         if doubt.silent < self._config.silent_tries:
             return False
-        return not self.is_frozen or now_s - doubt.since_s >= self._config.frozen_most_s
+        return not self.is_frozen or now_s - doubt.alive_s >= self._config.frozen_most_s
 
     def _confirm_gone(self, doubt: _Doubt) -> MemberDown:
         name = _name(doubt.member.address)

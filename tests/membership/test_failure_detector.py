@@ -169,6 +169,15 @@ def test_a_freeze_holds_no_member_for_ever() -> None:
     assert 40.0 <= now_s <= 43.0
 
 
+def test_in_a_freeze_it_is_the_silence_that_must_last_not_the_doubt() -> None:
+    """They lived for a minute without registration, and then a switch fails for two seconds."""
+    confirmation = confirming("a", "b", "c")
+    judge_all(confirmation, lose(confirmation, "a", "b", "c"), ProbeVerdict.ALIVE, 60.0)
+    for at_s in (64.0, 65.5):
+        assert judge_all(confirmation, confirmation.due_probes(at_s), ProbeVerdict.SILENT, at_s) == []
+    assert len(judge_all(confirmation, confirmation.due_probes(91.0), ProbeVerdict.SILENT, 91.0)) > 0
+
+
 def test_two_of_three_are_few_enough_to_die_of_silence() -> None:
     confirmation = confirming("a", "b", "c")
     lose(confirmation, "a", "b")
