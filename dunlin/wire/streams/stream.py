@@ -164,6 +164,7 @@ class PeerStream:
 
 
 _READER_FIRST_S = 0.05
+_MOST = (1 << 63) - 1
 _FROM = ("dunlin-from-role-bin", "dunlin-from-name-bin", "dunlin-from-incarnation")
 _MEANT = ("dunlin-to-role-bin", "dunlin-to-name-bin", "dunlin-to-incarnation")
 
@@ -204,6 +205,9 @@ def _spelled(keys: tuple[str, str, str], address: Address) -> Metadata:
 def _read_address(keys: tuple[str, str, str], pairs: dict[str, str | bytes]) -> Address:
     try:
         role, name, incarnation = (pairs[key] for key in keys)
-        return Address(bytes(role).decode(), bytes(name).decode(), int(incarnation))  # type: ignore[arg-type]
+        number = int(incarnation)
+        if number > _MOST:  # no message could name it
+            raise ValueError(f"{number} is no incarnation")
+        return Address(bytes(role).decode(), bytes(name).decode(), number)  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no identity in the call's metadata ({keys[0].rsplit('-', 2)[0]}…: {error!r})") from error

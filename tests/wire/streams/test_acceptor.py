@@ -87,6 +87,20 @@ def test_no_caller_may_have_the_address_of_this_process_or_its_own_parts(caller:
     run(scenario)
 
 
+def test_no_caller_may_have_an_incarnation_that_no_message_could_carry() -> None:
+    """Else the next message that names it, such as the monitor's next FleetView, would end this process."""
+
+    async def scenario() -> None:
+        caller = Address("dispatcher", "d", 1 << 63)
+        async with accepting() as (instance, endpoint), raw_call(endpoint, sender=caller) as call:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert instance.core.heard == []
+
+    run(scenario)
+
+
 def test_an_acceptor_with_a_full_queue_says_so() -> None:
     async def scenario() -> None:
         async with accepting(StreamLimits(messages=2)) as (instance, endpoint), raw_call(endpoint) as call:
