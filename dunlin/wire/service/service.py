@@ -112,11 +112,14 @@ class ServiceProcess:
         self.endpoint = self.options.endpoint(self._server.port)
         self.address = await self._register(extra or {})
         self.host = CoreHost(make_core(self.address), self.address, wall_clock())
-        acceptor = StreamAcceptor(self.host, accepted, self.counters, security=self.security)
+        self._dialing = self._dialer({**self._monitors(), **(dials or {})}, same_node, on_demand)
+        acceptor = StreamAcceptor(
+            self.host, accepted, self.counters, security=self.security, is_dialing=self._dialing.is_dialing
+        )
         handlers = [acceptor, *(make_handlers(self.host) if make_handlers else ())]
         names = [*(f"dunlin.v1.{one.name}" for one in accepted), *services]
         await self._server.start(handlers, names, health_name(self.address))
-        self._follow({**self._monitors(), **(dials or {})}, same_node, on_demand)
+        self._follow()
         _log.info("%s listens on %s", self.address, self.endpoint)
 
     async def run_until_stopped(self) -> int:
@@ -195,13 +198,13 @@ class ServiceProcess:
     def _monitors(self) -> dict[str, StreamProtocol]:
         return {} if self.options.role == "monitor" else {"monitor": FLEET}
 
-    def _follow(
+    def _dialer(
         self,
         dials: Mapping[str, StreamProtocol],
         same_node: Collection[str],
         on_demand: Mapping[str, StreamProtocol] | None,
-    ) -> None:
-        self._dialing = PeerDialer(
+    ) -> PeerDialer:
+        dialer = PeerDialer(
             self.host,
             dials,
             node=self.options.node,
@@ -211,7 +214,10 @@ class ServiceProcess:
             on_demand=on_demand,
         )
         if on_demand:
-            self.host.attach(DIALING, self._dialing)
+            self.host.attach(DIALING, dialer)
+        return dialer
+
+    def _follow(self) -> None:
         self._pump = DecisionStreamer(self.host)
         prober = LivenessProber(self._is_connected, self.security)
         membership = MembershipWatch(

@@ -22,7 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class StreamAcceptor(grpc.GenericRpcHandler):
-    """Accepts streams of `conversations` that are addressed to this very incarnation."""
+    """Accepts streams of `conversations` that are addressed to this very incarnation.
+
+    Of two processes that dial each other at once, for which both ask `is_dialing`, the one with the lower address
+    refuses. Else each may take the other's stream in the place of its own, and both streams end.
+    """
 
     def __init__(
         self,
@@ -31,9 +35,11 @@ class StreamAcceptor(grpc.GenericRpcHandler):
         counters: StreamCounters | None = None,
         limits: StreamLimits | None = None,
         security: TlsIdentity | None = None,
+        is_dialing: Callable[[Address], bool] = lambda peer: False,
     ) -> None:
         self.counters = counters or StreamCounters()
         self._security = security
+        self._is_dialing = is_dialing
         self._refused_last = ""
         self._host = host
         self._limits = limits or StreamLimits()
@@ -78,6 +84,8 @@ class StreamAcceptor(grpc.GenericRpcHandler):
             self._refused_last = refusal
             _log.log(level, "refused %s from %s: %s", conversation.name, context.peer(), refusal)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
+        if meant < caller and self._is_dialing(caller):
+            await context.abort(grpc.StatusCode.ABORTED, f"{meant} dials {caller} itself at this moment")
         return caller
 
     def _refusal(self, context: "Context", caller: Address, conversation: StreamProtocol) -> str:

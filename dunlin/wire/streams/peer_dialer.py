@@ -55,6 +55,11 @@ class PeerDialer:
         """The addresses of all dialers that have not ended."""
         return list(self._dialers)
 
+    def is_dialing(self, peer: Address) -> bool:
+        """Whether an attempt to reach `peer` is under way."""
+        dialer = self._dialers.get(peer)
+        return dialer is not None and not dialer.ended and not dialer.connected
+
     def apply(self, message: MembersReset | MemberUp | MemberDown) -> None:
         """Take a change of the membership in."""
         match message:
