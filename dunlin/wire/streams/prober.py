@@ -47,7 +47,7 @@ class LivenessProber:
                     return await self._ask(member)
             except ConnectionRefusedError:  # the machine answers that nothing listens there
                 return ProbeVerdict.GONE
-            except (OSError, ValueError, grpc.aio.AioRpcError):  # OSError: also TimeoutError
+            except (OSError, OverflowError, ValueError, grpc.aio.AioRpcError):  # OSError: also TimeoutError
                 return ProbeVerdict.SILENT
 
     async def _ask(self, member: Member) -> ProbeVerdict:

@@ -97,7 +97,7 @@ def test_no_answer_proves_nothing_and_ends_with_the_deadline(answer: bytes) -> N
     run(scenario)
 
 
-@pytest.mark.parametrize("endpoint", ["", "nowhere", "no such host.invalid:1"])
+@pytest.mark.parametrize("endpoint", ["", "nowhere", "no such host.invalid:1", "127.0.0.1:99999"])
 def test_an_endpoint_that_is_none_proves_nothing(endpoint: str) -> None:
     async def scenario() -> None:
         assert await prober().probe(member(endpoint)) is ProbeVerdict.SILENT
