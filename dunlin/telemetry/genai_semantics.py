@@ -14,6 +14,8 @@ ERROR_TYPE = "error.type"
 UNKNOWN = "request"
 """The name of a request's span where its operation is not known."""
 FINISHES = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.CANCELLED: "cancelled"}
+OTHER_ERROR = "_OTHER"
+"""The conventions' word for an error that has no type of its own."""
 ERRORS = {FinishReason.ERROR: "generation_failed", FinishReason.DEADLINE: "deadline_exceeded"}
 
 Attributes = dict[str, str | int | float | tuple[str, ...]]
@@ -67,7 +69,7 @@ def completion_attributes(message: Closed) -> Attributes:
     if message.finish in FINISHES:
         found["gen_ai.response.finish_reasons"] = (FINISHES[message.finish],)
     else:
-        found |= {"gen_ai.response.finish_reasons": ("error",), ERROR_TYPE: ERRORS[message.finish]}
+        found |= {"gen_ai.response.finish_reasons": ("error",), ERROR_TYPE: ERRORS.get(message.finish, OTHER_ERROR)}
     return found
 
 

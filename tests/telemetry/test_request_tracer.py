@@ -29,6 +29,12 @@ from tests.telemetry.request_records import (
 UNWANTED = GIVEN[:-2] + "00"
 
 
+def test_an_end_without_a_reason_of_its_own_ends_the_trace() -> None:
+    """As a dispatcher of a later version may say it: the monitor must not end for it."""
+    root = next(span for span in trace_spans([admitted(), closed(FinishReason.RUNNING)]) if span.name == "request")
+    assert root.attributes["error.type"] == "_OTHER"
+
+
 def test_a_trace_that_its_client_does_not_want_is_not_made() -> None:
     assert trace_spans([admitted(UNWANTED), place(), accepted(), first(), closed()]) == []
 
