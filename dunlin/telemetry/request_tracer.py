@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from dunlin.effects import Address
+from dunlin.messages.declare import declaration_of
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.lifecycle import Closed
 from dunlin.telemetry import genai_semantics
@@ -36,7 +37,13 @@ class RequestTracer:
         return len(self._stories)
 
     def add(self, record: DecisionRecord) -> None:
-        """Keep a record until those of the same time from other processes had the time to arrive."""
+        """Keep a record until those of the same time from other processes had the time to arrive.
+
+        What does not say what it is about is no decision, and its fields are not those of one.
+        """
+        said = declaration_of(type(record.message))
+        if said is None or said.about is None:
+            return
         self._numbers += 1
         heappush(self._waiting, (record.at_s, self._numbers, record))
 

@@ -1,8 +1,9 @@
 """The traces of all requests: records in order of time, sorted by request, and a bound on how many are open."""
 
-from dunlin.messages.dispatch import Cancel
+from dunlin.messages.dispatch import Cancel, Tokens
+from dunlin.messages.fleet import DispatcherReport, MemberStatus
 from dunlin.messages.lifecycle import Admitted, CallOrigin, Closed
-from dunlin.messages.types import FinishReason, Why
+from dunlin.messages.types import FinishReason, Why, f32, i8, i32, i64
 from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.request_tracer import RequestTracer
 from dunlin.telemetry.spans import MOST_EVENTS
@@ -157,6 +158,15 @@ def test_the_cancel_that_follows_an_aborted_requests_end_begins_no_trace() -> No
     tracer = RequestTracer()
     spans = trace_spans([admitted(), place(), closed(FinishReason.CANCELLED), (D, I0, Cancel(1, 1, WHY))], tracer)
     assert [span.name for span in spans].count("request") == 1
+    assert len(tracer) == 0
+
+
+def test_what_is_no_decision_is_no_record() -> None:
+    """Whoever opens a stream of reasons may name any message there; the fields of these mean something else."""
+    tracer = RequestTracer()
+    status = MemberStatus(I0, dispatcher=DispatcherReport())
+    tokens = Tokens(i64([1]), i32([1]), i64([5]), i32([2]), f32([0.5]), i8([0]))
+    assert trace_spans([(I0, D, status), (I0, D, tokens)], tracer) == []
     assert len(tracer) == 0
 
 
