@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.runtime.core_host import CoreHost, SentDecision
@@ -19,6 +20,7 @@ class DecisionStreamer:
 
     def __init__(self, host: CoreHost) -> None:
         self._host = host
+        self._taken: deque[SentDecision] = deque()
         self._lost = 0
 
     async def run(self) -> None:
@@ -32,25 +34,31 @@ class DecisionStreamer:
         monitors = self._host.peers("monitor")
         if not monitors:
             return
-        decisions, lost = self._host.drain(_BATCH)
+        decisions, lost = self._host.drain(_BATCH - len(self._taken))
+        self._taken += decisions
         self._lost += lost
-        if not decisions and not self._lost:
+        reasons = self._batch()
+        if not reasons and not self._lost:
             return
-        batch = Reasons(tuple(self._encoded(decisions)), self._lost)
+        batch = Reasons(tuple(reasons), self._lost)
         self._lost = 0
         for monitor in monitors:
             self._host.send(monitor, batch)
 
-    def _encoded(self, decisions: list[SentDecision]) -> list[Reason]:
+    def _batch(self) -> list[Reason]:
+        """The next reasons, as many as fit; the others wait for the next batch."""
         reasons: list[Reason] = []
         size_bytes = 0
-        for decision in decisions:
-            reason = self._reason(decision)
-            if reason is None or size_bytes + len(reason.payload) > _BATCH_BYTES:
+        while self._taken:
+            reason = self._reason(self._taken[0])
+            if reason is None or len(reason.payload) > _BATCH_BYTES:
                 self._lost += 1
-                continue
-            size_bytes += len(reason.payload)
-            reasons.append(reason)
+            elif size_bytes + len(reason.payload) > _BATCH_BYTES:
+                break
+            else:
+                size_bytes += len(reason.payload)
+                reasons.append(reason)
+            self._taken.popleft()
         return reasons
 
     def _reason(self, decision: SentDecision) -> Reason | None:

@@ -112,6 +112,23 @@ def test_a_decision_too_large_for_the_batch_is_lost_and_counted(monkeypatch: pyt
     assert monitor.sent == [Reasons((reason(cancel(1)), reason(cancel(2))), lost=1)]
 
 
+def test_what_fits_no_more_into_a_batch_comes_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the prompts of a busy dispatcher whose monitor was away."""
+    places = [Place(number, 1, i32(range(100)), 100, 1, why=WHY) for number in range(3)]
+    monkeypatch.setattr(decision_log, "_BATCH_BYTES", 2 * len(encode(places[2])))
+    monkeypatch.setattr(decision_log, "_BATCH", 3)
+    host = host_of([*places, cancel(1), cancel(2)])
+    monitor = Box()
+    host.attach(MONITOR, monitor)
+    pump = DecisionStreamer(host)
+    for _ in range(3):
+        pump.flush()
+    assert monitor.sent == [
+        Reasons((reason(places[0]), reason(places[1]))),
+        Reasons((reason(places[2]), reason(cancel(1)), reason(cancel(2)))),
+    ]
+
+
 def test_what_the_wire_does_not_know_is_counted_and_hides_nothing() -> None:
     host = host_of([Wordless(), cancel(1)])
     monitor = Box()
