@@ -32,3 +32,11 @@ def test_it_is_settled_after_the_time_remembered() -> None:
     peak.note(5.0, 1)
     assert not peak.is_settled(14.9)
     assert peak.is_settled(15.0)
+
+
+def test_a_value_ended_with_the_next_note_whatever_came_after_that() -> None:
+    peak = RecentPeak(10.0, 0)
+    peak.note(0.0, 8)
+    for at_s in range(1, 100):  # rising from then on, so that each note stands in for those before
+        peak.note(float(at_s), at_s / 100)
+        assert peak.peak(float(at_s)) == (8 if at_s < 11 else at_s / 100)
