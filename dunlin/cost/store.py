@@ -7,6 +7,7 @@ Keeps what it is given. Does not measure (`profile`) and does not fit (`fit_poin
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -83,31 +84,54 @@ class TransferPoint:
 
 
 class ProfileStore:
-    """Owns the connection. Use as a context manager. Raises StoreError where the file is no store."""
+    """Owns the connection. Use as a context manager. Raises StoreError where the file is no store, and at the end of
+    the context for what SQLite raised within: a file that is damaged, locked or full.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._connection = sqlite3.connect(path)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        with ExitStack() as opened:
+            opened.push(self.__exit__)
             self._connection.execute("pragma foreign_keys = on")
             self._prepare()
-        except sqlite3.Error as error:
-            raise StoreError(f"{path}: cannot be used as a store of profiles: {error}") from error
+            opened.pop_all()
 
     def __enter__(self) -> "ProfileStore":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: sqlite3.Error) -> StoreError:
+        return StoreError(f"{self._path}: cannot be used as a store of profiles: {error}")
 
     def _prepare(self) -> None:
-        version = self._connection.execute("pragma user_version").fetchone()[0]
-        if version in _UPGRADES:
-            with self._connection:
-                self._connection.executescript(_UPGRADES[version] + f"pragma user_version = {_VERSION};")
-        elif version != _VERSION:
-            raise StoreError(f"{self._path}: written by another version ({version}, not {_VERSION}): measure again")
+        if self._version() in _UPGRADES:
+            with self._connection:  # all of it or nothing
+                self._connection.execute("begin immediate")
+                self._upgrade(self._version())  # another process may have done it before this one had the file
+        if self._version() != _VERSION:
+            raise StoreError(
+                f"{self._path}: written by another version ({self._version()}, not {_VERSION}): measure again"
+            )
         self._connection.execute(_LEARNT)  # stores of this version may be without
+
+    def _version(self) -> int:
+        return int(self._connection.execute("pragma user_version").fetchone()[0])
+
+    def _upgrade(self, version: int) -> None:
+        if version == 0 and self._connection.execute("select * from sqlite_master").fetchone():
+            raise StoreError(f"{self._path}: a database, and no store of profiles")
+        if version in _UPGRADES:
+            for statement in _UPGRADES[version].split(";"):
+                self._connection.execute(statement)
+            self._connection.execute(f"pragma user_version = {_VERSION}")
 
     def save(
         self,
@@ -167,15 +191,10 @@ class ProfileStore:
             raise StoreError(f"{self._path}: the profile of {key} is damaged: {error!r}") from error
 
     def save_learnt(self, key: ProfileKey, engine: str, learnt_at: str, learnt: LearntSteps) -> None:
-        """Keep what the steps of an engine of that version taught, in place of what was kept before. Raises StoreError
-        where the file cannot be written.
-        """
+        """Keep what the steps of an engine of that version taught, in place of what was kept before."""
         row = (*astuple(key), engine, learnt_at, json.dumps(serialize_learnt(learnt)))
-        try:
-            with self._connection as connection:
-                connection.execute("insert or replace into learnt values (?, ?, ?, ?, ?, ?)", row)
-        except sqlite3.Error as error:
-            raise StoreError(f"{self._path}: {error}") from error
+        with self._connection as connection:
+            connection.execute("insert or replace into learnt values (?, ?, ?, ?, ?, ?)", row)
 
     def learnt(self, key: ProfileKey, engine: str) -> LearntSteps | None:
         """What was kept of such an engine; None: nothing. Raises StoreError where it is damaged."""

@@ -2,7 +2,9 @@
 
 import sqlite3
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,79 @@ def test_another_versions_store_is_refused(tmp_path: Path) -> None:
         connection.execute("pragma user_version = 99")
     with pytest.raises(StoreError, match="another version"):
         ProfileStore(tmp_path / "db")
+
+
+def test_another_programs_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("create table theirs (id integer)")
+    before = (tmp_path / "db").read_bytes()
+    with pytest.raises(StoreError, match="no store of profiles"):
+        ProfileStore(tmp_path / "db")
+    assert (tmp_path / "db").read_bytes() == before
+
+
+class Dying(sqlite3.Connection):
+    """This process ends while a store is made."""
+
+    def before(self, sql: str) -> None:
+        if "create table move_point" in sql:
+            raise KeyboardInterrupt
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+        self.before(sql)
+        return super().execute(sql, *arguments)
+
+    def executescript(self, sql: str) -> sqlite3.Cursor:
+        self.before("")
+        for statement in sql.split(";"):
+            self.execute(statement)
+        return self.cursor()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_store_that_another_process_makes_at_the_same_time_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    path = tmp_path / "db"
+    if version == 1:
+        with ProfileStore(path) as store:
+            store.save(KEY, "2026-01-01", timing())
+        with sqlite3.connect(path) as connection:
+            connection.execute("alter table step_point drop column sampled_rows")
+            connection.execute("pragma user_version = 1")
+
+    class Late(Dying):
+        """Another process comes in once this one has seen the version."""
+
+        def before(self, sql: str) -> None:
+            if sql != "pragma foreign_keys = on" and "user_version;" not in f"{sql};":
+                monkeypatch.undo()
+                with ProfileStore(path) as other:
+                    other.keys()
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Late))
+    with ProfileStore(path) as store:
+        assert store.models() == (["tiny"] if version else [])
+
+
+def test_a_store_whose_making_was_broken_off_is_as_if_it_had_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Dying))
+    with pytest.raises(KeyboardInterrupt):
+        ProfileStore(tmp_path / "db")
+    monkeypatch.undo()
+    with ProfileStore(tmp_path / "db") as store:
+        assert store.keys() == []
+
+
+def test_a_store_that_turns_out_to_be_damaged_is_refused(tmp_path: Path) -> None:
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+    pages = (tmp_path / "db").read_bytes()
+    (tmp_path / "db").write_bytes(pages[:4096] + b"\xff" * (len(pages) - 4096))
+    with pytest.raises(StoreError, match="db: cannot be used"), ProfileStore(tmp_path / "db") as store:
+        store.timing("tiny")
 
 
 def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
