@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+_MOST_DOUBLINGS = 64
+"""Far beyond any longest delay: a number of deaths without end must still make a number that a float can be."""
+
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
@@ -39,4 +42,5 @@ class RestartHistory:
         self._own_fault += not killed
         if self._own_fault > policy.limit:
             return None
-        return float(min(policy.first_delay_s * 2 ** (self._in_a_row - 1), policy.longest_delay_s))
+        doublings = min(self._in_a_row - 1, _MOST_DOUBLINGS)
+        return float(min(policy.first_delay_s * 2**doublings, policy.longest_delay_s))

@@ -38,6 +38,7 @@ def test_one_that_is_killed_now_and_then_is_always_started_again() -> None:
 def test_one_that_is_killed_again_and_again_is_started_again_and_again() -> None:
     deaths = restarts(limit=3)
     assert [deaths.died(5.0, killed=True) for _ in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert {deaths.died(5.0, killed=True) for _ in range(5000)} == {10}
     assert all(deaths.died(5.0, killed=True) == 10 for _ in range(100))
 
 
