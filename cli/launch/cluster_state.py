@@ -6,6 +6,7 @@ Written by `dunlin up`, read by every other command. Knows no service.
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,9 @@ def read_state(data_dir: Path) -> ClusterState | None:
     try:
         values: dict[str, Any] = json.loads((data_dir / STATE_FILE).read_text())
         state = ClusterState(**values)
-        os.kill(state.pid, 0)
-    except PermissionError:
-        return state
-    except (OSError, ValueError, TypeError):
+        with suppress(PermissionError):  # another user's process, which runs
+            os.kill(state.pid, 0)
+    except (OSError, ValueError, TypeError, OverflowError):
         return None
     return state
 

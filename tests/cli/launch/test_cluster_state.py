@@ -42,6 +42,29 @@ def test_the_cluster_of_a_dead_supervisor_is_none(tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
 
 
+def test_the_cluster_of_another_user_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError
+
+    write_state(state(tmp_path))
+    monkeypatch.setattr(os, "kill", kill)
+    assert read_state(tmp_path) == state(tmp_path)
+
+
+def test_a_file_that_must_not_be_read_is_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_text(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write_state(state(tmp_path))
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert read_state(tmp_path) is None
+
+
+def test_a_process_that_cannot_be_is_no_cluster(tmp_path: Path) -> None:
+    write_state(state(tmp_path, pid=1 << 70))
+    assert read_state(tmp_path) is None
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", json.dumps({"pid": 1})])
 def test_a_broken_file_is_no_cluster(tmp_path: Path, text: str) -> None:
     (tmp_path / "dunlin.json").write_text(text)
