@@ -13,6 +13,7 @@ from cli.launch.errors import LaunchError
 _TRIES = 200
 # Below the range from which the kernel takes ports for outgoing connections: nothing else is handed one of these.
 _LOWEST, _HIGHEST = 20_000, 32_000
+_LAST = 65_535
 CLAIM_S = 600.0
 """So long a port that was given out is given to no other cluster of this user: on a busy machine a service needs
 minutes until it listens there.
@@ -23,6 +24,8 @@ def claim_port(host: str, wanted: int, what: str, taken: Collection[int] = ()) -
     """`wanted` if it is free, or any free port if it is 0, which no other cluster is given for a while. Raises
     LaunchError when there is none.
     """
+    if wanted > _LAST:
+        raise LaunchError(f"{what}: there is no port {wanted}; choose lower ones (0 = any)")
     if wanted:
         problem = _cannot_bind(host, wanted)
         if problem:

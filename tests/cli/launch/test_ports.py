@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.launch.errors import LaunchError
-from cli.launch.ports import CLAIM_S, claim_port
+from cli.launch.ports import CLAIM_S, claim_port, claim_ports
 
 
 @pytest.fixture
@@ -44,3 +44,8 @@ def test_a_port_by_its_number_is_not_marked(marks: Path) -> None:
 def test_where_nothing_can_be_written_ports_are_given_all_the_same(marks: Path) -> None:
     marks.write_text("a file where the folder should be")
     assert [claim_port("127.0.0.1", 0, each) for each in ("one", "other")] == [31_001, 31_001]
+
+
+def test_ports_end() -> None:
+    with pytest.raises(LaunchError, match="the door: there is no port 65536; choose lower ones"):
+        claim_ports("127.0.0.1", 65_535, 2, "the door")
