@@ -7,6 +7,7 @@ and the line. Latencies are given in milliseconds in the files and in seconds he
 import csv
 import gzip
 import math
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,7 @@ def _rows(path: Path, kind: TableKind) -> Iterator[_Row]:
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
             yield from _checked(path, kind, csv.reader(file))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise TableError(f"{path}: cannot be read: {error}") from error
 
 

@@ -128,6 +128,7 @@ def read_lengths(path: Path) -> EmpiricalLengths:
 
 def _pair(row: dict[str, str | None], where: str) -> Pair:
     texts = (row["input_tokens"] or "", row["output_tokens"] or "")
-    if not all(text.isascii() and text.isdigit() and int(text[:15]) > 0 for text in texts):
-        raise TraceError(f"{where}: input_tokens and output_tokens must be 1 or more, not {texts[0]!r}, {texts[1]!r}")
+    if not all(text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0 for text in texts):
+        said = f"{texts[0]!r:.80}, {texts[1]!r:.80}"
+        raise TraceError(f"{where}: input_tokens and output_tokens must be 1 or more, not {said}")
     return int(texts[0]), int(texts[1])

@@ -1,6 +1,8 @@
 """The arrivals of a trace, and its text file, plain or gzip. `formats.py` reads its rows."""
 
+import csv
 import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ def open_trace(path: Path) -> Iterator[TextIO]:
     try:
         with _open(path) as lines:
             yield lines
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TraceError(f"{path}: cannot be read ({reason}); give a text file, plain or .gz") from None
 

@@ -36,7 +36,7 @@ def read_trace(path: Path, duration_s: float | None = None) -> list[Arrival]:
     with open_trace(path) as lines:
         arrivals = list(parse_trace(lines, str(path), duration_s))
     if not arrivals:
-        within = "" if duration_s is None else f" within the first {duration_s:g} s"
+        within = "" if duration_s in (None, math.inf) else f" within the first {duration_s:g} s"
         raise TraceError(f"{path}: holds no request{within}")
     return arrivals
 

@@ -75,6 +75,8 @@ def test_a_list_is_drawn_from(tmp_path: Path) -> None:
         ("input_tokens,output_tokens\n", "holds no lengths"),
         ("input_tokens,output_tokens\n1,0\n", "line 2: input_tokens and output_tokens must be 1 or more, not '1', '0'"),
         ("input_tokens,output_tokens\n1\n", "line 2: "),
+        ("input_tokens,output_tokens\n1," + "9" * 5_000, "line 2: input_tokens and output_tokens must be"),
+        ("input_tokens,output_tokens\n1," + "9" * 200_000, "cannot be read .*field"),
     ],
 )
 def test_a_bad_list_is_named_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:

@@ -62,7 +62,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "no.csv.gz").write_text("no gzip")
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress((HEADER + "0,1,1\n" * 999).encode())[:-20])
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\xff")
-    for name in ("missing.csv", "no.csv.gz", "cut.csv.gz", "bytes.csv"):
+    packed = gzip.compress((HEADER + "0,1,1\n" * 999).encode())
+    (tmp_path / "damaged.csv.gz").write_bytes(packed[:12] + bytes(9) + packed[21:])
+    for name in ("missing.csv", "no.csv.gz", "cut.csv.gz", "bytes.csv", "damaged.csv.gz"):
         with pytest.raises(TraceError, match=f"{name}: cannot be read"):
             read_trace(tmp_path / name)
 
@@ -71,6 +73,9 @@ def test_a_trace_without_requests_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(HEADER + "7,1,1\n")
     with pytest.raises(TraceError, match="holds no request within the first 5 s"):
         read_trace(tmp_path / "a.csv", 5)
+    (tmp_path / "b.csv").write_text(HEADER)
+    with pytest.raises(TraceError, match=r"holds no request$"):
+        read_trace(tmp_path / "b.csv", float("inf"))
 
 
 @pytest.mark.parametrize(
