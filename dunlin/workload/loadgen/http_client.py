@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -62,7 +63,7 @@ class HttpTarget:
                         event = line[5:].strip()
                         if event == b"[DONE]":
                             return
-                        yield _arrived(json.loads(event))
+                        yield _arrived(event)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             raise RequestFailed(f"{self._url}: {error or type(error).__name__}") from None
         raise RequestFailed("the stream ended without [DONE]")
@@ -87,8 +88,10 @@ async def _check(answer: aiohttp.ClientResponse) -> None:
     raise RequestRejected(said) if answer.status == 429 else RequestFailed(said)
 
 
-def _arrived(chunk: dict[str, Any]) -> StreamedTokens:
-    if "error" in chunk:
-        raise RequestFailed(str(chunk["error"].get("message", chunk["error"])))
-    tokens = [choice["logprobs"]["tokens"] for choice in chunk["choices"] if choice.get("logprobs")]
-    return StreamedTokens([-1] * sum(map(len, tokens)), chunk["id"])
+def _arrived(event: bytes) -> StreamedTokens:
+    chunk = json.loads(event)
+    with suppress(LookupError, TypeError, AttributeError):  # servers have several forms of errors
+        if not chunk.get("error"):
+            tokens = [choice["logprobs"]["tokens"] for choice in chunk["choices"] if choice.get("logprobs")]
+            return StreamedTokens([-1] * sum(map(len, tokens)), chunk["id"])
+    raise RequestFailed(f"the stream said {event.decode(errors='replace'):.500}")
