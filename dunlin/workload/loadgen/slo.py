@@ -40,7 +40,10 @@ def parse_slos(texts: Sequence[str]) -> Slos:
         label, colon, limits = text.rpartition(":")
         if label in found:
             raise ValueError(f"SLO {text!r}: {f'class {label!r}' if colon else 'the general one'} is given twice")
-        found[label] = Slo(**dict(_limit(item, text) for item in limits.split(",")))
+        pairs = [_limit(item, text) for item in limits.split(",")]
+        if len(pairs) > len(dict(pairs)):
+            raise ValueError(f"SLO {text!r}: a limit is given twice")
+        found[label] = Slo(**dict(pairs))
     return found
 
 

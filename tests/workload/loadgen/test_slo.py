@@ -60,6 +60,8 @@ def test_a_limit_that_is_none_is_refused(text: str) -> None:
 def test_a_class_is_given_once() -> None:
     with pytest.raises(ValueError, match="class 'a' is given twice"):
         parse_slos(["a:ttft=1", "a:tpot=1"])
+    with pytest.raises(ValueError, match="a limit is given twice"):
+        parse_slos(["ttft=1,tpot=2,ttft=3"])
 
 
 def test_goodput_counts_those_that_were_fast_enough() -> None:
