@@ -8,10 +8,11 @@ import signal
 import socket
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 import dunlin
@@ -45,7 +46,8 @@ class StopRequest:
     """SIGINT or SIGTERM came. A second one makes the shutdown impatient."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        # No Event: a handler that interrupts its `wait` where that has the Event's lock would wait for it for ever.
+        self._heard_of: SimpleQueue[None] = SimpleQueue()
         self.signals = 0
 
     def install(self) -> None:
@@ -55,11 +57,14 @@ class StopRequest:
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         self.signals += 1
-        self._event.set()
+        self._heard_of.put(None)
 
     def wait(self, seconds: float) -> bool:
         """Sleep, less when asked to stop; whether that was so."""
-        return self._event.wait(seconds)
+        with suppress(Empty):
+            if not self.signals:
+                self._heard_of.get(timeout=seconds)
+        return self.signals > 0
 
 
 class LocalCluster:
