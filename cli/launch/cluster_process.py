@@ -111,6 +111,7 @@ class ClusterProcess:
         try:
             self.start()
         except BaseException as error:
+            self.stop()
             self._tidy(isinstance(error, KeyboardInterrupt))
             raise
         return self
