@@ -4,9 +4,9 @@ The judging is pure; `LivenessProber` asks over the network.
 """
 
 import ssl
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 
@@ -46,5 +46,5 @@ def http_answers(url: str, context: ssl.SSLContext | None = None, timeout_s: flo
     try:
         with opener.open(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+    except (OSError, HTTPException):
         return False
