@@ -118,7 +118,8 @@ class LocalCluster:
         supervisor.start()
 
     def _start_etcd(self) -> bool:
-        spec, port = _etcd_spec(self.options)
+        # Nothing listens yet at doors that were named.
+        spec, port = _etcd_spec(self.options, {*self._ports.http, *self._ports.grpc})
         self.etcd = f"127.0.0.1:{port}"
         self._supervise([spec])
         health = f"{self._scheme}://{self.etcd}/health"
@@ -254,13 +255,13 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-def _etcd_spec(options: UpOptions) -> tuple[ProcessSpec, int]:
+def _etcd_spec(options: UpOptions, taken: set[int]) -> tuple[ProcessSpec, int]:
     from dunlin.membership.embedded import EmbeddedConfig, command
     from dunlin.membership.errors import EtcdStartError
     from dunlin.runtime.parent_death import die_with_parent_command
 
-    client = claim_port("127.0.0.1", 0, "etcd")
-    peer = claim_port("127.0.0.1", 0, "etcd's peer port", {client})
+    client = claim_port("127.0.0.1", 0, "etcd", taken)
+    peer = claim_port("127.0.0.1", 0, "etcd's peer port", {client, *taken})
     try:
         certificates = tls_dir(options.data_dir, _ETCD) if options.tls else None
         line = command(EmbeddedConfig(options.data_dir, client, peer, tls_dir=certificates))

@@ -1,12 +1,23 @@
-"""A cluster is asked to stop by signals, which come at any moment."""
+"""A cluster is asked to stop by signals, which come at any moment; and its etcd takes no door's port."""
 
+import random
 import signal
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cli.launch.local_cluster import StopRequest
+import pytest
+
+from cli.launch import local_cluster, ports
+from cli.launch.cluster_state import DataDirLock
+from cli.launch.local_cluster import LocalCluster, StopRequest
+from cli.launch.options import UpOptions
+from cli.launch.process_specs import ProcessSpec
+from dunlin.config.resolve import resolve
+from services.settings import TABLES
 
 
 class _Interrupted:
@@ -58,3 +69,24 @@ def test_a_signal_ends_a_wait_and_all_that_follow() -> None:
             signal.signal(number, handler)
     assert [stop.wait(1e6) for _ in range(4)] == [True] * 4
     assert stop.signals == 2
+
+
+def test_etcd_has_no_port_of_a_door_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(ports, "_cannot_bind", lambda host, port: "")
+    monkeypatch.setattr(random, "sample", lambda numbers, count: [31_011, 31_012, *range(31_013, 31_030)])
+    supervised: list[ProcessSpec] = []
+
+    class Recording:
+        def __init__(self, specs: list[ProcessSpec], *_: object) -> None:
+            supervised.extend(specs)
+
+        def start(self) -> None: ...
+
+    monkeypatch.setattr(local_cluster, "Supervisor", Recording)
+    stop, options = StopRequest(), UpOptions(tmp_path, resolve(TABLES, []), http_port=31_011, grpc_port=31_012)
+    stop._heard(signal.SIGINT, None)
+    cluster = LocalCluster(options, DataDirLock(tmp_path), stop, print)
+    assert not cluster.start()
+    (etcd,) = supervised
+    assert not any("3101" + digit in word for word in etcd.command for digit in "12")
