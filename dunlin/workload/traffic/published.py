@@ -50,7 +50,7 @@ class PublishedLengths:
 
 
 _BURSTGPT = LognormalLengths(642, 262, 1.0, 8192)
-_SHAREGPT = ClippedLengths(LognormalLengths(1660, 373, 0.8), 1, 4096, 2048)
+_SHAREGPT = ClippedLengths(LognormalLengths(1832, 377, 0.8), 1, 4096, 2048)  # clipped, the means are 1,660 and 373
 _LEVAL = ClippedLengths(LognormalLengths(14_000, 55, 0.8), 2_700, 210_500, 1024)
 _LVEVAL = ClippedLengths(
     LeveledLengths((16_000, 32_000, 64_000, 128_000, 256_000), 1.4, 0.15, 17), 15_100, 497_300, 200
