@@ -112,8 +112,12 @@ def _bounded(call: SpecCall, times: Iterator[float], duration_s: float | None) -
         return list(times)
     found = processes.arrivals_until(islice(times, MOST_REQUESTS + 1), duration_s)
     if len(found) > MOST_REQUESTS:
-        raise call.wrong(f"more than {MOST_REQUESTS} requests; make the rate or the duration smaller")
+        raise _too_many(call)
     return found
+
+
+def _too_many(call: SpecCall) -> WorkloadError:
+    return call.wrong(f"more than {MOST_REQUESTS} requests; make the rate or the duration smaller")
 
 
 # --- traces ----------------------------------------------------------------------------------------------------------
@@ -126,10 +130,10 @@ def _trace(call: SpecCall, seed: int, duration_s: float | None) -> list[Arrival]
     stop_s = float("inf") if last_s is None else start_s + last_s / factor
     arrivals = stretch_time(cut_window(read_trace(Path(call.text("file")), stop_s), start_s, stop_s), factor)
     if call.has("rate"):
-        span_s = last_s or (arrivals[-1].at_s if arrivals else 0.0)
-        arrivals = resample_to_rate(
-            arrivals, call.number("rate"), span_s, seed, call.number("jitter", 1.0, above=False)
-        )
+        span_s, rate = last_s or (arrivals[-1].at_s if arrivals else 0.0), call.number("rate")
+        if rate * span_s > MOST_REQUESTS:
+            raise _too_many(call)
+        arrivals = resample_to_rate(arrivals, rate, span_s, seed, call.number("jitter", 1.0, above=False))
     if call.has("sample"):
         # Of the whole trace: `from` and `duration` were applied before, where they were given.
         arrivals = sample_over(arrivals, call.number("sample"), call.number("over"), seed)

@@ -147,10 +147,11 @@ def test_complaints_say_what_and_where(text: str, complaint: str) -> None:
     assert text in str(caught.value)
 
 
-def test_there_is_an_end_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_an_end_to_it(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dunlin.workload.traffic.workload_spec.MOST_REQUESTS", 100)
-    with pytest.raises(WorkloadError, match="more than 100 requests; make the rate or the duration smaller"):
-        read_workload("poisson:rate=1e9,duration=1e9")
+    for text in ("poisson:rate=1e9,duration=1e9", f"trace:{trace},rate=3,duration=40"):
+        with pytest.raises(WorkloadError, match="more than 100 requests; make the rate or the duration smaller"):
+            read_workload(text)
 
 
 def test_a_file_that_is_none_is_named() -> None:
