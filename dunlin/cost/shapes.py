@@ -34,8 +34,9 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "head_dim", "dtype_bytes"):
-            if getattr(self, name) < 1:
-                raise ShapeError(f"{self.name}: {name} is {getattr(self, name)}, less than 1")
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ShapeError(f"{self.name}: {name} is {size!r}, no whole number from 1 on")
         if self.heads % self.kv_heads:
             raise ShapeError(f"{self.name}: {self.heads} heads cannot share {self.kv_heads} kv heads evenly")
 
@@ -51,8 +52,7 @@ class ModelShape:
 
     def check_tp(self, tp: int) -> None:
         """Raises ShapeError where the heads or the feed-forward cannot be split over `tp` GPUs."""
-        uneven = self.kv_heads % tp if tp <= self.kv_heads else tp % self.kv_heads
-        if tp < 1 or self.heads % tp or self.ffn % tp or uneven:
+        if tp < 1 or self.heads % tp or self.ffn % tp or max(self.kv_heads, tp) % min(self.kv_heads, tp):
             raise ShapeError(
                 f"{self.name} cannot run on {tp} GPUs with tensor parallelism: {self.heads} heads, "
                 f"{self.kv_heads} kv heads and a feed-forward of {self.ffn} do not divide evenly"
@@ -103,6 +103,8 @@ def find_shape(name: str) -> ModelShape:
         config = json.loads(path.read_text())
     except ValueError as error:
         raise ShapeError(f"{path} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ShapeError(f"{path} is no configuration of a model: an object must stand there")
     return shape_of(config, path.parent.name or str(path))
 
 
@@ -127,7 +129,7 @@ def shape_of(config: Mapping[str, Any], name: str) -> ModelShape:
         kv_heads=config.get("num_key_value_heads") or heads,
         ffn=ffn,
         vocabulary=vocabulary,
-        head_dim=config.get("head_dim") or hidden // heads,
+        head_dim=config.get("head_dim") or hidden // max(1, heads),
         dtype_bytes=4 if config.get("torch_dtype", config.get("dtype")) == "float32" else 2,
         tied_embedding=bool(config.get("tie_word_embeddings", False)),
     )

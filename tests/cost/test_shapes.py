@@ -66,6 +66,32 @@ def test_no_json_is_refused(tmp_path: Path) -> None:
         find_shape(str(tmp_path))
 
 
+def test_what_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ShapeError, match="an object must stand there"):
+        find_shape(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("num_attention_heads", 0, "heads is 0, no whole number from 1 on"),
+        ("num_key_value_heads", [2, 4], r"kv_heads is \[2, 4\], no whole number"),
+        ("head_dim", 2.5, "head_dim is 2.5, no whole number"),
+        ("hidden_size", -64, "hidden is -64, no whole number"),
+    ],
+)
+def test_a_size_that_is_none_is_named(key: str, value: object, complaint: str) -> None:
+    with pytest.raises(ShapeError, match=complaint):
+        shape_of({**CONFIG, key: value}, "it")
+
+
+@pytest.mark.parametrize("tp", [-1, 0, 3, 16])
+def test_gpus_must_share_evenly(tp: int) -> None:
+    with pytest.raises(ShapeError, match=f"cannot run on {tp} GPUs"):
+        SHAPES["qwen-2.5-7b"].check_tp(tp)
+
+
 def test_heads_must_share_evenly() -> None:
     with pytest.raises(ShapeError, match="evenly"):
         ModelShape("it", 1, 64, 6, 4, 128, 100)
