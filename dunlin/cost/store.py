@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import BatchCounts
@@ -186,7 +187,7 @@ class ProfileStore:
         if row is None:
             raise StoreError(f"{self._path}: no profile of {key}")
         try:
-            return parse_timing(json.loads(row[0]))
+            return parse_timing(_parsed(row[0]))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{self._path}: the profile of {key} is damaged: {error!r}") from error
 
@@ -203,7 +204,7 @@ class ProfileStore:
             (*astuple(key), engine),
         ).fetchone()
         try:
-            return None if row is None else parse_learnt(json.loads(row[0]))
+            return None if row is None else parse_learnt(_parsed(row[0]))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{self._path}: what was learnt of {key} is damaged: {error!r}") from error
 
@@ -239,6 +240,15 @@ class ProfileStore:
             "select sp, tp, prefill from strategy where (model, device) = (?, ?) order by sp, tp", (model, device)
         ).fetchall()
         try:
-            return {Strategy(sp, tp): PrefillModel(**json.loads(plain)) for sp, tp, plain in rows}
+            return {Strategy(sp, tp): PrefillModel(**_parsed(plain)) for sp, tp, plain in rows}
         except (TypeError, ValueError) as error:
             raise StoreError(f"{self._path}: the strategies of {model} are damaged: {error!r}") from error
+
+
+def _parsed(plain: str) -> Any:
+    """JSON without the numbers that JSON does not have: NaN passes every comparison with a bound."""
+    return json.loads(plain, parse_constant=_refuse)
+
+
+def _refuse(number: str) -> float:
+    raise ValueError(f"{number} is no time")

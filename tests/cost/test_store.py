@@ -198,6 +198,21 @@ def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
         store.timing("tiny")
 
 
+@pytest.mark.parametrize("price", ["NaN", "Infinity"])
+def test_a_price_that_is_no_number_is_refused(tmp_path: Path, price: str) -> None:
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+        store.save_strategy("m", "d", Strategy(1, 1), PrefillModel(1.0, 2.0, 3.0))
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("update profile set timing = replace(timing, '2e-06', ?)", (price,))
+        connection.execute("update strategy set prefill = replace(prefill, '2.0', ?)", (price,))
+    with ProfileStore(tmp_path / "db") as store:
+        with pytest.raises(StoreError, match=f"damaged.*{price} is no time"):
+            store.timing("tiny")
+        with pytest.raises(StoreError, match=f"damaged.*{price} is no time"):
+            store.strategies("m", "d")
+
+
 def test_what_was_learnt_is_kept_by_engine_beside_profiles(tmp_path: Path) -> None:
     learnt, newer = LearntSteps(StepSums(), StepSums(), 7, (0.1, 0.2), (3, 4)), LearntSteps(StepSums(), StepSums(), 8)
     with ProfileStore(tmp_path / "db") as store:
