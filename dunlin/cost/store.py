@@ -51,18 +51,23 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProfileKey:
-    """The subject of a profile: a model on a device, and its split (`tp=1`, `threads=2`)."""
+    """The subject of a profile: a model (by `stored_name`) on a device, and its split (`tp=1`, `threads=2`)."""
 
     model: str
     device: str
     parallelism: str
 
 
+def stored_name(model: str) -> str:
+    """What a model is called in stores: of a directory its whole path, for `./model` is another one elsewhere."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
 def engine_key(model: str, device: str, threads: int, dtype: str, *, deterministic: bool, ranks: int = 1) -> ProfileKey:
     """The key of a live engine with these settings."""
     split = f"threads={threads},dtype={dtype}"
     split += f",ranks={ranks}" if ranks > 1 else ""
-    return ProfileKey(model, device, split + (",deterministic" if deterministic else ""))
+    return ProfileKey(stored_name(model), device, split + (",deterministic" if deterministic else ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +179,7 @@ class ProfileStore:
     def timing(self, model: str) -> EngineTiming:
         """The latest profile of that model. Raises StoreError where there is none, or it is damaged."""
         for key in self.keys():
-            if key.model == model:
+            if key.model == stored_name(model):
                 return self.timing_of(key)
         known = ", ".join(self.models()) or "none yet"
         raise StoreError(f"{self._path}: no profile of {model}; measured: {known}; `dunlin profile` makes one")

@@ -8,7 +8,7 @@ from pathlib import Path
 import dunlin
 from dunlin.config.errors import ConfigError
 from dunlin.cost import PROFILES_FILE
-from dunlin.cost.store import ProfileKey, ProfileStore, StoreError, engine_key
+from dunlin.cost.store import ProfileKey, ProfileStore, StoreError, engine_key, stored_name
 from dunlin.engine.device.names import computed_by
 from services.instance.process_config import InstanceProcessConfig
 from services.instance.scheduling.step_forecast import needs_step_times
@@ -32,7 +32,7 @@ def find_step_times(config: InstanceProcessConfig, data_dir: Path) -> KnownStepT
     if path.is_file():
         try:
             with ProfileStore(path) as store:
-                if config.model in store.models():
+                if stored_name(config.model) in store.models():
                     return store.timing(config.model)
                 learnt = store.learnt(learnt_key(config), dunlin.__version__)
         except StoreError as error:

@@ -11,7 +11,7 @@ from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.links import TransferModel, TransferModels
 from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel
 from dunlin.cost.step_fit import LearntSteps, StepSums
-from dunlin.cost.store import ProfileKey, ProfileStore
+from dunlin.cost.store import ProfileKey, ProfileStore, engine_key
 from services.instance.process_config import InstanceProcessConfig
 from services.instance.server_learnt_steps import saver
 from services.instance.step_profile import find_step_times, learnt_key
@@ -27,7 +27,7 @@ def save(path: Path, fixed_s: float, model: str = "builtin:tiny") -> Path:
 
 
 def config(**settings: str) -> InstanceProcessConfig:
-    return configured(InstanceProcessConfig, role="instance", model="builtin:tiny", **settings)
+    return configured(InstanceProcessConfig, role="instance", **{"model": "builtin:tiny", **settings})
 
 
 def step_s(config: InstanceProcessConfig, data_dir: Path) -> float:
@@ -41,6 +41,23 @@ def test_the_named_store_counts_before_the_data_directory(tmp_path: Path) -> Non
     save(tmp_path / PROFILES_FILE, 0.1)
     assert step_s(config(), tmp_path) == 0.1
     assert step_s(config(engine__profile=str(save(tmp_path / "mine.db", 0.2))), tmp_path) == 0.2
+
+
+def test_a_directory_is_the_same_model_by_whatever_path_and_another_one_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one" / "model", tmp_path / "other" / "model"
+    for folder in (one, other):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(one.parent)
+    save(tmp_path / PROFILES_FILE, 0.1, engine_key("./model", "cpu", 1, "fp32", deterministic=False).model)
+    for path in ("./model", "model/", str(one)):
+        assert step_s(config(model=path), tmp_path) == 0.1
+    learnt = learnt_key(config(model="./model"))
+    monkeypatch.chdir(other.parent)
+    assert step_s(config(model=str(one)), tmp_path) == 0.1
+    assert find_step_times(config(model="./model"), tmp_path) is None
+    assert learnt_key(config(model="./model")) != learnt
 
 
 def test_a_named_store_must_have_the_model(tmp_path: Path) -> None:
