@@ -50,7 +50,8 @@ class GroupOrderRefused:
 
 @message(command=3, about=Subject.RECEIVER)
 class Evacuate:
-    """Move sequences that hold (or wait for) about `slots` slots to `target`, while they run.
+    """Move sequences that hold (or wait for) about `slots` slots to `target`, while they run; of more than `most_slots`
+    none (0: one sequence moves however many it holds).
 
     The instance chooses which: the cheapest to move first. `ticket` numbers the moves of a term.
     """
@@ -60,6 +61,7 @@ class Evacuate:
     target: Address = number(3)
     slots: int = number(4)
     why: Why | None = number(5, default=None)
+    most_slots: int = number(6, default=0)
 
 
 @message(event=4)

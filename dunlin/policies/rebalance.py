@@ -8,6 +8,7 @@ nowhere although there is enough in all.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 
 from dunlin.messages.types import MAX_ALTERNATIVES, Figure, RejectedOption, Why
 from dunlin.policies.chance import chance
@@ -18,6 +19,8 @@ START_GAP = 0.25
 reason to move back."""
 BUSY_LOAD = 0.5
 """Below this load an instance gives nothing away: moving work between idle instances gains nothing."""
+_ROUNDING = 1e-9
+"""Far more than the rounding of loads, far less than a slot."""
 _GIVEN = 0.6
 """Share of the times that `restless` looks at an instance with work at which it gives some away."""
 
@@ -46,12 +49,15 @@ class RebalanceCandidate:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """About `slots` slots' worth of sequences from the candidate at `source` to the one at `target` (indices)."""
+    """About `slots` slots' worth of sequences from the candidate at `source` to the one at `target` (indices); more
+    than `most_slots` (0: no bound) would do harm.
+    """
 
     source: int
     target: int
     slots: int
     why: Why
+    most_slots: int = 0
 
 
 RebalancePolicy = Callable[[Sequence[RebalanceCandidate], int, float], list[RebalanceMove]]
@@ -143,7 +149,7 @@ def _room_for_prompt(candidates: Sequence[RebalanceCandidate], source: int, targ
 
 
 def _pair(candidates: Sequence[RebalanceCandidate], taken: set[int], least_gap: float) -> RebalanceMove | None:
-    """From the most to the least loaded, half of what is between them."""
+    """From the most to the least loaded, half of what is between them; never so much that it would move back."""
     givers = [index for index, one in enumerate(candidates) if index not in taken and one.may_give and one.running > 0]
     takers = _takers(candidates, taken)
     if not givers or not takers:
@@ -161,7 +167,15 @@ def _pair(candidates: Sequence[RebalanceCandidate], taken: set[int], least_gap: 
         return None
     figures = (Figure("load", giver.load), Figure("target_load", target.load), Figure("slots", slots))
     why = Why("llumnix", f"from {giver.name} to {target.name}", figures, _rejected(candidates, takers))
-    return RebalanceMove(source, takers[0], slots, why)
+    return RebalanceMove(source, takers[0], slots, why, max(slots, _most_slots(giver, target, gap + least_gap)))
+
+
+def _most_slots(giver: RebalanceCandidate, target: RebalanceCandidate, change: float) -> int:
+    """The most slots by which the loads' difference changes by less than that: one large sequence could turn it round,
+    and would come back.
+    """
+    slots = change / (1 / max(1, giver.capacity_slots) + 1 / max(1, target.capacity_slots))
+    return ceil(slots - _ROUNDING) - 1
 
 
 def _takers(candidates: Sequence[RebalanceCandidate], but: set[int]) -> list[int]:

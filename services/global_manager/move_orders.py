@@ -143,7 +143,8 @@ class MoveOrders:
     def _order_evacuation(self, members: Sequence[MemberView], move: RebalanceMove) -> list[Effect]:
         source, target = members[move.source].address, members[move.target].address
         self.tickets += 1
-        evacuation = self._open[source] = Evacuate(self._epoch, self.tickets, target, move.slots, move.why)
+        evacuation = Evacuate(self._epoch, self.tickets, target, move.slots, move.why, move.most_slots)
+        self._open[source] = evacuation
         return [Send(source, evacuation)]
 
     def _is_to_drain(self, member: MemberView) -> bool:

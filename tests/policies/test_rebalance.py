@@ -44,6 +44,38 @@ def test_how_far_apart_loads_must_be_can_be_said() -> None:
     assert [(move.source, move.target, move.slots) for move in llumnix(fleet, 1, 0.15)] == [(1, 0, 10)]
 
 
+def test_a_sequence_that_would_turn_the_difference_round_may_not_move() -> None:
+    (move,) = llumnix([one("a", 80), one("b")], 1)
+    assert (move.slots, move.most_slots) == (40, 52), "80 would come back, and 53 leave 27 and 53"
+    (move,) = llumnix([one("a", 79), one("b", 69)], 1, 0.1)
+    assert (move.slots, move.most_slots) == (5, 9), "10 would leave as much between them, the other way round"
+    (move,) = llumnix([one("a", 100, head_slots=10), one("b")], 1)
+    assert (move.slots, move.most_slots) == (10, 0), "a prompt that waits needs the room"
+
+
+@given(
+    st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    st.floats(0.01, 1.0),
+    st.floats(0, 1),
+)
+def test_what_moved_has_no_reason_to_move_back(
+    sizes: tuple[int, int], loads: tuple[float, float], gap: float, share: float
+) -> None:
+    used = [int(load * size) for load, size in zip(loads, sizes, strict=True)]
+
+    def fleet() -> list[RebalanceCandidate]:
+        return [
+            RebalanceCandidate("i", size, size - held, running=held) for size, held in zip(sizes, used, strict=True)
+        ]
+
+    for move in llumnix(fleet(), 1, gap):
+        moved = move.slots + int(share * (move.most_slots - move.slots))
+        used[move.source] -= moved
+        used[move.target] += moved
+        assert [again.source for again in llumnix(fleet(), 1, gap) if again.source == move.target] == []
+
+
 def test_pairs_are_disjoint_and_bounded() -> None:
     fleet = [one("a", 100), one("b", 95), one("c", 0), one("d", 5)]
     assert [(move.source, move.target) for move in llumnix(fleet, 4)] == [(0, 2), (1, 3)]

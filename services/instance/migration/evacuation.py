@@ -7,6 +7,7 @@ repeated one is answered again. Knows no copy and no slot table: the course of a
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
@@ -100,7 +101,7 @@ class Evacuations:
         if refusal:
             return [Send(sender, EvacuateDone(order.epoch, order.ticket, detail=refusal))]
         self._newest = name
-        self._evacuations[name] = Evacuation(sender, order, deque(self._chosen(order.slots)))
+        self._evacuations[name] = Evacuation(sender, order, deque(self._chosen(order)))
         return self.advance()
 
     def advance(self) -> list[Effect]:
@@ -128,15 +129,16 @@ class Evacuations:
 
         return ended
 
-    def _chosen(self, slots: int) -> list[Sequence]:
+    def _chosen(self, order: Evacuate) -> list[Sequence]:
         able = [one for one in self._sequences.by_arrival() if self._is_movable(one)]
         chosen: list[Sequence] = []
+        slots, room = order.slots, order.most_slots or inf
         for index in cheapest_first([MovableSequence(len(one.tokens), rank) for rank, one in enumerate(able)]):
             tokens = len(able[index].tokens)
-            if slots <= 0 or (chosen and tokens > 2 * slots):
+            if slots <= 0 or tokens > room or (chosen and tokens > 2 * slots):
                 break  # it would exceed the wanted slots by more than is still missing
             chosen.append(able[index])
-            slots -= tokens
+            slots, room = slots - tokens, room - tokens
         return chosen
 
     def _is_movable(self, sequence: Sequence) -> bool:

@@ -69,6 +69,13 @@ def test_the_cheapest_leave_until_about_so_many_slots_are_free(slots: int, gone:
     assert list(leaving.going) == gone
 
 
+@pytest.mark.parametrize(("most", "gone"), [(0, [2, 3, 1]), (9, []), (10, [2]), (69, [2, 3]), (70, [2, 3, 1])])
+def test_no_more_leave_than_the_order_has_room_for(most: int, gone: list[int]) -> None:
+    evacuations, leaving = make_evacuations(40, 10, 20, 400)
+    evacuations.evacuate(0.0, MANAGER, Evacuate(5, 1, THERE, 50, most_slots=most))
+    assert list(leaving.going) == gone
+
+
 def test_what_came_by_a_migration_gets_a_token_before_it_leaves_again() -> None:
     """Otherwise two policies that disagree, as a hand-off and a rebalance, move it to and fro for ever."""
     evacuations, leaving = make_evacuations(10, 20, handle=7)
