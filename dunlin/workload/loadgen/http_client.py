@@ -77,6 +77,7 @@ class HttpTarget:
             "ignore_eos": True,
             "stream": True,
             "logprobs": 0,  # with them every token makes a chunk, also one without text of its own
+            "request_class": job.request_class.name.lower(),
         }
         return asked if job.seed is None else asked | {"seed": job.seed}
 

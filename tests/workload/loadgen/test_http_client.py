@@ -69,6 +69,12 @@ def test_a_seed_asks_for_samples() -> None:
     assert (asked["seed"], asked["temperature"]) == (9, 1.0)
 
 
+@pytest.mark.parametrize(("label", "asked_for"), [("batch", "batch"), ("chat", "interactive"), ("", "interactive")])
+def test_the_class_is_asked_for_as_over_grpc(label: str, asked_for: str) -> None:
+    _, asked = over_http(OK + DONE, Job(0.0, i32([5]), 1, label=label))
+    assert asked["request_class"] == asked_for
+
+
 def test_each_request_has_a_connection_of_its_own() -> None:
     said = Said(CHUNKED + b"e\r\n" + DONE + b"\r\n0\r\n\r\n")
     assert asyncio.run(said.to(JOB, JOB)) == []
