@@ -25,7 +25,7 @@ def issue_cluster_certificates(data_dir: Path, host: str, processes: Iterable[tu
     ca = tls_dir(data_dir, "ca")
     try:
         if not (ca / CA).exists():
-            make_ca(ca)
+            make_ca(ca, force=True)  # a key without it is left of a start that was killed: nothing was signed with it
         for role, name in (*processes, (CLIENT, CLIENT)):
             issue_certificate(ca, tls_dir(data_dir, name), CertificateRequest(role, name, _hosts(host)), force=True)
     except CertificateError as error:

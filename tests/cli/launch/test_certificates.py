@@ -27,6 +27,13 @@ def test_the_ca_stays_and_certificates_are_new_at_every_start(tmp_path: Path) ->
     assert before.key != after.key
 
 
+def test_a_key_of_a_ca_that_was_never_made_is_no_obstacle(tmp_path: Path) -> None:
+    issue_cluster_certificates(tmp_path, "127.0.0.1", [])
+    (tls_dir(tmp_path, "ca") / "ca.pem").unlink()  # as when the first start was killed before it was there
+    issue_cluster_certificates(tmp_path, "127.0.0.1", PROCESSES)
+    assert TlsIdentity.load_for(tls_dir(tmp_path, CLIENT), "client", CLIENT)
+
+
 @pytest.mark.parametrize("machine", ["a_machine", "x" * 64, "machine.dunlin"])
 def test_a_machine_whose_name_cannot_be_a_host_is_no_obstacle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
