@@ -1,5 +1,6 @@
 """Chat templates: from messages to one prompt. Templates come from checkpoints, so they run in a sandbox."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -84,6 +85,7 @@ class ChatTemplate:
     def __init__(self, source: str | None, special_tokens: Mapping[str, str], path: Path) -> None:
         extensions = [loopcontrols, GenerationTag]
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+        environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         self._special_tokens = dict(special_tokens)
@@ -129,6 +131,17 @@ def _check_names(messages: Sequence[Mapping[str, Any]]) -> None:
             raise ChatTemplateError(
                 f"{field}: the model's chat template does not read the names of such messages", field
             )
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """`tojson` as transformers has it, by which models learnt tools: jinja2's own sorts keys and escapes HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(reason: str) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from dunlin.text.chat_template import ChatTemplate, ChatTemplateError
 
@@ -103,3 +104,15 @@ def test_what_is_marked_as_generated_is_rendered_as_it_is() -> None:
         "{% for m in messages %}{% generation %}{% set said = m.content %}{{ said }}.{% endgeneration %}{% endfor %}"
     )
     assert template(source).render([NAMELESS, NAMELESS]) == "Hello.Hello."
+
+
+@pytest.mark.parametrize(
+    "options", ["", "()", "(indent=2)", "(ensure_ascii=true)", "(separators=(',', ':'))", "(sort_keys=true)"]
+)
+def test_tools_are_spelled_as_transformers_spells_them(options: str) -> None:
+    """Models learnt them so: keys in the order given, and no character escaped but where JSON has it."""
+    source = "{% for tool in tools %}{{ tool | tojson" + options + " }}{% endfor %}{{ messages[0].content }}"
+    function = {"name": "look_up", "description": "<b> & 'é' 🦜", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": function}]
+    (theirs,), _ = render_jinja_template([[NAMELESS]], tools=tools, chat_template=source)
+    assert template(source).render([NAMELESS], tools=tools) == theirs
