@@ -54,6 +54,20 @@ def test_before_the_tenants_are_set_no_key_is_required() -> None:
     assert authenticator.settings_of(RequestSettings(tenant="x"), None).tenant == "x"
 
 
+def test_a_key_that_is_no_text_is_as_unknown_as_any_other() -> None:
+    """As the header of a client that sends bytes outside UTF-8 is read."""
+
+    async def test(cluster: Doors) -> None:
+        host, port = cluster.url.removeprefix("http://").rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 401 "), answer
+
+    with_keys(test)
+
+
 @pytest.mark.parametrize("said", list(RequestClass))
 def test_a_tenants_class_is_that_of_all_its_requests(said: RequestClass) -> None:
     authenticator = Authenticator()
