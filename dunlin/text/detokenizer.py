@@ -4,6 +4,8 @@ The pieces that `push` returned plus what `finish` returns are the text of all t
 """
 
 import codecs
+from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -66,19 +68,38 @@ class ByteDetokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+def spoken_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that have a text: all of the vocabulary but the special ones."""
+    special = {token for token, entry in tokenizer.get_added_tokens_decoder().items() if entry.special}
+    return frozenset(tokenizer.get_vocab().values()) - special
+
+
 class WindowDetokenizer:
     """For any other vocabulary: decodes a short window of tokens and returns what the newest ones added to its text.
 
-    Runs of byte tokens that are not valid UTF-8 may give other replacement characters than decoding the whole text.
+    `spoken` are the tokens that have a text. The text goes on after that of the tokens `before`: alone, a first word
+    would lose its space. Runs of byte tokens that are not valid UTF-8 may give other replacement characters than
+    decoding the whole text.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, spoken: frozenset[int], before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._window: list[int] = []
-        self._shown = ""
-        self._emitted = 0
+        self._spoken = spoken
+        self._window = self._end_of(before)
+        self._shown = tokenizer.decode(self._window)
+        self._emitted = len(self._window)
+
+    def _end_of(self, before: Sequence[int]) -> list[int]:
+        """The last tokens that have a text, as many as a window takes, from the beginning of a character on."""
+        spoken = (token for token in reversed(before) if token in self._spoken)
+        window = [*islice(spoken, WINDOW_TOKENS)][::-1]
+        while REPLACEMENT in self._tokenizer.decode(window):
+            del window[0]
+        return window
 
     def push(self, token: int) -> str:
+        if token not in self._spoken:
+            return ""  # in the window it would only push words out, before which the next one has its space
         self._window.append(token)
         new, pending = self._new_text(), len(self._window) - self._emitted
         if pending < WINDOW_TOKENS and (not new or new.endswith(REPLACEMENT)):

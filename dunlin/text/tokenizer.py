@@ -1,6 +1,7 @@
 """A checkpoint's `tokenizer.json`: text to tokens and back."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer as _Tokenizer
 from dunlin.model.config_reader import read_json
 from dunlin.model.errors import ModelError
 from dunlin.text.chat_template import ChatTemplate
-from dunlin.text.detokenizer import ByteDetokenizer, Detokenizer, TokenBytes, WindowDetokenizer
+from dunlin.text.detokenizer import ByteDetokenizer, Detokenizer, TokenBytes, WindowDetokenizer, spoken_tokens
 from dunlin.text.token_bounds import longest_token_bytes
 
 SHORT_CHARACTERS = 4_096
@@ -26,6 +27,7 @@ class Tokenizer:
         described = json.loads(inner.to_str())
         self._inner = inner
         self._table = TokenBytes(inner) if _is_byte_level(described) else None
+        self._spoken = spoken_tokens(inner)
         self._longest_bytes = longest_token_bytes(described)
         self._texts: dict[int, str] = {}
 
@@ -62,9 +64,11 @@ class Tokenizer:
         entry = self._inner.get_added_tokens_decoder().get(token) if token is not None else None
         return token if entry is not None and entry.special else None
 
-    def detokenizer(self) -> Detokenizer:
-        """A new incremental decoder for one text."""
-        return WindowDetokenizer(self._inner) if self._table is None else ByteDetokenizer(self._table)
+    def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
+        """A new incremental decoder for one text, which goes on after that of the tokens `before`."""
+        if self._table is None:
+            return WindowDetokenizer(self._inner, self._spoken, before)
+        return ByteDetokenizer(self._table)
 
     def token_text(self, token: int) -> str:
         """The text of a single token, special tokens included: for lists of likely tokens."""

@@ -103,7 +103,7 @@ class RequestGateway:
         self.prompts.check_received(tokens, retry.resume_tokens)
         _check_scored(settings, retry, len(tokens))
         output = OutputProcessor(
-            self.model.tokenizer.detokenizer(), settings.stops, settings.sampling.min_tokens, shown
+            self.model.tokenizer.detokenizer(tokens), settings.stops, settings.sampling.min_tokens, shown
         )
         stopped = await _skip_received(output, retry.resume_tokens)
         if self._is_shut:

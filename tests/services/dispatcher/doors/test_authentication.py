@@ -18,7 +18,7 @@ from dunlin.wire.rpc.methods import GENERATE
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.generation.settings import RequestSettings
-from tests.services.dispatcher.door_requests import MODEL, with_doors
+from tests.services.dispatcher.door_requests import MODEL, sent, with_doors
 from tests.services.dispatcher.running_doors import Doors
 
 ACME, OTHER, CLOSED = "dk-acme", "dk-other", "dk-closed"
@@ -58,11 +58,8 @@ def test_a_key_that_is_no_text_is_as_unknown_as_any_other() -> None:
     """As the header of a client that sends bytes outside UTF-8 is read."""
 
     async def test(cluster: Doors) -> None:
-        host, port = cluster.url.removeprefix("http://").rsplit(":", 1)
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
+        asked = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n"
+        answer = await sent(cluster, asked)
         assert answer.startswith(b"HTTP/1.1 401 "), answer
 
     with_keys(test)

@@ -3,15 +3,18 @@
 import asyncio
 
 import pytest
+from tokenizers import Tokenizer as Inner
+from tokenizers import decoders, models, pre_tokenizers
 
 from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
 from dunlin.messages.types import i32
+from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
 from services.dispatcher.doors.generation.idempotency import RetryIdentity, derived_seed
 from services.dispatcher.doors.generation.settings import RequestSettings
-from tests.services.dispatcher.door_requests import with_doors
-from tests.services.dispatcher.running_doors import Doors
+from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.running_doors import Doors, model
 
 TOKENS = i32((5, 6, 7))
 SETTINGS = RequestSettings(max_tokens=30)
@@ -63,3 +66,20 @@ def test_tokens_outside_the_vocabulary_are_refused_before_the_core_sees_them() -
         assert len(cluster.core.journal) == 0
 
     with_doors(test)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_goes_on_after_its_prompt_with_the_space_of_its_first_word(stream: bool) -> None:
+    """As Llama 2, Mistral, Mixtral and Phi-3 spell words: the mark of a space is stripped where a text begins."""
+    inner = Inner(models.BPE({"a": 0, "▁the": 1, "▁bird": 2, "▁sea": 3}, []))
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+
+    async def test(cluster: Doors) -> None:
+        cluster.instance.text = [2, 3]
+        asked = client(cluster).completions.create
+        made = await asked(model=MODEL, prompt=[1], max_tokens=2, echo=True, stream=stream)
+        texts = [one.choices[0].text async for one in made] if stream else [made.choices[0].text]
+        assert "".join(texts) == "the bird sea"
+
+    with_doors(test, served=model(tokenizer=Tokenizer(inner)))
