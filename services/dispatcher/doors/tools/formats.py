@@ -35,10 +35,16 @@ MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", is_list=True, se
 LLAMA3 = ToolFormat("llama3", '"parameters"', "", arguments_key="parameters", separator="; ")
 FORMATS = (HERMES, MISTRAL, LLAMA3)
 """Hermes is Qwen's, too."""
+OTHER_MARKS = ("<function=", "<arg_key>", "[ARGS]")
+"""In the templates of models that write no such objects, though their marks may be the same: Qwen3-Coder, GLM, and
+Mistral's from 2025 on.
+"""
 
 
 def format_of(template: str) -> ToolFormat | None:
     """The format of the model with this chat template; None: it calls no tools, or in a format that is not known."""
+    if any(mark in template for mark in OTHER_MARKS):
+        return None
     return next((one for one in FORMATS if one.template_mark in template), None)
 
 
@@ -49,19 +55,8 @@ def call_grammar(
 
     `token_of` names the special token of a text, None where it is ordinary text.
     """
-    calls = [
-        {
-            "type": "object",
-            "properties": {
-                "name": {"const": one["name"]},
-                kind.arguments_key: one.get("parameters", {"type": "object"}),
-            },
-            "required": ["name", kind.arguments_key],
-            "additionalProperties": False,
-        }
-        for one in tools
-    ]
-    body = {"x-guidance": _SPACED, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
+    rules = [_call_rules(kind, index, one) for index, one in enumerate(tools)]
+    calls = " | ".join(f"call_{index}" for index in range(len(tools)))
     start, end = _spelled(kind.start, token_of), _spelled(kind.end, token_of)
     call = (
         "call"
@@ -70,7 +65,17 @@ def call_grammar(
     )
     calls_text = f"one ({json.dumps(kind.separator)} one)*" if is_parallel else "one"
     whole = f'{start} "[" {calls_text} "]"' if kind.is_list else calls_text
-    return Grammar(GrammarKind.LARK, f"start: {whole}\none: {call}\ncall: %json {json.dumps(body)}\n")
+    return Grammar(GrammarKind.LARK, f"start: {whole}\none: {call}\ncall: {calls}\n{''.join(rules)}")
+
+
+def _call_rules(kind: ToolFormat, index: int, function: Json) -> str:
+    """One function's call. Its parameters are a schema of their own: what `$ref` names lies within them."""
+    schema = {"type": "object", **function.get("parameters", {}), "x-guidance": _SPACED}
+    name = function["name"]  # of letters, digits, _ and -
+    return (
+        f'call_{index}: /\\{{"name": ?"{name}", ?"{kind.arguments_key}": ?/ arguments_{index} "}}"\n'
+        f"arguments_{index}: %json {json.dumps(schema)}\n"
+    )
 
 
 def _spelled(text: str, token_of: Callable[[str], int | None]) -> str:

@@ -85,11 +85,16 @@ def _function(name: str, tool: Any) -> Json:
         raise InvalidField(f"{name}.function.name", f"must match {NAME_PATTERN}, not {brief_repr(title)}")
     if not isinstance(function.get("description"), str | None):
         raise InvalidField(f"{name}.function.description", "must be a string")
-    if not isinstance(function.get("parameters"), Mapping | None):
-        raise InvalidField(f"{name}.function.parameters", "must be a JSON schema, which is an object")
+    parameters = function.get("parameters")
+    if parameters is not None and not _is_object_schema(parameters):
+        raise InvalidField(f"{name}.function.parameters", "must be a JSON schema of type object")
     if function.get("strict") is not None:
         flag(f"{name}.function.strict", function["strict"])
     return {key: one for key, one in function.items() if one is not None and key != "strict"}
+
+
+def _is_object_schema(parameters: Any) -> bool:
+    return isinstance(parameters, Mapping) and parameters.get("type", "object") == "object"
 
 
 def _choice(value: Any) -> tuple[str, str]:

@@ -128,7 +128,10 @@ def test_the_template_reads_tools_calls_and_answers() -> None:
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]},
          "messages.0.tool_calls.0.function.arguments"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "none"}}}],
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+         "tools.0.function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools.0.function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
           "tool_choice": "required"}, "tools"),
     ],
 )  # fmt: skip
