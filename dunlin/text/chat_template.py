@@ -74,25 +74,30 @@ class GenerationTag(Extension):
 
 
 class ChatTemplate:
-    """One compiled template; `source` None: `DEFAULT_TEMPLATE`. `path` is the template's file, for errors.
+    """A compiled template; `source` None: `DEFAULT_TEMPLATE`. `path` is the template's file, for errors.
 
+    `tools_source` is the template for prompts with tools, where a checkpoint has one of its own for them.
     `reads_tools`: it writes into the prompt what tools there are.
 
     Raises:
-        ModelError: the template does not compile.
+        ModelError: a template does not compile.
     """
 
-    def __init__(self, source: str | None, special_tokens: Mapping[str, str], path: Path) -> None:
+    def __init__(
+        self, source: str | None, special_tokens: Mapping[str, str], path: Path, tools_source: str | None = None
+    ) -> None:
         extensions = [loopcontrols, GenerationTag]
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         self._special_tokens = dict(special_tokens)
-        self.source = DEFAULT_TEMPLATE if source is None else source
+        source = DEFAULT_TEMPLATE if source is None else source
+        self.tools_source = source if tools_source is None else tools_source
         try:
-            self._template = environment.from_string(self.source)
-            self.reads_tools = "tools" in find_undeclared_variables(environment.parse(self.source))
+            self._template = environment.from_string(source)
+            self._tools_template = environment.from_string(self.tools_source)
+            self.reads_tools = "tools" in find_undeclared_variables(environment.parse(self.tools_source))
         except TemplateError as error:
             raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None
 
@@ -110,8 +115,9 @@ class ChatTemplate:
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
         }
+        template = self._tools_template if variables["tools"] else self._template
         try:
-            prompt = self._template.render(variables)
+            prompt = template.render(variables)
         except Exception as error:  # a checkpoint's own code may raise anything on a client's messages
             text = escape_surrogates(str(error)[:MAX_ERROR_CHARACTERS])
             raise ChatTemplateError(f"the model's chat template cannot take these messages: {text}") from None

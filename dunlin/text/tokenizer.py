@@ -16,6 +16,9 @@ from dunlin.text.token_bounds import longest_token_bytes
 SHORT_CHARACTERS = 4_096
 """A text of at most so many characters is encoded in the calling thread; see `Tokenizer.encode`."""
 
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Special tokens that chat templates know by these names."""
+
 
 class Tokenizer:
     """Encodes, decodes, and makes detokenizers for single texts. Immutable, but for a cache of tokens' texts."""
@@ -122,8 +125,10 @@ def load_chat_template(directory: Path) -> ChatTemplate:
     config = read_json(path) if path.is_file() else {}
     separate = directory / "chat_template.jinja"
     source = _read(separate) if separate.is_file() else config.get("chat_template")
-    names = {key: _token_name(config.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
-    return ChatTemplate(_default_of(source), names, separate if separate.is_file() else path)
+    tokens = {key: _token_name(config.get(key)) for key in NAMED_TOKENS}
+    path = separate if separate.is_file() else path
+    named = _named_templates(source, path)
+    return ChatTemplate(named.get("default"), tokens, path, named.get("tool_use"))
 
 
 def _read(path: Path) -> str:
@@ -133,12 +138,19 @@ def _read(path: Path) -> str:
         raise ModelError(path, f"cannot be read ({error})", "fetch or write the file again") from None
 
 
-def _default_of(source: object) -> str | None:
-    """The template, or of several the one called `default`."""
-    if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-        source = named.get("default")
-    return source if isinstance(source, str) else None
+def _named_templates(source: object, path: Path) -> dict[str, str]:
+    """The templates by their names: one alone is the default, of several one must be."""
+    if source is None:
+        return {}
+    if isinstance(source, str):
+        return {"default": source}
+    named = source if isinstance(source, dict) else {}
+    if isinstance(source, list) and all(isinstance(entry, dict) for entry in source):
+        named = {entry.get("name"): entry.get("template") for entry in source}
+    if not isinstance(named.get("default"), str) or not all(isinstance(each, str) for each in named.values()):
+        what = "`chat_template` is neither a text nor a list of texts by name with one called `default`"
+        raise ModelError(path, what, "correct it, or write the template into chat_template.jinja")
+    return named
 
 
 def _token_name(value: object) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from dunlin.model.errors import ModelError
 from dunlin.text.chat_template import ChatTemplate, ChatTemplateError
@@ -78,6 +79,41 @@ def test_other_files_for_a_template(tmp_path: Path) -> None:
     assert load_chat_template(tmp_path).render([]) == "<s>D"
     (tmp_path / "chat_template.jinja").write_text("J{{ bos_token }}")
     assert load_chat_template(tmp_path).render([]) == "J<s>"
+
+
+TOOL: dict[str, object] = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+@pytest.mark.parametrize("tools", [None, [TOOL]])
+def test_of_several_templates_those_are_taken_that_transformers_takes(
+    tmp_path: Path, as_list: bool, tools: list[dict[str, object]] | None
+) -> None:
+    """As Hermes 2 Pro has them, and with the names that a template may call special tokens by."""
+    spelled = "{{ bos_token }}{{ unk_token }}{{ pad_token }}{{ messages[0].content }}"
+    named = {"default": f"D{spelled}", "tool_use": f"T{spelled}{{{{ tools | tojson }}}}", "rag": "R"}
+    listed = [{"name": name, "template": text} for name, text in named.items()]
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": listed if as_list else named,
+        "bos_token": "<|begin|>",
+        "unk_token": "<|end|>",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    shutil.copy(BUILTIN / "tokenizer.json", tmp_path)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    messages = [{"role": "user", "content": "Hi"}]
+    ours = load_chat_template(tmp_path)
+    assert ours.render(messages, tools=tools) == theirs.apply_chat_template(messages, tools=tools, tokenize=False)
+    assert ours.reads_tools
+
+
+@pytest.mark.parametrize("template", [[{"name": "tool_use", "template": "T"}], {"rag": "R"}, [], [["default", "D"]], 7])
+def test_several_templates_without_a_default_are_refused(tmp_path: Path, template: object) -> None:
+    """In place of the model's own the plain one would be taken, which the model never saw."""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json: `chat_template` is neither a text nor a list"):
+        load_chat_template(tmp_path)
 
 
 def test_a_missing_or_broken_tokenizer_is_named(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class ServedModel:
     @property
     def tool_format(self) -> ToolFormat | None:
         """How it writes tool calls; None: it does not, or in a way that is not known."""
-        return format_of(self.template.source) if self.template.reads_tools else None
+        return format_of(self.template.tools_source) if self.template.reads_tools else None
 
     def shown_marks(self) -> dict[int, str]:
         """The special tokens that mark tool calls, and the texts that stand for them where calls are looked for."""
