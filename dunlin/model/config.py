@@ -230,8 +230,9 @@ def _eos_ids(reader: ConfigReader, vocab: int) -> tuple[int, ...]:
     except ModelError as error:
         reader.faults.append(error)
         return ()
-    source = path if "eos_token_id" in generation else reader.path
-    named = generation.get("eos_token_id", reader.values.get("eos_token_id"))
+    source, named = path, generation.get("eos_token_id")
+    if named is None:
+        source, named = reader.path, reader.values.get("eos_token_id")
     ids = named if isinstance(named, list) else [] if named is None else [named]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
         reader.faults.append(ModelError(source, f"`eos_token_id` must be token ids, not {named!r}", "correct the file"))

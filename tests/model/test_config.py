@@ -143,6 +143,8 @@ def test_generation_config_has_the_say_about_the_end(tmp_path: Path) -> None:
     assert load_config(tmp_path).eos_ids == (1,)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5]}))
     assert load_config(tmp_path).eos_ids == (2, 5)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": None}))
+    assert load_config(tmp_path).eos_ids == (1,), "null names none: without an end token no text would end"
 
 
 @pytest.mark.parametrize(

@@ -114,5 +114,5 @@ def test_tools_are_spelled_as_transformers_spells_them(options: str) -> None:
     source = "{% for tool in tools %}{{ tool | tojson" + options + " }}{% endfor %}{{ messages[0].content }}"
     function = {"name": "look_up", "description": "<b> & 'é' 🦜", "parameters": {"type": "object", "properties": {}}}
     tools: list[Any] = [{"type": "function", "function": function}]
-    theirs, _ = render_jinja_template([[NAMELESS]], tools=tools, chat_template=source)
-    assert [template(source).render([NAMELESS], tools=tools)] == theirs
+    theirs: Any = render_jinja_template([[NAMELESS]], tools=tools, chat_template=source)
+    assert template(source).render([NAMELESS], tools=tools) == theirs[0][0]
