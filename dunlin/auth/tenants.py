@@ -62,8 +62,9 @@ class Tenant:
 
 
 def hash_key(key: str) -> str:
-    """The hash of an API key as it stands in the file: SHA-256 in hexadecimal. Any text has one: in a header, bytes that
-    are no UTF-8 are read as lone surrogates.
+    """The hash of an API key as it stands in the file: SHA-256 in hexadecimal.
+
+    Any text has one: a header's bytes that are no UTF-8 are read as lone surrogates.
     """
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 

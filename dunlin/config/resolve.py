@@ -120,7 +120,7 @@ def _value(one: Given, known: Mapping[str, Setting]) -> Value:
         raise ConfigError(f"{one.name} ({one.source}): there is no such setting{_guess(one.name, known)}")
     try:
         decoded = _decode(setting, one.value)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, OverflowError):
         decoded = None
     if decoded is None or not setting.declared.admits(decoded):
         sizes = ", or a size such as 8GiB or 800MiB" if setting.declared.unit == "bytes" else ""

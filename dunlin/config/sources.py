@@ -31,7 +31,9 @@ def from_file(path: Path) -> list[Given]:
             tables = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ConfigError(f"--config {path}: lists and tables are nested too deeply") from None
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise ConfigError(f"--config {path}: {error}") from None
     return [Given(name, value, str(path)) for name, value in _flat(tables, "")]
 

@@ -78,6 +78,7 @@ def test_values_are_read_as_their_setting_has_them(name: str, given: Any, value:
         ("instance.checkpoint.engine_share", "nan"), ("monitor.liveness.stuck_s", float("inf")),
         ("instance.kv_cache.prefix_caching", "yes"), ("cluster.preset", "best"), ("cluster.model", 7),
         ("kvstore.tier.alignment_bytes", 65), ("dispatcher.http.origins", [1]), ("instance.engine.kv_bytes", "2 GB"),
+        ("instance.engine.kv_bytes", f"{'9' * 400}GiB"), ("instance.checkpoint.engine_share", 10**400),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named_with_its_place_and_its_range(name: str, value: Any) -> None:

@@ -35,6 +35,13 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         from_file(tmp_path / "bad.toml")
 
 
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 5000 + "]" * 5000])
+def test_a_file_that_python_cannot_read_is_named(tmp_path: Path, value: str) -> None:
+    (tmp_path / "huge.toml").write_text(f"a = {value}\n")
+    with pytest.raises(ConfigError, match=r"huge\.toml: "):
+        from_file(tmp_path / "huge.toml")
+
+
 def test_tables_of_a_file_are_the_parts_of_names(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text("a.b = 1\n[c]\nd = ['x']\n[c.e]\nf = true\n")
