@@ -1,11 +1,15 @@
 """Typed access to the JSON files of a checkpoint; each fault names the file and the key."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dunlin.model.errors import ModelError
+
+MOST_NUMBER = sys.float_info.max
+"""Of what becomes a float: JSON has longer whole numbers, and Python reads Infinity."""
 
 
 class ConfigReader:
@@ -34,7 +38,7 @@ class ConfigReader:
 
     def number(self, key: str, default: float) -> float:
         value = self.values.get(key, default)
-        if not is_number(value) or not 0 < value < float("inf"):
+        if not is_number(value) or not 0 < value <= MOST_NUMBER:
             self.fault(f"`{key}` must be a positive number, not {value!r}")
             return default
         return float(value)
@@ -66,7 +70,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(path, "no such file", "give a directory with a Hugging Face checkpoint") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits
         raise ModelError(path, f"cannot be read as JSON ({error})", "fetch or write the file again") from None
     if not isinstance(value, dict):
         raise ModelError(path, "holds no JSON object", "fetch or write the file again")

@@ -6,7 +6,7 @@ from dunlin.model.config_reader import ConfigReader
 from dunlin.model.families import FULL, SLIDING, ModelFamily, Windows
 
 MOST_LAYERS = 1000
-"""Of a model whose layers may differ: each has an entry."""
+"""Each is looked at one by one before any weights are: a file that lies must not keep a start busy for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ def read_layers(reader: ConfigReader, family: ModelFamily, layers: int, max_posi
     window = _window(reader, family, max_positions)
     if family.windows is not Windows.BY_LAYER:
         _refuse_layer_types(reader, window)
-    if family.windows is Windows.NONE and not family.experts_keys:
-        return ()
     if layers > MOST_LAYERS:
         reader.fault(f"`num_hidden_layers` of {layers} is not supported", f"dunlin runs up to {MOST_LAYERS}")
+        return ()
+    if family.windows is Windows.NONE and not family.experts_keys:
         return ()
     sliding = _sliding(reader, family, layers)
     sparse = _sparse(reader, layers) if family.experts_keys else [False] * layers

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dunlin.model.config_reader import ConfigReader, is_number
+from dunlin.model.config_reader import MOST_NUMBER, ConfigReader, is_number
 from dunlin.model.families import FULL, SLIDING, ModelFamily
 
 
@@ -131,7 +131,7 @@ def _fraction(reader: ConfigReader, given: Mapping[str, Any], family: ModelFamil
 
 def _factors(inner: ConfigReader) -> tuple[float, ...]:
     value = inner.values.get("short_factor")
-    if not isinstance(value, list) or not all(is_number(each) and each > 0 for each in value):
+    if not isinstance(value, list) or not all(is_number(each) and 0 < each <= MOST_NUMBER for each in value):
         inner.fault("`short_factor` must be a list of positive numbers")
         return ()
     return tuple(float(each) for each in value)

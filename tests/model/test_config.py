@@ -94,6 +94,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a sliding window of 512 tokens is not supported": {"sliding_window": 512},
     "`sliding_window` must be a positive integer": {"sliding_window": "wide"},
     "`eos_token_id` must be token ids": {"eos_token_id": "end"},
+    "`rope_theta` must be a positive number": {"rope_theta": 10**400},
+    "`num_hidden_layers` of 1000000000 is not supported; dunlin runs up to 1000": {"num_hidden_layers": 10**9},
 }
 
 
@@ -102,6 +104,12 @@ def test_what_dunlin_does_not_run_is_named(what: str) -> None:
     with pytest.raises(ModelError, match=r"^/model/") as caught:
         parse(**REFUSED[what])
     assert what in str(caught.value)
+
+
+def test_a_number_of_thousands_of_digits_is_named_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": ' + "9" * 5000 + "}")
+    with pytest.raises(ModelError, match=r"config\.json: cannot be read as JSON"):
+        load_config(tmp_path)
 
 
 def test_a_window_as_long_as_the_model_changes_nothing() -> None:

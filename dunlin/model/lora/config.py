@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dunlin.model.config_reader import ConfigReader, is_number, read_json
+from dunlin.model.config_reader import MOST_NUMBER, ConfigReader, is_number, read_json
 from dunlin.model.errors import ModelError
 
 CONFIG_FILE = "adapter_config.json"
@@ -152,7 +152,7 @@ def _pattern(reader: ConfigReader, key: str) -> dict[str, Any]:
     value = reader.values.get(key) or {}
     whole = key == "rank_pattern"
     if not isinstance(value, dict) or not all(
-        _is_pattern(name) and is_number(one) and one > 0 and (isinstance(one, int) or not whole)
+        _is_pattern(name) and is_number(one) and 0 < one <= MOST_NUMBER and (isinstance(one, int) or not whole)
         for name, one in value.items()
     ):
         reader.fault(f"`{key}` must be an object of modules and positive numbers, not {value!r}")

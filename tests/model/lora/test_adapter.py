@@ -115,6 +115,7 @@ def test_layers_may_be_named(tmp_path: Path, model: Path, config: ModelConfig) -
         ("target_modules", "*["),
         ("rank_pattern", {"q_proj": 2.5}),
         ("alpha_pattern", ["q_proj"]),
+        ("alpha_pattern", {"q_proj": float("inf")}),
         ("layers_to_transform", "0"),
     ],
 )
