@@ -7,8 +7,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import eq
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,7 @@ from dunlin.model.errors import ModelError
 DTYPES = ("F32", "F16", "BF16", "F64")
 """The dtypes that dunlin reads, as the format names them."""
 REMEDY = "fetch or write the checkpoint again"
+_PIECE_BYTES = 1 << 20
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -86,11 +88,23 @@ def entries_of(path: Path, file: safe_open) -> dict[str, TensorEntry]:
 
 def is_zero(entry: TensorEntry, name: str) -> bool:
     """Whether every byte of the tensor `name` is 0, whatever its dtype."""
+    return not any(map(any, _pieces(entry, name)))
+
+
+def is_same(first: TensorEntry, first_name: str, second: TensorEntry, second_name: str) -> bool:
+    """Whether two tensors have the same numbers in the same shape, byte by byte."""
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    return all(map(eq, _pieces(first, first_name), _pieces(second, second_name)))
+
+
+def _pieces(entry: TensorEntry, name: str) -> Iterator[bytes]:
     with entry.path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         first, last = json.loads(file.read(length))[name]["data_offsets"]
         file.seek(first, os.SEEK_CUR)
-        return not any(file.read(last - first))
+        for start in range(first, last, _PIECE_BYTES):
+            yield file.read(min(_PIECE_BYTES, last - start))
 
 
 def find_entry(entries: Mapping[str, TensorEntry], name: str, directory: Path) -> TensorEntry:

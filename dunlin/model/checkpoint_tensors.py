@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, is_zero, open_file
+from dunlin.model.checkpoint_headers import (
+    TensorEntry,
+    checkpoint_files,
+    entries_of,
+    find_entry,
+    is_same,
+    is_zero,
+    open_file,
+)
 from dunlin.model.config import ModelConfig
 from dunlin.model.errors import ModelError
 from dunlin.model.quantization.module_tensors import (
@@ -17,7 +25,7 @@ from dunlin.model.quantization.module_tensors import (
     scheme_at,
     unread_faults,
 )
-from dunlin.model.weight_layout import layer_blocks, outer_blocks, part_shapes
+from dunlin.model.weight_layout import EMBEDDING, HEAD, layer_blocks, outer_blocks, part_shapes
 
 _BIAS = ".bias"
 
@@ -37,7 +45,8 @@ def read_headers(directory: Path) -> tuple[dict[str, TensorEntry], list[ModelErr
 
 def tensor_faults(entries: Mapping[str, TensorEntry], config: ModelConfig, directory: Path) -> Iterator[ModelError]:
     """Every tensor that `config` asks for and the checkpoint lacks, or has in another shape or an unknown dtype; every
-    bias, and every tensor of quantised weights, that it does not ask for: the text would be another model's.
+    bias, every tensor of quantised weights, and an output matrix, that it does not ask for: the text would be another
+    model's.
     """
     read: set[str] = set()
     modules: set[str] = set()
@@ -53,6 +62,7 @@ def tensor_faults(entries: Mapping[str, TensorEntry], config: ModelConfig, direc
         yield from module_faults(entries, scheme, name, shape, directory)
     yield from unread_faults(entries, read, modules)
     yield from _bias_faults(entries, read, modules)
+    yield from _head_faults(entries, config)
 
 
 def _dense_faults(
@@ -79,6 +89,14 @@ def _bias_faults(
                 continue
             what = f"tensor `{name}` is a bias that config.json does not ask for"
             yield ModelError(entries[name].path, what, remedy)
+
+
+def _head_faults(entries: Mapping[str, TensorEntry], config: ModelConfig) -> Iterator[ModelError]:
+    """An output matrix beside an embedding that is to stand for it: transformers takes it if they differ."""
+    head, embedding = entries.get(HEAD), entries.get(EMBEDDING)
+    if config.tied and head is not None and embedding is not None and not is_same(head, HEAD, embedding, EMBEDDING):
+        what = f"tensor `{HEAD}` differs from `{EMBEDDING}`, and config.json ties them"
+        yield ModelError(head.path, what, "set `tie_word_embeddings` to false in config.json, or remove the tensor")
 
 
 def wanted_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -11,6 +11,7 @@ from dunlin.model.config import ModelConfig
 from dunlin.model.families import FAMILIES
 
 ALIGN_BYTES = 64
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class WeightBlock:
 def outer_blocks(config: ModelConfig) -> list[WeightBlock]:
     """The blocks that belong to no layer."""
     blocks = [
-        WeightBlock("embed", (config.vocab, config.hidden), (WeightPart("model.embed_tokens.weight", config.vocab),)),
+        WeightBlock("embed", (config.vocab, config.hidden), (WeightPart(EMBEDDING, config.vocab),)),
         WeightBlock("norm", (config.hidden,), (WeightPart("model.norm.weight", config.hidden),)),
     ]
     if not config.tied:
-        blocks.append(WeightBlock("head", (config.vocab, config.hidden), (WeightPart("lm_head.weight", config.vocab),)))
+        blocks.append(WeightBlock("head", (config.vocab, config.hidden), (WeightPart(HEAD, config.vocab),)))
     return blocks
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,19 @@ def test_every_fault_is_told_not_the_first_alone(tmp_path: Path) -> None:
         str(tmp_path / "h"): "tensor `model.layers.1.mlp.up_proj.weight` has dtype I8",
         str(tmp_path / "i"): f"tensor `{bias}` is a bias that config.json does not ask for",
     }
+
+
+def test_an_output_matrix_beside_a_tied_embedding_must_be_the_same(tmp_path: Path) -> None:
+    """transformers 5 takes the matrix where the two differ, as merged adapters leave them: ours would be ignored."""
+    tied = replace(CONFIG, tied=True)
+    made = {name: np.zeros(shape, np.float32) for name, shape in wanted_tensors(CONFIG)}
+    save_file(made, tmp_path / "model.safetensors")
+    assert list(tensor_faults(read_headers(tmp_path)[0], tied, tmp_path)) == []
+    made["lm_head.weight"][9, 7] = 1
+    save_file(made, tmp_path / "model.safetensors")
+    assert list(tensor_faults(read_headers(tmp_path)[0], CONFIG, tmp_path)) == []
+    (fault,) = tensor_faults(read_headers(tmp_path)[0], tied, tmp_path)
+    assert fault.what == "tensor `lm_head.weight` differs from `model.embed_tokens.weight`, and config.json ties them"
 
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16", "F64"])
