@@ -8,6 +8,10 @@ from hashlib import blake2b
 from services.dispatcher.doors.tools.formats import ToolFormat
 
 _HEAD = r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"%s"\s*:\s*(?=\{)'
+MOST_HEAD_CHARACTERS = 512
+"""Of a call up to its arguments, to be told as it comes: a longer one comes whole. A head is looked for with every
+piece of text, which must not cost more the longer the text gets.
+"""
 _BETWEEN = re.compile(r"[\s,;\[\]]*")
 
 
@@ -171,7 +175,7 @@ class ToolCallParser:
         self._body += more
         if self._arguments is not None:
             self._add_arguments(added, more)
-        elif (found := self._head.match(self._body)) and (name := _text(found[1])) is not None:
+        elif (found := self._head.match(self._body[:MOST_HEAD_CHARACTERS])) and (name := _text(found[1])) is not None:
             self._begin(added, name)
             self._arguments = ObjectScanner()
             self._add_arguments(added, self._body[found.end() :])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.dispatcher.doors.tools.call_parser import ToolCallParser
+from services.dispatcher.doors.tools.call_parser import MOST_HEAD_CHARACTERS, ToolCallParser
 from services.dispatcher.doors.tools.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
 
 A = {"name": "look_up", "arguments": {"bird": 'a "dun\\lin" {🦜}', "deep": [{"x": "}"}]}}
@@ -140,3 +140,28 @@ def test_nothing_but_separators_is_left_out_around_calls() -> None:
     content, found, _ = parsed(HERMES, [f"{hermes(A)}\n<tool_call>\nno call\n</tool_call>\n{hermes(B)}\n"])
     assert [name for name, _ in found] == ["look_up", "count"]
     assert content.split() == ["<tool_call>", "no", "call", "</tool_call>"]
+
+
+@pytest.mark.parametrize(("kind", "written"), WRITTEN)
+@given(places=st.lists(st.integers(0, 10_000), max_size=6))
+def test_a_call_with_a_long_name_comes_whole_however_it_is_cut(
+    kind: ToolFormat, written: Any, places: list[int]
+) -> None:
+    call = {"name": "x" * MOST_HEAD_CHARACTERS, "arguments": {"a": 1}}
+    content, calls, _ = parsed(kind, cut(written(call), places))
+    assert (content, calls) == ("", [(call["name"], call["arguments"])])
+
+
+def test_a_name_that_never_ends_is_not_read_again_and_again() -> None:
+    """A client can have a model write one: each token cost as much as all before it, on the doors' event loop."""
+    parser, seen = ToolCallParser(LLAMA3, "req-1-1"), list[int]()
+
+    class Counting:
+        def match(self, text: str) -> None:
+            seen.append(len(text))
+
+    parser._head = Counting()  # type: ignore[assignment]
+    parser.push('{"name": "')
+    for _ in range(2 * MOST_HEAD_CHARACTERS):
+        parser.push("x")
+    assert max(seen) == MOST_HEAD_CHARACTERS
