@@ -118,7 +118,7 @@ class HelperProcess:
         model = self._model
         return [
             *("--socket-fd", str(fd), "--parent-pid", str(os.getpid()), "--nice", str(self._nice)),
-            *("--folder", str(model.folder), "--name", model.name),
+            *(f"--folder={model.folder}", f"--name={model.name}"),  # either may begin with a dash
             *("--max-positions", str(model.max_positions), "--vocabulary", str(model.vocabulary)),
             *("--eos-ids", *map(str, model.eos_ids)),
             *(f"--adapter={digest}={name}" for name, digest in model.adapters.items()),
