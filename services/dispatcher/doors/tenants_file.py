@@ -32,6 +32,7 @@ class TenantsFile:
         self._on_tenants = on_tenants
         self._error_of = error_of
         self._seen: FileSignature | None = None
+        self._told = ""
 
     def load(self) -> None:
         """Read the file for the first time.
@@ -58,11 +59,20 @@ class TenantsFile:
                 return
             # In a thread: parsing thousands of tenants would hold up the streams on the event loop.
             tenants = await asyncio.to_thread(self._read)
-        except (OSError, TenantsError) as error:
-            _log.error("%s: %s; the tenants and keys read before still hold", self._path, _error_text(error))
+        except TenantsError as error:
+            self._tell(_error_text(error))
+        except OSError as error:  # it may pass, and the file be the same: it is read again at the next check
+            self._seen = None
+            self._tell(_error_text(error))
         else:
+            self._told = ""
             _log.info("%s: read anew, %d tenants", self._path, len(tenants))
             self._on_tenants(tenants)
+
+    def _tell(self, error: str) -> None:
+        if error != self._told:
+            self._told = error
+            _log.error("%s: %s; the tenants and keys read before still hold", self._path, error)
 
     def _read(self) -> tuple[Tenant, ...]:
         # The signature before the text: a change between the two is seen at the next check.

@@ -1,6 +1,7 @@
 """The file of tenants on disk: read anew when it changed, and a bad one changes nothing."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -62,6 +63,27 @@ def test_a_bad_file_keeps_the_old_one_and_is_logged_with_its_line(path: Path, ca
     put(path, format_tenants((TWO,)))
     asyncio.run(file.reload_if_changed())
     assert heard == [["one"], ["two"]]
+
+
+def test_a_change_that_cannot_be_read_at_once_is_read_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a process has no file descriptor left for a moment: a key that was revoked must not stay for ever."""
+    heard = Heard()
+    file = TenantsFile(path, heard.take)
+    file.load()
+    put(path, format_tenants((TWO,)))
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Path, "read_bytes", no_descriptor_left)
+        asyncio.run(file.reload_if_changed())
+        asyncio.run(file.reload_if_changed())
+    assert len(caplog.records) == 1
+    asyncio.run(file.reload_if_changed())
+    assert heard == [["one"], ["two"]]
+
+
+def no_descriptor_left(path: Path) -> bytes:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_start_needs_a_good_one(path: Path) -> None:
