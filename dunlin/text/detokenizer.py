@@ -4,7 +4,7 @@ The pieces that `push` returned plus what `finish` returns are the text of all t
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -36,6 +36,13 @@ def byte_alphabet() -> dict[str, int]:
     return table
 
 
+def _bytes_of(text: str, alphabet: Mapping[str, int]) -> bytes:
+    """The bytes that a token stands for. One with other characters than the alphabet's is its own text."""
+    if all(character in alphabet for character in text):
+        return bytes(alphabet[character] for character in text)
+    return text.encode()
+
+
 class TokenBytes:
     """The bytes of every token of a byte-level vocabulary; special tokens have none. One per tokenizer."""
 
@@ -43,9 +50,9 @@ class TokenBytes:
         alphabet = byte_alphabet()
         added = tokenizer.get_added_tokens_decoder()
         self._bytes = {
-            token: bytes(alphabet[character] for character in text)
+            token: _bytes_of(text, alphabet)
             for text, token in tokenizer.get_vocab(with_added_tokens=False).items()
-            if token not in added and all(character in alphabet for character in text)
+            if token not in added
         }
         for token, entry in added.items():
             self._bytes[token] = b"" if entry.special else entry.content.encode()

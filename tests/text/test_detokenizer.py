@@ -52,6 +52,15 @@ def test_special_and_unknown_tokens_are_silent() -> None:
     assert pieces_of(ByteDetokenizer(TABLE), [0, 1, 99_999]) == ["", "", "", ""]
 
 
+def test_a_token_outside_the_alphabet_is_its_own_text() -> None:
+    inner = Inner(models.BPE({"a": 0, "▁x": 1, "Ġb": 2, "é": 3, "<｜é｜>": 4}, []))
+    inner.decoder = decoders.ByteLevel()
+    tokens = [0, 1, 2, 4, 3]
+    assert (
+        "".join(pieces_of(ByteDetokenizer(TokenBytes(inner)), tokens)) == inner.decode(tokens) == "a▁x b<｜é｜>\ufffd"
+    )
+
+
 @pytest.fixture(scope="module")
 def spaces() -> Inner:
     """A vocabulary in the other fashion: a mark for the space, byte tokens for what it does not know."""
