@@ -98,7 +98,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             self._tools_template = environment.from_string(self.tools_source)
             self.reads_tools = "tools" in find_undeclared_variables(environment.parse(self.tools_source))
-        except TemplateError as error:
+        except Exception as error:  # jinja2's own, and Python's where what it makes of a template cannot be compiled
             raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:

@@ -67,8 +67,9 @@ def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
         template.render([])
 
 
-def test_a_template_that_does_not_compile_names_its_file(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% for %}"}))
+@pytest.mark.parametrize("source", ["{% for %}", "{% for x in y %}" * 30 + "{% endfor %}" * 30, "{{" + "(" * 9_999])
+def test_a_template_that_does_not_compile_names_its_file(tmp_path: Path, source: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": source}))
     with pytest.raises(ModelError, match=r"tokenizer_config.json: has a chat template that does not compile"):
         load_chat_template(tmp_path)
 
