@@ -35,11 +35,16 @@ UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
 def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
     """A function from an engine's sequence number to its tenant. A group's member knows of a guest's request alone, and
     nothing of it may be read for another one.
+
+    It is asked when an `Open` arrives at the engine. The member may have given the guest up since it sent that, and
+    keeps its slots for the step that it sent behind it: the guest is whose it was until that step is answered.
     """
 
     def tenant_of(number: int) -> str:
         if group_of(number):
-            guest = core.group_member.steps.guests.get(number)
+            steps = core.group_member.steps
+            closing = steps.running.closing if steps.running is not None else []
+            guest = steps.guests.get(number) or next((each for each in closing if each.number == number), None)
             return f"request {guest.opened.key}" if guest is not None else ""
         sequence = core.sequences.by_number(number)
         return sequence.place.tenant if sequence is not None else ""

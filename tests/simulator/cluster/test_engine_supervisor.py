@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Gone, Joined, Message
-from dunlin.messages.engine import EngineExited, EngineReady, MapHost, StepDone, StopEngine, TransferDone
+from dunlin.messages.engine import EngineExited, EngineReady, MapHost, Step, StepDone, StopEngine, TransferDone
 from dunlin.messages.types import HostRegion, TransferStatus, Why
 from simulator.cluster.engine_supervisor import UNTRUSTED_SIGNALS, SimulatedEngineSupervisor, tenant_lookup
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.model import engine_settings
+from tests.services.instance.bench import MANAGER, make_order, of
+from tests.services.instance.group.member_bench import GUEST, LEADER, answered, group_step, member, open_guest
 from tests.simulator.engine.engine_bench import ENGINE, ME, Bench, move_of, open_of, step_of, written
 
 
@@ -109,6 +111,18 @@ def test_the_audit_learns_a_tenant_by_the_number_of_the_sequence() -> None:
     core: Any = SimpleNamespace(sequences=SimpleNamespace(by_number={7: sequence}.get))
     tenant_of = tenant_lookup(core)
     assert [tenant_of(7), tenant_of(8)] == ["ann", ""]
+
+
+def test_a_guest_given_up_while_its_step_is_outstanding_is_its_request_s_until_the_answer() -> None:
+    direct = member()
+    tenant_of = tenant_lookup(direct.core)
+    direct.give(LEADER, open_guest(110))
+    (step,) = of(Step, direct.give(LEADER, group_step(1, [(GUEST, 0, 40)])))
+    assert tenant_of(GUEST) == "request k"
+    direct.give(MANAGER, make_order(plan_version=3))
+    assert (direct.core.group_member.steps.guests.get(GUEST), tenant_of(GUEST)) == (None, "request k")
+    direct.give(ENGINE, answered(step.step))
+    assert tenant_of(GUEST) == ""
 
 
 def test_answers_name_the_engine_s_life_and_its_stream_does_not() -> None:
