@@ -162,7 +162,8 @@ class GroupWatcher(InvariantWatcher):
         super().__init__(cluster, clients, faults)
         self._lacking_since_s: dict[Address, float] = {}
         self._incomplete_since_s: dict[tuple[int, int], float] = {}
-        self._leader_of: dict[int, Address] = {}
+        self._members_of: dict[int, dict[Address, None]] = {}
+        """All that were in each elastic group, by its number; its leader is the first."""
 
     def audit(self) -> None:
         followed = {
@@ -187,11 +188,19 @@ class GroupWatcher(InvariantWatcher):
                 raise self.fail(f"{core.address} runs {core.sequences!r} and follows no order")
 
     def _is_led_by_the_same(self, order: GroupOrder) -> None:
-        """Check that the number of an elastic group names no other, in any term: what its members say carries it."""
-        if order.kind is GroupKind.ELASTIC:
-            leader = self._leader_of.setdefault(order.group, order.members[0])
-            if leader != order.members[0]:
+        """Check that the number of an elastic group names no other, in any term: what its members say carries it. Where
+        all of them are gone, nobody can say it any more, nor tell a new manager of it.
+        """
+        if order.kind is not GroupKind.ELASTIC:
+            return
+        members = self._members_of.setdefault(order.group, dict.fromkeys(order.members))
+        leader = next(iter(members))
+        if leader != order.members[0]:
+            if any(self.cluster.world.is_up(member) for member in members):
                 raise self.fail(f"group {order.group} of {order} was led by {leader}")
+            self.excuse("a group has the number of one whose members are all gone")
+            members.clear()
+        members.update(dict.fromkeys(order.members))
 
     def _agree(self, address: Address, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
         for member in order.members:

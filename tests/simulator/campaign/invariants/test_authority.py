@@ -23,7 +23,7 @@ from simulator.campaign.invariants.watcher import InvariantWatcher
 from simulator.campaign.violation import Violation
 from tests.simulator.campaign.campaign_bench import Campaign, fault
 
-ONE, OTHER = (Address("instance", f"instance-{index}", index + 1) for index in range(2))
+ONE, OTHER, NEW = (Address("instance", f"instance-{index}", index + 1) for index in range(3))
 
 
 def broken(kind: str, words: str) -> Any:
@@ -282,6 +282,35 @@ def test_an_instance_knows_what_it_lacks_before_its_engine_has_said_so(monkeypat
     monkeypatch.setattr(LayerChanges, "may_compute", True)
     with broken("I5", rf"layers \[0\] of 2 are all that {instance}"):
         watcher.audit()
+
+
+def test_two_elastic_groups_have_one_number_only_where_all_of_the_first_are_gone() -> None:
+    campaign = Campaign()
+    watcher, lost = watch(campaign, GroupWatcher), Address("instance", "lost", 99)
+    first, last = campaign.cluster.of_role("instance")
+
+    def audit(address: Address, *members: Address) -> None:
+        elastic = order(*members, kind=GroupKind.ELASTIC, part=GroupRole.MEMBER, group=4)
+        follower: Any = SimpleNamespace(address=address, group_order=elastic, sequences=[])
+        campaign.cluster.instances.clear()
+        campaign.cluster.instances[address.name] = follower
+        watcher.audit()
+
+    audit(last, lost, last)
+    audit(last, lost, last, first)
+    audit(last, lost, last)
+    with broken("I4", f"group 4 of .* was led by {lost}"):
+        audit(first, first)
+    campaign.cluster.kill(last)
+    with broken("I4", f"group 4 of .* was led by {lost}"):
+        audit(first, first)  # it was a member, and may say something of that group still
+    campaign.cluster.kill(first)
+    supervisor: Any = SimpleNamespace(layers=SimpleNamespace(held=(0, 1), all=2))
+    campaign.cluster.engine_supervisors[NEW] = supervisor
+    audit(NEW, NEW)
+    assert watcher.excused == {"I4 a group has the number of one whose members are all gone": 1}
+    audit(NEW, NEW)
+    assert watcher.excused.total() == 1
 
 
 def test_an_instance_that_runs_requests_without_an_order_breaks_i4() -> None:
