@@ -110,9 +110,12 @@ class InstanceCore:
             effects += self._parts.member.advance(now_s)
         effects += self.layer_changes.advance()
         if self._leads_group:
+            effects += self._parts.group_leader.settle(now_s)
+        if self._engine_client.ready is not None:  # what rises now goes before others in its group, too
+            effects += self._parts.sequence_rise.raise_starved(now_s)
+        if self._leads_group:
             effects += self._parts.group_leader.advance(now_s)
         if self._engine_client.ready is not None:
-            effects += self._parts.sequence_rise.raise_starved(now_s)
             effects += self._scheduler.schedule(now_s) if self.layer_changes.may_compute else []
             if self.checkpointer.is_on:
                 effects += self.checkpointer.schedule_copy(now_s)

@@ -142,6 +142,10 @@ class GroupLeader:
         )
         return refuse(sender, place, Refusal.TOO_LONG, *figures)
 
+    def settle(self, now_s: float) -> list[Effect]:
+        """After every event, before `advance`: what the answers of members mean for sequences."""
+        return self._led.steps.settle(now_s) if self._led is not None else []
+
     def advance(self, now_s: float) -> list[Effect]:
         """After every event: what follows from it."""
         if self._led is None:

@@ -78,9 +78,8 @@ class LedGroup:
         self.ends.moved(now_s)
 
     def advance(self, now_s: float) -> list[Effect]:
-        """After every event: end, place, compute, and tell the manager what is lacking."""
-        effects = self.steps.settle(now_s)
-        effects += self.ends.advance()
+        """After every event, once answers are settled: end, place, compute, and tell the manager what is lacking."""
+        effects = self.ends.advance()
         effects += self.placement.advance()
         effects += self.steps.advance(now_s)
         effects += self.late_parts.advance(now_s)

@@ -1,16 +1,32 @@
 """Batch sequences that got no further for long rise: when, how many, and what they may do then."""
 
+from dataclasses import replace
 from typing import Any
 
+from dunlin.effects import Address
 from dunlin.messages.dispatch import Cancel, Place, Risen
-from dunlin.messages.engine import Step
-from dunlin.messages.types import RequestClass
+from dunlin.messages.engine import Open, Step
+from dunlin.messages.types import GroupKind, GroupRole, RequestClass
 from services.instance.config import InstanceStarvationConfig
+from services.instance.group.leading.placement import JoinWaitOver
 from services.instance.scheduling.sequence_rise import SequenceRise
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.states import SequenceState
 from services.instance.sequence.table import SequenceTable
-from tests.services.instance.bench import ENGINE, D, Direct, done, figures, make_place, of, only, ready_core
+from tests.services.instance.bench import (
+    ENGINE,
+    MANAGER,
+    ME,
+    D,
+    Direct,
+    done,
+    figures,
+    make_order,
+    make_place,
+    of,
+    only,
+    ready_core,
+)
 
 WAITING, RUNNING, DRAINING = SequenceState.WAITING, SequenceState.RUNNING, SequenceState.DRAINING
 NEVER = 99
@@ -236,3 +252,17 @@ def test_a_rise_ends_the_fast_path_so_that_the_next_step_is_composed_with_it() -
     assert risen(direct) == [2]
     assert direct.core.sequences.running is not before
     assert of(Step, direct.give(ENGINE, done(1, (1, 5)), 8.1))
+
+
+def test_one_that_rises_goes_before_younger_chat_in_its_group_from_the_same_event_on() -> None:
+    """The slots are there only when the members that have not joined are waited for no longer."""
+    group, other = 3, Address("instance", "other", 9)
+    direct = ready_core({"slots": 64}, starvation__batch_wait_s=8.0)
+    order = {"kind": GroupKind.ELASTIC, "part": GroupRole.LEADER, "group": group, "members": (ME, other)}
+    direct.give(MANAGER, make_order(plan_version=2, **order))
+    direct.give(D, replace(batch(1, 40), group=group))
+    direct.give(D, replace(chat(2, 40), group=group), 7.5)
+    assert risen(direct) == []
+    opened = of(Open, direct.give(ME, JoinWaitOver(1), 9.0))
+    assert risen(direct) == [1]
+    assert [message.tokens for message in opened] == [batch(1, 40).tokens]

@@ -144,6 +144,7 @@ class ScriptedGroup:
     def do(self, effects: list[Effect]) -> None:
         """Carry effects out, with what follows at once."""
         self.parts.sequences.now_s = self.now_s
+        effects = [*effects, *self.leader.settle(self.now_s)]
         for effect in [*effects, *self.leader.advance(self.now_s)]:
             if isinstance(effect, After):
                 self._post(effect.delay_s, None, ME, effect.message)
