@@ -35,7 +35,7 @@ def test_it_is_settled_after_the_time_remembered() -> None:
 
 
 def test_a_value_ended_with_the_next_note_whatever_came_after_that() -> None:
-    peak = RecentPeak(10.0, 0)
+    peak = RecentPeak(10.0, 0.0)
     peak.note(0.0, 8)
     for at_s in range(1, 100):  # rising from then on, so that each note stands in for those before
         peak.note(float(at_s), at_s / 100)
