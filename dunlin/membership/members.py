@@ -151,9 +151,9 @@ def _readable(item: KeyValue) -> MemberRecord | None:
     try:
         record = MemberRecord.decode(item.value)
         if record.key != item.key:
-            raise ValueError(f"it calls itself {record.key}")
+            raise ValueError(f"it calls itself {record.key!a}")
     except ValueError as error:
-        _log.warning("skipping the member record at %s: %s", item.key, error)
+        _log.warning("skipping the member record at %a: %s", item.key, error)
         return None
     return record if record.incarnation > 0 else None
 

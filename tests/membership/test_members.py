@@ -104,10 +104,11 @@ def test_a_record_that_no_message_could_carry_is_skipped(field: str, text: str) 
     assert MemberTable().apply(PutEvent(KeyValue(own.key, data, 1, 1))) == []
 
 
-def test_a_record_whose_key_is_not_utf8_is_skipped() -> None:
+def test_a_record_whose_key_is_not_utf8_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     key = "/dunlin/members/instance/\udcff"
     data = record().encode().replace(b'"i0"', rb'"\udcff"')
     assert MemberTable().apply(PutEvent(KeyValue(key, data, 1, 1))) == []
+    assert r"/dunlin/members/instance/\udcff" in caplog.text, "a log that is UTF-8 can have it"
 
 
 def test_a_process_cannot_have_a_name_that_is_not_utf8() -> None:
