@@ -213,9 +213,10 @@ def _risen(all_of_them: Iterable[Sequence] | Iterable[Request]) -> int:
 
 
 def _sequences(core: InstanceCore) -> list[Item]:
+    """What had KV when it was preempted was progress, even if it came back and was preempted in one event."""
     going = (SequenceState.ENDING, SequenceState.LEAVING)
     batch = [one for one in core.sequences if one.gives_way and one.state not in going]
-    return [(_key(one), len(one.tokens) + one.valid) for one in batch]
+    return [(_key(one), len(one.tokens) + max(one.valid, one.kv_tokens)) for one in batch]
 
 
 def _requests(core: DispatcherCore) -> list[Item]:

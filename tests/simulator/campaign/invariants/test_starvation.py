@@ -81,6 +81,16 @@ def test_batch_work_that_stalls_beyond_its_bound_breaks_i12(role: str) -> None:
     watched.look_for(1.0)
 
 
+def test_what_came_back_and_was_preempted_in_one_event_was_progress() -> None:
+    watched = Watched("instance")
+    sequence = watched.sequence(1)
+    watched.look_for(0.4)
+    sequence.kv_tokens = 2  # valid again for a moment, that no look saw
+    watched.look_for(0.4)
+    with broken("has stalled"):
+        watched.look_for(0.4)
+
+
 @pytest.mark.parametrize("role", ["dispatcher", "instance"])
 def test_nothing_must_rise_while_the_share_is_used_up_or_without_a_bound(role: str) -> None:
     for wait_s in (0.4, 0.0):
