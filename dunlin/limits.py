@@ -9,9 +9,8 @@ from reprlib import Repr
 from typing import Any
 
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import I32, Grammar, SamplingParams, i32
+from dunlin.messages.types import I32, I64_LEAST, I64_MOST, Grammar, SamplingParams, i32
 
-I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
 I32_MOST = (1 << 31) - 1
 MOST_STOPS = 16
 MOST_STOP_CHARACTERS = 1024

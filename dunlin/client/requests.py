@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from dunlin.client.errors import InvalidRequest
 from dunlin.messages.public import ChatMessage, GenerateRequest, StructuredOutput
-from dunlin.messages.types import I32, RequestClass, i32
+from dunlin.messages.types import I32, I64_LEAST, I64_MOST, RequestClass, i32
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
@@ -93,7 +93,7 @@ def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, opt
 
 def _check_number(name: str, value: object) -> None:
     """Raise InvalidRequest for a number that protobuf cannot encode."""
-    if name in INTEGER_OPTIONS and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
+    if name in INTEGER_OPTIONS and (not isinstance(value, int) or not I64_LEAST <= value <= I64_MOST):
         raise InvalidRequest(f"{name}: must be a whole number of at most 64 bits, not {value!r:.40}")
     if name in NUMBER_OPTIONS and not isinstance(value, int | float):
         raise InvalidRequest(f"{name}: must be a number, not {value!r:.40}")

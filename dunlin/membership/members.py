@@ -15,12 +15,11 @@ from dunlin.membership.registration import OnState, Registration
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEvent, WatchEvent
 from dunlin.messages.membership import Member, MemberDown, MemberMessage, MembersReset, MemberUp
+from dunlin.messages.types import I64_MOST
 
 _log = logging.getLogger(__name__)
 
 PREFIX = "/dunlin/members/"
-_MOST = (1 << 63) - 1
-"""The largest number that a message can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +165,8 @@ def _text(value: object) -> str:
 
 def _number(value: str | float) -> int:
     number = int(value)
-    if not 0 <= number <= _MOST:
-        raise ValueError(f"{number} is not a number from 0 to {_MOST}")
+    if not 0 <= number <= I64_MOST:
+        raise ValueError(f"{number} is not a number from 0 to {I64_MOST}")
     return number
 
 

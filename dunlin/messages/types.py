@@ -19,6 +19,9 @@ else:  # Python 3.11 cannot subscript array at run time
     Ints = Floats = array
 
 I8 = Annotated[Ints, "b"]
+I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
+"""The whole numbers that a message can carry."""
+
 I32 = Annotated[Ints, "i"]
 I64 = Annotated[Ints, "q"]
 F32 = Annotated[Floats, "f"]

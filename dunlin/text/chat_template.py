@@ -95,8 +95,9 @@ class ChatTemplate:
         source = DEFAULT_TEMPLATE if source is None else source
         self.tools_source = source if tools_source is None else tools_source
         try:
-            self._template = environment.from_string(source)
-            self._tools_template = environment.from_string(self.tools_source)
+            self._template = self._tools_template = environment.from_string(source)
+            if tools_source is not None:
+                self._tools_template = environment.from_string(tools_source)
             self.reads_tools = "tools" in find_undeclared_variables(environment.parse(self.tools_source))
         except Exception as error:  # jinja2's own, and Python's where what it makes of a template cannot be compiled
             raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None

@@ -30,7 +30,7 @@ class Tokenizer:
         described = json.loads(inner.to_str())
         self._inner = inner
         self._table = TokenBytes(inner) if _is_byte_level(described) else None
-        self._spoken = spoken_tokens(inner)
+        self._spoken = spoken_tokens(inner) if self._table is None else frozenset()
         self._longest_bytes = longest_token_bytes(described)
         self._texts: dict[int, str] = {}
 

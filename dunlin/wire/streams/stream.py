@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from dunlin.effects import Address, Message
-from dunlin.messages.types import Header
+from dunlin.messages.types import I64_MOST, Header
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.codec import CodecError
 from dunlin.wire.envelopes import Envelope
@@ -164,7 +164,6 @@ class PeerStream:
 
 
 _READER_FIRST_S = 0.05
-_MOST = (1 << 63) - 1
 _FROM = ("dunlin-from-role-bin", "dunlin-from-name-bin", "dunlin-from-incarnation")
 _MEANT = ("dunlin-to-role-bin", "dunlin-to-name-bin", "dunlin-to-incarnation")
 
@@ -206,7 +205,7 @@ def _read_address(keys: tuple[str, str, str], pairs: dict[str, str | bytes]) -> 
     try:
         role, name, incarnation = (pairs[key] for key in keys)
         number = int(incarnation)
-        if number > _MOST:  # no message could name it
+        if number > I64_MOST:  # no message could name it
             raise ValueError(f"{number} is no incarnation")
         return Address(bytes(role).decode(), bytes(name).decode(), number)  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:

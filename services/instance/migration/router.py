@@ -154,8 +154,7 @@ class MigrationRouter:
 
     def _full_reason(self) -> str:
         """Why no other sequence may run here now, or the empty text."""
-        table = self._sequences
-        running = table.running_count + table.parked_count + table.restoring_count + len(self.migrate_in)
+        running = self._sequences.taken_rows + len(self.migrate_in)
         return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
     def headroom(self) -> int:

@@ -161,8 +161,7 @@ class Scheduler:
 
     def _has_no_row(self) -> bool:
         """Whether as many sequences run as may, or will once they are restored."""
-        table = self._sequences
-        return table.running_count + table.parked_count + table.restoring_count >= self._config.max_running
+        return self._sequences.taken_rows >= self._config.max_running
 
     def _make_room(self, sequence: Sequence, wanted: int) -> list[Effect]:
         """Preempt running sequences for a waiting one, as far as the victim policy allows it for its class."""

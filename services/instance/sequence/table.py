@@ -84,9 +84,10 @@ class SequenceTable:
         return len(self._parked)
 
     @property
-    def restoring_count(self) -> int:
-        """How many are being restored, and may have rows then."""
-        return sum(not sequence.is_restore_cancelled for sequence in self._restoring)
+    def taken_rows(self) -> int:
+        """How many have rows, or will once they are resumed or restored: `max_running` bounds them."""
+        restoring = sum(not sequence.is_restore_cancelled for sequence in self._restoring)
+        return len(self._running) + len(self._parked) + restoring
 
     def parked(self) -> list[Sequence]:
         """The sequences with a parked row, oldest first."""

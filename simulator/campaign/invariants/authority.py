@@ -189,7 +189,7 @@ class GroupWatcher(InvariantWatcher):
 
     def _is_led_by_the_same(self, order: GroupOrder) -> None:
         """Check that the number of an elastic group names no other, in any term: what its members say carries it. Where
-        all of them are gone, nobody can say it any more, nor tell a new manager of it.
+        all of them are gone, no process can say it any more, nor tell a new manager of it.
         """
         if order.kind is not GroupKind.ELASTIC:
             return

@@ -93,11 +93,11 @@ class LedGroup:
         """A member's word; None: it is stale."""
         if message.group != self.number:
             return None
-        # Said before an order that came first took the member away: its engine crashed all the same.
-        blamed = self.suspects.on_crash(message) if isinstance(message, GuestsLost) else []
+        if isinstance(message, GuestsLost):
+            return self._on_guests_lost(sender, message)
         state = self.roster.member_at(sender)
         if state is None:
-            return blamed if isinstance(message, GuestsLost) else None
+            return None
         if isinstance(message, GroupStepDone):
             self.ends.moved(now_s)
             joins, is_awaited = self.roster.on_answer(state.index), self.steps.on_done(state.index, message)
@@ -108,10 +108,12 @@ class LedGroup:
             return self.roster.on_ready(sender, message)
         if isinstance(message, MembersMet):
             return self.roster.on_met(sender, message)
-        if isinstance(message, GuestsLost):
-            reason = message.why.chosen if message.why is not None else "it lost all guests"
-            return [*blamed, *self.roster.on_lost(sender, reason)]
         return self._on_guest(now_s, state.index, message)
+
+    def _on_guests_lost(self, sender: Address, lost: GuestsLost) -> list[Effect]:
+        """Also of one that an order took away before its word came: its engine crashed all the same."""
+        reason = lost.why.chosen if lost.why is not None else "it lost all guests"
+        return [*self.suspects.on_crash(lost), *self.roster.on_lost(sender, reason)]
 
     def _on_guest(self, now_s: float, member: int, message: GuestSlots | GuestRefused | GuestClosed) -> list[Effect]:
         spread = self.spreads.by_number(message.sequence)
