@@ -27,6 +27,7 @@ from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
 from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpoint
 from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
+from dunlin.engine.decoder.numerics import for_narrow_kv
 from dunlin.engine.device.base import EngineDevice, cpu_device
 from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.transfer.arena_slots import slab_of
@@ -34,6 +35,7 @@ from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.engine import Interrupt, Remap, Resume, StepDone
 from dunlin.messages.types import Region, RemapPhase, SamplingParams, Verdict, i32, i64
+from dunlin.model.kv_dtypes import FP8
 
 PART = "a: equality"
 TOLERANCE = 1e-4
@@ -74,6 +76,7 @@ class EqualityPart:
             "recorded decode steps": self.segments,
             "gates of few rows": self.gates,
             "steps in bf16": self.half_precision,
+            "KV in fp8": self.narrow_kv,
             "interrupts": self.interrupts,
             "layers dropped and restored": self.remap,
             "regions out and back": self.copies,
@@ -150,6 +153,21 @@ class EqualityPart:
         self._same("recorded steps in bf16", ours, self._generate((half, self.device), GREEDY, with_segments=False))
         half.arena.close()
 
+    def narrow_kv(self) -> None:
+        """KV in fp8, in float32 and bf16: beside the CPU's, and decode steps recorded and launched one by one."""
+        if not self.device.reads_fp8:
+            self.results.put(PART, "KV in fp8", "this device reads none")
+            return
+        here = self._load(cpu_device(), kv_dtype=FP8)
+        short = [prompt for prompt in self.prompts if len(prompt) <= 32]
+        wanted = self._prompt_logits(here, short)
+        for dtype, most in (("float32", 2e-2), ("bfloat16", 6e-2)):  # neighbours are a sixteenth apart
+            there = self._load(self.device, dtype, FP8)
+            self._near(f"logits in {dtype} over KV in fp8", relative(self._prompt_logits(there, short), wanted), most)
+            ours, again = (self._generate((there, self.device), GREEDY, recorded) for recorded in (True, False))
+            self._same(f"recorded steps in {dtype} over KV in fp8", ours, again)
+            there.arena.close()
+
     def interrupts(self) -> None:
         """A prompt that is suspended at every third safepoint and resumed ends with the same token."""
         prompt = self.prompts[-1]
@@ -198,11 +216,12 @@ class EqualityPart:
         shape = self.plan.equal
         return shape.layers * 2 * shape.kv_heads * shape.head_dim * 4
 
-    def _load(self, device: EngineDevice, dtype: str = "float32") -> LoadedModel:
+    def _load(self, device: EngineDevice, dtype: str = "float32", kv_dtype: str = "") -> LoadedModel:
         granules = 4 * self.plan.equal.layers * device.memory.granule_bytes
-        numerics, _ = device.choose_numerics()
-        fd = os.memfd_create("gpu-equality")
-        return load_model(self.directory, dtype, self._kv_bytes + granules, numerics, fd, source=device.memory)
+        chosen, fd = device.choose_numerics()[0], os.memfd_create("gpu-equality")
+        chosen = for_narrow_kv(chosen) if kv_dtype else chosen
+        kv_bytes = self._kv_bytes + granules
+        return load_model(self.directory, dtype, kv_bytes, chosen, fd, source=device.memory, kv_dtype=kv_dtype)
 
     def _prompt_logits(self, loaded: LoadedModel, prompts: Sequence[Sequence[int]] = ()) -> Tensor:
         """`prompts`: all, if none is named."""

@@ -16,7 +16,7 @@ from dunlin.model.memory_plan import kv_text, model_sizes, size_text
 from dunlin.runtime.cuda_driver import gpu_memory_bytes
 from dunlin.runtime.memory import available_memory_bytes
 from services.instance.memory import told_kv_bytes
-from services.instance.process_config import DTYPES, InstanceProcessConfig
+from services.instance.process_config import InstanceProcessConfig
 
 SHARE = "instance.engine.gpu_memory_utilization"
 _MEMORY, _DEVICE = "instance.engine.memory_bytes", "instance.engine.device"
@@ -81,9 +81,9 @@ def memory_lines(settings: Settings, data_dir: Path, slots: Mapping[str, int]) -
 
 
 def _text(settings: Settings, model: ModelConfig, slots: int) -> str:
-    item_bytes, device = DTYPES[settings["instance.engine.dtype"]][1], settings[_DEVICE]
-    weights = model_sizes(model, item_bytes, granule_bytes(device), settings["instance.engine.ranks"]).weights_bytes
-    kv_bytes = slots * model.layers * model.slot_bytes(item_bytes)
+    engine = settings.configure("instance", InstanceProcessConfig).engine
+    weights = model_sizes(model, engine.item_bytes, granule_bytes(engine.device), engine.ranks).weights_bytes
+    kv_bytes = slots * model.layers * model.slot_bytes(engine.kv_item_bytes)
     longest = model.max_positions
     short = f"; the model's longest text is {longest:,} tokens" if slots < longest else ""
     return kv_text(slots, kv_bytes, weights, _limit(settings)) + short

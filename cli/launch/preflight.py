@@ -59,6 +59,9 @@ def _check_settings(settings: Settings, nodes: int) -> None:
     dtype = settings["instance.engine.dtype"]
     if settings["instance.engine.deterministic"] and dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {dtype}: drop one of the two")
+    kv_dtype = settings["instance.engine.kv_dtype"]
+    if settings["instance.engine.deterministic"] and kv_dtype != "auto":
+        raise LaunchError(f"--deterministic keeps KV in fp32, not {kv_dtype}: drop one of the two")
     _check_device(settings["instance.engine.device"], settings["instance.engine.deterministic"])
     _check_model(settings["cluster.model"])
     _check_adapters(settings)

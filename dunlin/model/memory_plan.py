@@ -37,15 +37,20 @@ class MemoryLimit:
     work_bytes: int = 0
 
 
-def model_sizes(config: ModelConfig, item_bytes: int, granule_bytes: int, ranks: int = 1) -> ModelSizes:
-    """The sizes of a model whose weights and KV have items of `item_bytes`. :raises RankError: see `rank_part`."""
+def model_sizes(
+    config: ModelConfig, item_bytes: int, granule_bytes: int, ranks: int = 1, kv_item_bytes: int = 0
+) -> ModelSizes:
+    """The sizes of a model whose weights have items of `item_bytes`, and KV such of `kv_item_bytes` (0: as weights).
+
+    :raises RankError: see `rank_part`.
+    """
     least = min(config.max_positions, LEAST_TOKENS)
     weights = kv = 0
     for rank in range(ranks):
         part = rank_part(config, rank, ranks).config
         ranges = [outer_blocks(part), *(layer_blocks(part, layer) for layer in range(part.layers))]
         weights += sum(_whole(total_bytes(blocks, item_bytes), granule_bytes) for blocks in ranges)
-        kv += kv_bytes_for(part, least, item_bytes, granule_bytes)
+        kv += kv_bytes_for(part, least, kv_item_bytes or item_bytes, granule_bytes)
     return ModelSizes(weights, least, kv)
 
 

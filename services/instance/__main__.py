@@ -26,7 +26,7 @@ from dunlin.runtime.cuda_driver import gpu_names
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
 from services.instance.memory import largest_step, told_kv_bytes
-from services.instance.process_config import DTYPES, InstanceProcessConfig, PeerTransfersConfig
+from services.instance.process_config import DTYPES, KV_DTYPES, InstanceProcessConfig, PeerTransfersConfig
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
 from services.instance.server_learnt_steps import saver
@@ -51,7 +51,8 @@ def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     text = "a LoRA adapter that requests may name as their model (may be repeated)"
     short.add(flags, "--lora", "cluster.lora", text, several=True, metavar="NAME=DIR")
     short.add(flags, "--preset", "cluster.preset", "which policies decide")
-    short.add(flags, "--dtype", "instance.engine.dtype", "of weights and KV")
+    short.add(flags, "--dtype", "instance.engine.dtype", "of weights, and of KV unless --kv-dtype says otherwise")
+    short.add(flags, "--kv-dtype", "instance.engine.kv_dtype", "of KV; fp8: half the memory of bf16")
     short.add(flags, "--device", "instance.engine.device", "what the engine computes on")
     text = "bit-equal tokens in any batch; fp32 only, slower"
     short.switch(flags, "--deterministic", "instance.engine.deterministic", text)
@@ -134,8 +135,9 @@ def engine_settings(
     named = tuple(dict.fromkeys(f"{one.digest}={one.directory}" for one in loaded))
     tokens, rows = largest_step(config.scheduler)
     return EngineLaunchSettings(
-        model, kv_bytes, DTYPES[engine.dtype][0], engine.deterministic, engine.threads, engine.standby, module,
-        adapters=named, ranks=engine.ranks, gpu_share=engine.gpu_memory_utilization, step_tokens=tokens, step_rows=rows,
+        model, kv_bytes, DTYPES[engine.dtype][0], KV_DTYPES[engine.kv_dtype], engine.deterministic, engine.threads,
+        engine.standby, module, adapters=named, ranks=engine.ranks, gpu_share=engine.gpu_memory_utilization,
+        step_tokens=tokens, step_rows=rows,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from dunlin.model.config import ModelConfig
 from dunlin.model.memory_plan import MemoryLimit, TooLittleMemory, kv_left, model_sizes, size_text
 from dunlin.runtime.memory import FREE_WAIT_S, available_memory_bytes, look_until
 from services.instance.config import SchedulerConfig
-from services.instance.process_config import DEFAULT_KV_BYTES, DTYPES, EngineConfig, InstanceProcessConfig
+from services.instance.process_config import DEFAULT_KV_BYTES, EngineConfig, InstanceProcessConfig
 
 
 def told_kv_bytes(config: InstanceProcessConfig, model: ModelConfig, available_bytes: int | None = None) -> int:
@@ -25,7 +25,7 @@ def told_kv_bytes(config: InstanceProcessConfig, model: ModelConfig, available_b
     if slots:
         # A granule more per layer and rank than the slots fill: the engine rounds down, the core caps at max_slots.
         spare_bytes = engine.ranks * granule_bytes(engine.device)
-        return model.layers * (slots * model.slot_bytes(DTYPES[engine.dtype][1]) + spare_bytes)
+        return model.layers * (slots * model.slot_bytes(engine.kv_item_bytes) + spare_bytes)
     if engine.kv_bytes:
         return engine.kv_bytes
     if engine.memory_bytes:
@@ -67,7 +67,8 @@ def _kv_within(engine: EngineConfig, model: ModelConfig, available_bytes: int) -
     limit = MemoryLimit(
         given, "instance.engine.memory_bytes (--memory)", f"give more,{half} or take a model that is smaller"
     )
-    sizes = model_sizes(model, DTYPES[engine.dtype][1], granule_bytes(engine.device), engine.ranks)
+    granule = granule_bytes(engine.device)
+    sizes = model_sizes(model, engine.item_bytes, granule, engine.ranks, engine.kv_item_bytes)
     try:
         return kv_left(limit, sizes)
     except TooLittleMemory as error:

@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
 from dunlin.engine.device.names import CPU, check_device_name
+from dunlin.model.kv_dtypes import FP8, NARROW
 from dunlin.model.rank_part import MOST_RANKS
 from services.instance.config import InstanceConfig
 
 DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
 """The engine's name of a precision, and bytes of an item."""
+KV_DTYPES = {"auto": "", "fp8": FP8}
+"""The engine's name of numbers that are narrower than its precision."""
 DEFAULT_KV_BYTES = 256 << 20
 """Where nothing says how much, and the device is not a GPU."""
 
@@ -17,7 +20,20 @@ DEFAULT_KV_BYTES = 256 << 20
 class EngineConfig:
     """The engine process. The simulator has a modelled engine instead (--device, --model-shape, --tp)."""
 
-    dtype: str = setting("fp32", "Precision of weights and KV.", choices=("fp32", "bf16"), why="exact on every CPU")
+    dtype: str = setting(
+        "fp32",
+        "Precision of weights, and of KV unless kv_dtype says otherwise.",
+        choices=("fp32", "bf16"),
+        why="exact on every CPU",
+    )
+    kv_dtype: str = setting(
+        "auto",
+        "Numbers of KV: `auto`, as dtype says, or `fp8` (E4M3, without scales): half the memory of bf16, and half the "
+        "time to move it. Keys and values are rounded to 3 bits of mantissa, so answers differ a little. Not with the "
+        "deterministic mode. On the CPU attention is slower with it: no kernel there reads it.",
+        choices=tuple(KV_DTYPES),
+        why="answers are those of the checkpoint",
+    )
     device: str = setting(
         CPU,
         "What the engine computes on: `cpu`, `cuda:N` (NVIDIA GPU number N of this machine), `cuda` (instance I of the "
@@ -93,6 +109,8 @@ class EngineConfig:
             raise ValueError("engine.kv_bytes and engine.memory_bytes (--memory) both say how much: drop one of them")
         if self.deterministic and self.dtype != "fp32":
             raise ValueError(f"deterministic computes in fp32, not {self.dtype}: drop one of the two")
+        if self.deterministic and self.kv_dtype != "auto":
+            raise ValueError(f"deterministic keeps KV in fp32, not {self.kv_dtype}: drop one of the two")
         check_device_name(self.device)
         if self.deterministic and self.device != CPU:
             raise ValueError(f"deterministic computes on the CPU, not on {self.device}: drop one of the two")
@@ -100,6 +118,21 @@ class EngineConfig:
             raise ValueError(f"deterministic computes with one rank, not with {self.ranks}: drop one of the two")
         if self.ranks > 1 and self.device != CPU:
             raise ValueError(f"{self.ranks} ranks compute on the CPU, not on {self.device}: drop one of the two")
+
+    @property
+    def item_bytes(self) -> int:
+        """Of the weights."""
+        return DTYPES[self.dtype][1]
+
+    @property
+    def kv_item_bytes(self) -> int:
+        """Of KV."""
+        return NARROW.get(KV_DTYPES[self.kv_dtype], self.item_bytes)
+
+    @property
+    def precision(self) -> str:
+        """What the time of a step depends on."""
+        return self.dtype if self.kv_dtype == "auto" else f"{self.dtype} with KV in {self.kv_dtype}"
 
 
 @dataclass(frozen=True, slots=True)

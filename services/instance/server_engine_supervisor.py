@@ -37,7 +37,8 @@ ACTIVATE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunchSettings:
-    """Settings of every engine process of this instance. `dtype` is `float32` or `bfloat16`.
+    """Settings of every engine process of this instance. `dtype` is `float32` or `bfloat16`; `narrow_kv`: see
+    `EngineOptions`.
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs. `helper` are the options of the process that exchanges KV with engines of other
@@ -49,6 +50,7 @@ class EngineLaunchSettings:
     model: Path
     kv_bytes: int
     dtype: str = "float32"
+    narrow_kv: str = ""
     deterministic: bool = False
     threads: int = 1
     standby: bool = False
@@ -207,6 +209,7 @@ class EngineProcessSupervisor:
             progress_fd=self._progress_fd,
             kv_bytes=self._kv_bytes,
             dtype=settings.dtype,
+            narrow_kv=settings.narrow_kv,
             deterministic=settings.deterministic,
             threads=max(settings.threads // settings.ranks, 1),
             node=settings.node,

@@ -56,7 +56,12 @@ def learnt_key(config: InstanceProcessConfig) -> ProfileKey:
     engine = config.engine
     processor = computed_by(engine.device)
     return engine_key(
-        config.model, processor, engine.threads, engine.dtype, deterministic=engine.deterministic, ranks=engine.ranks
+        config.model,
+        processor,
+        engine.threads,
+        engine.precision,
+        deterministic=engine.deterministic,
+        ranks=engine.ranks,
     )
 
 

@@ -60,10 +60,12 @@ def load(
     dtype: str = "float32",
     kv_bytes: int = 8 << 20,
     attention: str = FAST_BACKEND,
+    kv_dtype: str = "",
 ) -> LoadedModel:
     fast = numerics.fast_numerics(attention, ROW_KERNELS, PROMPT_KERNELS)
     chosen = numerics.deterministic_numerics() if deterministic else fast
-    return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"))
+    chosen = numerics.for_narrow_kv(chosen) if kv_dtype else chosen
+    return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"), kv_dtype=kv_dtype)
 
 
 def nothing() -> None:

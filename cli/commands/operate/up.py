@@ -53,6 +53,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         help="a LoRA adapter, as PEFT writes it, that clients call NAME as their `model` (may be repeated)",
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="precision of weights and KV (default: fp32)")
+    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), help="numbers of KV; fp8: half the memory of bf16")
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -251,6 +252,7 @@ _SHORT_FOR = {
     "lora": "cluster.lora",
     "preset": "cluster.preset",
     "dtype": "instance.engine.dtype",
+    "kv_dtype": "instance.engine.kv_dtype",
     "device": "instance.engine.device",
     "deterministic": "instance.engine.deterministic",
     "threads": "instance.engine.threads",

@@ -121,7 +121,7 @@ class FusedCell:
     def compute(self, results: RowResults, layer_kv: Tensor, rows: Sequence[int]) -> None:
         """See `piecewise.Compute`."""
         query = results.query[self.row.start + self.first : self.row.start + self.stop]
-        keys_values = self.span.gather(layer_kv, self.start, self.end)
+        keys_values = self.span.gather(layer_kv, self.start, self.end).to(query.dtype)
         if self.start == self.end:
             result = torch.zeros_like(query), query.new_full(query.shape[:2], float("-inf"), dtype=torch.float32)
         elif self.kind.cap:

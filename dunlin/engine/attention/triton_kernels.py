@@ -101,12 +101,14 @@ def take_block(
 @triton.jit
 def attend_keys(
     queries, position, highest, total, mixed, head_kv, slot_from, begin, end, key_at, key_step, slot_stride, scale, cap,
-    window, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, VALUES_AT: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    IS_MASKED: tl.constexpr, IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr, IS_WIDENED: tl.constexpr,
+    window, ITEM: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, VALUES_AT: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, IS_MASKED: tl.constexpr, IS_CAPPED: tl.constexpr, IS_WINDOWED: tl.constexpr,
+    IS_WIDENED: tl.constexpr,
 ):  # fmt: skip
     """Take the keys [begin, end) into the lines' sums, a block at a time; returns (highest score, total, mixed).
 
-    IS_MASKED: some line may not see some key; without it every line sees all of them, and the blocks are whole.
+    They are made ITEM, the type of the queries, which narrow KV is not. IS_MASKED: some line may not see some key;
+    without it every line sees all of them, and the blocks are whole.
     """
     dims = tl.arange(0, BLOCK_DIM)
     for start in range(begin, end, BLOCK_KEYS):
@@ -131,6 +133,7 @@ def attend_keys(
             is_seen = is_key[None, :] & (key_position[None, :] <= position[:, None])
             if IS_WINDOWED:
                 is_seen = is_seen & (key_position[None, :] > position[:, None] - window)
+        keys, values = keys.to(ITEM), values.to(ITEM)
         highest, total, mixed = take_block(
             queries, keys, values, is_seen, highest, total, mixed, scale, cap, IS_MASKED, IS_CAPPED, IS_WIDENED
         )
@@ -141,8 +144,8 @@ def attend_keys(
 def attend_runs(
     queries, position, highest, total, mixed, head_kv, slot_from, begin, end, key_at, key_step, slot_stride, scale, cap,
     there, columns, run_at, run_slot, kv_head,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, IS_CAPPED: tl.constexpr,
-    IS_WIDENED: tl.constexpr,
+    ITEM: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    IS_CAPPED: tl.constexpr, IS_WIDENED: tl.constexpr,
 ):  # fmt: skip
     """As `attend_keys` without a mask, the same blocks: those within one run of slots are copied by the tensor memory
     accelerator. `there`: the layer's KV as a tensor descriptor `[slots, 2 * kv_heads * head_dim]`.
@@ -172,7 +175,8 @@ def attend_runs(
         crossed = tl.minimum(at + BLOCK_KEYS, end)  # the block that the run's end lies in
         highest, total, mixed = attend_keys(
             queries, position, highest, total, mixed, head_kv, slot_from, at, crossed, key_at, key_step, slot_stride,
-            scale, cap, 0, HEAD_DIM, HEAD_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED, False, IS_WIDENED,
+            scale, cap, 0, ITEM, HEAD_DIM, HEAD_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED, False,
+            IS_WIDENED,
         )  # fmt: skip
         at = crossed
     return highest, total, mixed
@@ -225,9 +229,8 @@ def attend_tiles(
             return  # the row has fewer splits: nothing reads this one
         begin, end = tl.maximum(begin, split_begin), tl.minimum(end, split_begin + keys)
     lines = tl.arange(0, LINES)
-    inner = first + lines // GROUP
+    inner, head = first + lines // GROUP, kv_head * GROUP + lines % GROUP
     is_line = (lines < QUERIES * GROUP) & (inner < tl.load(columns + 2))
-    head = kv_head * GROUP + lines % GROUP
     query_at, query_step = tl.load(columns + 3), tl.load(columns + 4)
     key_at, key_step, dims = tl.load(columns + 5), tl.load(columns + 6), tl.arange(0, BLOCK_DIM)
     position = query_at + inner * query_step
@@ -242,24 +245,25 @@ def attend_tiles(
     whole = begin
     if not IS_WINDOWED:
         whole = begin + tl.maximum(tl.minimum(seen, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
+    item: tl.constexpr = query.dtype.element_ty
     slot_from, head_kv = slots + tl.load(slot_at + row), layer_kv + kv_head * HEAD_DIM
     highest, total = tl.full([LINES], float("-inf"), tl.float32), tl.zeros([LINES], tl.float32)
     mixed = tl.zeros([LINES, BLOCK_DIM], tl.float32)
     if IS_BY_RUN:
         highest, total, mixed = attend_runs(
             queries, position, highest, total, mixed, head_kv, slot_from, begin, whole, key_at, key_step, slot_stride,
-            scale, cap, there, columns, run_at, run_slot, kv_head, KV_HEADS, HEAD_DIM, BLOCK_KEYS, IS_CAPPED,
+            scale, cap, there, columns, run_at, run_slot, kv_head, item, KV_HEADS, HEAD_DIM, BLOCK_KEYS, IS_CAPPED,
             IS_WIDENED,
         )  # fmt: skip
     elif not IS_WINDOWED:
         highest, total, mixed = attend_keys(
             queries, position, highest, total, mixed, head_kv, slot_from, begin, whole, key_at, key_step, slot_stride,
-            scale, cap, window, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED, IS_WINDOWED,
-            IS_WIDENED,
+            scale, cap, window, item, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, False, IS_CAPPED,
+            IS_WINDOWED, IS_WIDENED,
         )  # fmt: skip
     highest, total, mixed = attend_keys(
         queries, position, highest, total, mixed, head_kv, slot_from, whole, end, key_at, key_step, slot_stride,
-        scale, cap, window, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, True, IS_CAPPED, IS_WINDOWED,
+        scale, cap, window, item, HEAD_DIM, BLOCK_DIM, KV_HEADS * HEAD_DIM, BLOCK_KEYS, True, IS_CAPPED, IS_WINDOWED,
         IS_WIDENED,
     )  # fmt: skip
     if IS_BY_TILE:

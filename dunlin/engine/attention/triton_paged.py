@@ -162,7 +162,7 @@ class Tiles:
         """
         head_dim, kv_heads = query.shape[2], layer_kv.shape[2]
         inner = (kv_heads * head_dim, head_dim, 1)
-        if query.dtype is not layer_kv.dtype:
+        if query.dtype is not layer_kv.dtype and layer_kv.element_size() != 1:
             raise ValueError(f"queries in {query.dtype}, KV in {layer_kv.dtype}")
         if layer_kv.stride()[1:] != inner or query.stride()[1:] != inner[1:] or not out.is_contiguous():
             raise ValueError(f"strides: queries {query.stride()}, KV {layer_kv.stride()}, out {out.stride()}")

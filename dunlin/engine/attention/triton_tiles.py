@@ -128,7 +128,7 @@ def launch(
     heads, head_dim = query.shape[1:]
     narrow, wide = sizes.shapes(heads, layer_kv.shape[2], head_dim, query.dtype)
     if len(there.wide):
-        runs = there.runs if _can_go_by_run(launcher.kind, query) else None
+        runs = there.runs if _can_go_by_run(launcher.kind, query, layer_kv) else None
         _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide, runs=runs)
     if not len(there.narrow):
         return
@@ -175,11 +175,12 @@ def _attend(
     )  # fmt: skip
 
 
-def _can_go_by_run(kind: AttentionKind, query: Tensor) -> bool:
+def _can_go_by_run(kind: AttentionKind, query: Tensor, layer_kv: Tensor) -> bool:
     """Whether the tensor memory accelerator can copy blocks of keys, which all queries of a tile see."""
     head_dim = query.shape[2]
     is_block = head_dim == _block_dim(head_dim) and head_dim <= SHAPED_DIM  # shared memory holds no wider ones
-    return has_tensor_memory() and not kind.window and query.element_size() == 2 and is_block
+    is_whole = query.element_size() == 2 and layer_kv.dtype is query.dtype
+    return has_tensor_memory() and not kind.window and is_whole and is_block
 
 
 def _described(layer_kv: Tensor, keys: int) -> TensorDescriptor:

@@ -111,6 +111,11 @@ class Decoder:
             runs.append(range(start, layer + 1))
         return runs
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and hidden states; KV may have another (`kv`)."""
+        return self._weights.outer["embed"].dtype
+
     def attention_kind(self, layer: int) -> AttentionKind:
         """What attention does in a layer."""
         return self._kinds[layer]

@@ -9,9 +9,11 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.choice import choose_backend
+from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
 from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
+from dunlin.engine.decoder.memory.kv_numbers import put_slots
 from dunlin.engine.decoder.native.prompt_kernels import PromptKernels, choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
@@ -80,11 +82,6 @@ def linear_into(into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None)
         torch.mm(rows, weight.t(), out=into)
     else:
         into.copy_(linear(rows, weight, bias))
-
-
-def put_slots(layer_kv: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """Copy `rows` `[tokens, 2 kv_heads, head_dim]` into their `slots` of `layer_kv` `[slot, 2, kv_heads, head_dim]`."""
-    layer_kv.index_copy_(0, slots, rows.reshape(-1, *layer_kv.shape[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +158,12 @@ def choose_fast_numerics() -> tuple[Numerics, str]:
     many = "a kernel" if prompts is not None and prompts.multiplies else "torch"
     told = f"attention by {description}, products of few rows by {few}, of many by {many}"
     return fast_numerics(attention, kernels, prompts), told
+
+
+def for_narrow_kv(numerics: Numerics) -> Numerics:
+    """The same with an attention that reads narrow KV (`kv_numbers.is_narrow`), which the CPU's kernel does not."""
+    reads_narrow = not isinstance(numerics.attention, PagedAttention)
+    return numerics if reads_narrow else replace(numerics, attention=ATTENTION_BACKENDS["torch"]())
 
 
 def _with_kernels(plain: Numerics, kernels: RowKernels | PromptKernels) -> Numerics:

@@ -34,7 +34,7 @@ class EngineDevice:
     beat)` computes several layers of its small steps in one piece, of decode steps alone unless
     `rows_may_leave_segments`; with `beat`, which is called now and then, what is usual is prepared at once. None:
     nothing is gained by that. `warm_steps` are computed once at the start.
-    `room` tells how much memory a device of its own has; None: it is the host's.
+    `room` tells how much memory a device of its own has; None: it is the host's. `reads_fp8`: KV may be fp8.
     """
 
     name: str
@@ -48,6 +48,7 @@ class EngineDevice:
     rows_may_leave_segments: bool = False
     warm_steps: tuple[WarmStep, ...] = field(default_factory=host_warm_steps)
     room: DeviceRoom | None = None
+    reads_fp8: bool = True
 
     @property
     def is_host(self) -> bool:

@@ -21,6 +21,8 @@ from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, De
 from dunlin.engine.device.staging import CudaStaging, HostStaging
 from dunlin.engine.device.warm_steps import GPU_WARM_STEPS
 
+ADA = (8, 9)
+"""Triton loads E4M3 on GPUs of this compute capability and above."""
 INSTALL = "pip install 'dunlin[server,gpu]' with a CUDA build of torch"
 
 
@@ -49,6 +51,7 @@ def cuda_device(name: str) -> EngineDevice:
         rows_may_leave_segments=True,
         warm_steps=GPU_WARM_STEPS,
         room=DeviceRoom(lambda: torch.cuda.mem_get_info(device), CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES),
+        reads_fp8=torch.cuda.get_device_capability(device) >= ADA,
     )
 
 

@@ -79,7 +79,7 @@ def shared_kv_bytes(total: int, free: int, share: float, work_bytes: int, contex
     remedy = "raise --gpu-memory-utilization, put fewer instances on this GPU"
     if free < budget:
         what, remedy = f"free of the GPU's {size_text(total)}", "end what else uses this GPU (nvidia-smi lists it)"
-    remedy += ", or lower --max-running and --budget-tokens, take --dtype bf16, or a smaller model"
+    remedy += ", or lower --max-running and --budget-tokens, take --dtype bf16 or --kv-dtype fp8, or a smaller model"
     return kv_left(MemoryLimit(min(budget, free), what, remedy, work_bytes), sizes)
 
 

@@ -238,7 +238,7 @@ def _leading_runner(
 ) -> LeadingRunner:  # fmt: skip
     """The runner of rank 0, once all ranks have loaded."""
     assert joined.words is not None
-    kv = open_rank_kv(options.model, options.dtype, options.kv_bytes, others.arena_fds)
+    kv = open_rank_kv(options.model, options.dtype, options.kv_bytes, others.arena_fds, options.kv_dtype)
     memory = OwnMemory(RankSlab([loaded.decoder.kv, *kv], slots_by_layer(loaded.arena)), node=options.node)
     leader = RankLeader(RankSender(others.sockets), LeadingPace(joined.words, options.ranks))
     runner = EngineRunner(
@@ -281,7 +281,7 @@ def _load(
     chosen = rank_numerics(_numerics(options, device), joined.collective)
     loaded = load_model(
         options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
-        collective=joined.collective,
+        collective=joined.collective, kv_dtype=options.kv_dtype,
     )  # fmt: skip
     wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
     adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
@@ -297,7 +297,17 @@ def _numerics(options: EngineOptions, device: EngineDevice) -> numerics.Numerics
         raise ValueError(f"deterministic mode computes on the CPU, not on {device.name}: drop one of the two")
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    return numerics.deterministic_numerics() if options.deterministic else _fast_numerics(options.name, device)
+    if options.deterministic and options.narrow_kv:
+        raise ValueError(f"deterministic mode keeps KV in float32, not {options.kv_dtype}: drop one of the two")
+    if options.narrow_kv and not device.reads_fp8:
+        raise ValueError(f"{device.name} reads no KV in {options.narrow_kv}: take --kv-dtype auto")
+    if options.deterministic:
+        return numerics.deterministic_numerics()
+    chosen = _fast_numerics(options.name, device)
+    if not options.narrow_kv:
+        return chosen
+    print(f"dunlin engine {options.name}: KV in {options.narrow_kv}", file=sys.stderr, flush=True)
+    return numerics.for_narrow_kv(chosen)
 
 
 @cache
@@ -350,7 +360,9 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         torch.set_num_threads(1)
         device = open_device(options.device)
         chosen = _numerics(options, device)
-        model = open_loaded_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd)
+        model = open_loaded_model(
+            options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, options.kv_dtype
+        )
         if model is None:
             return None
         try:
@@ -380,7 +392,7 @@ def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes, identity: 
         slots=loaded.slots,
         quantum=loaded.quantum,
         weights_digest=loaded.weights_digest,
-        kv_dtype=options.dtype,
+        kv_dtype=options.kv_dtype,
         kv_bytes_per_token=config.layers * config.slot_bytes(item_bytes),
         max_positions=config.max_positions,
         vocabulary=config.vocab,

@@ -16,6 +16,7 @@ from dunlin.engine.device.room import (
 )
 from dunlin.engine.process.options import EngineOptions
 from dunlin.model.config import load_config
+from dunlin.model.kv_dtypes import NARROW
 from dunlin.model.memory_plan import ModelSizes, TooLittleMemory, kv_text, model_sizes, size_text
 from dunlin.runtime.memory import FREE_WAIT_S
 
@@ -33,7 +34,8 @@ def with_kv_bytes(
     if room is None:
         return options
     config, item_bytes = load_config(options.model), TORCH_DTYPES[options.dtype].itemsize
-    sizes = model_sizes(config, item_bytes, device.memory.granule_bytes)
+    kv_item_bytes = NARROW.get(options.narrow_kv, item_bytes)
+    sizes = model_sizes(config, item_bytes, device.memory.granule_bytes, kv_item_bytes=kv_item_bytes)
     if options.kv_bytes:
         needed = sizes.weights_bytes + options.kv_bytes
         free, total = free_room(room.read, lambda whole: needed, safepoint, wait_s)

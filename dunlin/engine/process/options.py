@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dunlin.engine.device.names import CPU, INTERPRET, DeviceNameError, check_device_name
+from dunlin.model.kv_dtypes import NARROW
 
 ENGINE_MODULE = "dunlin.engine"
 DTYPES = ("float32", "bfloat16")
+"""Of weights and hidden states."""
 CANNOT_START = 2
 """The exit code of one that will never start with these options."""
 SPINS = 10_000
@@ -37,6 +39,8 @@ class EngineOptions:
     progress_fd: int
     kv_bytes: int
     dtype: str = "float32"
+    narrow_kv: str = ""
+    """The numbers of KV where they are narrower than `dtype` (`model/kv_dtypes.py`)."""
     deterministic: bool = False
     threads: int = 1
     node: str = ""
@@ -58,6 +62,11 @@ class EngineOptions:
     step_tokens: int = 0
     step_rows: int = 0
     """Of the largest step: tokens, and rows; work space is left for it."""
+
+    @property
+    def kv_dtype(self) -> str:
+        """The numbers of KV."""
+        return self.narrow_kv or self.dtype
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -93,6 +102,7 @@ _TYPES = {
     "progress_fd": int,
     "kv_bytes": int,
     "dtype": str,
+    "narrow_kv": str,
     "threads": int,
     "node": str,
     "device": str,
@@ -112,7 +122,7 @@ def parse_options(arguments: list[str]) -> EngineOptions:
         "python -m dunlin.engine", description="One engine process; an instance starts it."
     )
     for name, kind in _TYPES.items():
-        choices = DTYPES if name == "dtype" else None
+        choices = {"dtype": DTYPES, "narrow_kv": ("", *NARROW)}.get(name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=True, choices=choices)
     for name in _SWITCHES:
         parser.add_argument(f"--{name}", action="store_true")

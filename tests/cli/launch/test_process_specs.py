@@ -154,6 +154,7 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"nodes": 3}, "--nodes 3 with --instances 2: .*use fewer nodes"),
         ({"kvstore.exchange.replicate": True}, "--replicate .*say --nodes 2"),
         ({"instance.engine.dtype": "bf16", "instance.engine.deterministic": True}, "computes in fp32, not bf16"),
+        ({"instance.engine.kv_dtype": "fp8", "instance.engine.deterministic": True}, "keeps KV in fp32, not fp8"),
         ({"instance.engine.ranks": 2, "cluster.lora": ["a=/a"]}, "--tp 2 with --lora: .*drop one of the two"),
         ({TIER: 1 << 50}, r"--tier-mib 1073741824: \d+ MiB of memory are available; choose less"),
         ({TIER: 1 << 49, "nodes": 2}, "--tier-mib 536870912 for each of 2 nodes: "),

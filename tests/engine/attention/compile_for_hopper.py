@@ -21,8 +21,8 @@ TYPES = {"query": "*{}", "layer_kv": "*{}", "there": "*{}", "out": "*{}", "lse":
          "cap": "fp32"}  # fmt: skip
 
 
-def shared_bytes(shape: TileShape, head_dim: int, item: str, is_by_run: bool = False) -> int:
-    """Of a tile's program."""
+def shared_bytes(shape: TileShape, head_dim: int, item: str, is_by_run: bool = False, kv_item: str = "") -> int:
+    """Of a tile's program. `kv_item`: of KV, where it is not of the queries' type."""
     constants: dict[str, Any] = {
         "HEADS": HEADS, "KV_HEADS": KV_HEADS, "HEAD_DIM": head_dim, "BLOCK_DIM": triton.next_power_of_2(head_dim),
         "LINES": shape.lines, "BLOCK_KEYS": shape.keys, "SPLIT_KEYS": SIZES.split_keys, "SPLIT_STEP": SIZES.narrow.keys,
@@ -32,6 +32,8 @@ def shared_bytes(shape: TileShape, head_dim: int, item: str, is_by_run: bool = F
     }  # fmt: skip
     names = kernels.attend_tiles.arg_names
     types = {name: "constexpr" if name in constants else TYPES.get(name, "i32").format(item) for name in names}
+    if kv_item:
+        types["layer_kv"] = types["there"] = f"*{kv_item}"
     if is_by_run:
         types["there"] = f"tensordesc<{item}[{shape.keys},{head_dim}]>"
     aligned = {
@@ -50,6 +52,7 @@ def main() -> None:
         for dtype, item in ((torch.bfloat16, "bf16"), (torch.float32, "fp32")):
             for shape in SIZES.shapes(HEADS, KV_HEADS, head_dim, dtype):
                 print(head_dim, item, shape.lines, shared_bytes(shape, head_dim, item))
+                print(head_dim, item, shape.lines, "KV in fp8", shared_bytes(shape, head_dim, item, kv_item="fp8e4nv"))
         _, wide = SIZES.shapes(HEADS, KV_HEADS, head_dim, torch.bfloat16)
         if head_dim <= SHAPED_DIM:
             print(head_dim, "bf16", wide.lines, "by runs", shared_bytes(wide, head_dim, "bf16", is_by_run=True))

@@ -17,5 +17,5 @@ def test_tiles_fit_a_processor_whatever_a_heads_width() -> None:
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
     lines = [line.split() for line in ended.stdout.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 17
     assert [line for line in lines if int(line[-1]) > HOPPER_SHARED_BYTES] == []

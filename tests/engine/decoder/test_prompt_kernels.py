@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.native.library import KernelUnavailable
+from dunlin.engine.decoder.memory.kv_numbers import put_slots
 from dunlin.engine.decoder.native import prompt_kernels
 from dunlin.engine.decoder.native.prompt_kernels import (
     BF16_DOT,
@@ -19,7 +20,7 @@ from dunlin.engine.decoder.native.prompt_kernels import (
     choose_prompt_kernels,
     load_prompt_kernels,
 )
-from dunlin.engine.decoder.numerics import fast_numerics, put_slots
+from dunlin.engine.decoder.numerics import fast_numerics
 from dunlin.engine.decoder.rope import apply_rotary, rotary_angles
 
 try:

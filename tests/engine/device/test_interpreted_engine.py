@@ -12,6 +12,7 @@ import torch
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.numerics import for_narrow_kv
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 from dunlin.engine.device.cuda import call_again
@@ -21,6 +22,7 @@ from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.messages.engine import Interrupt, Interrupted, Resume, StepDone
 from dunlin.messages.types import SamplingParams, Verdict, i64
+from dunlin.model.kv_dtypes import FP8
 from tests.engine.build import Sequences, load, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
 
@@ -120,6 +122,21 @@ def test_texts_are_the_cpus_by_recorded_segments_too(
     assert generate(runner, STEPS, sampling=SamplingParams(**sampling)) == told
     assert len(recorded) == 2, "of 2 rows: layers 0 and 1, and the last"
     assert generate(make_runner(model, device), STEPS, sampling=SamplingParams(**sampling)) == told
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_texts_are_the_cpus_with_kv_in_fp8_too(directory: Path, device: EngineDevice) -> None:
+    plain = load(directory, attention="torch", kv_dtype=FP8)
+    told = generate(EngineRunner(plain.decoder, plain.slots, lambda: 0.0), STEPS)
+    chosen = for_narrow_kv(device.choose_numerics()[0])
+    fd = os.memfd_create("ledger")
+    model = load_model(directory, "float32", 4 << 20, chosen, fd, source=device.memory, kv_dtype=FP8)
+    try:
+        segments = RecordedSegments(model.decoder, call_again)
+        assert generate(make_runner(model, device, begin_segments=segments.begin), STEPS) == told
+        assert generate(make_runner(model, device), STEPS) == told
+    finally:
+        model.arena.close()
 
 
 def test_a_row_that_leaves_between_two_pieces_comes_back(

@@ -30,12 +30,18 @@ class Member:
     """One engine, which has met those given."""
 
     def __init__(
-        self, number: int, directory: Path, mode: str, dtype: str = "float32", room_bytes: int = 1 << 16
+        self,
+        number: int,
+        directory: Path,
+        mode: str,
+        dtype: str = "float32",
+        room_bytes: int = 1 << 16,
+        kv_dtype: str = "",
     ) -> None:
         self.number = number
         chosen = numerics.deterministic_numerics() if mode == "deterministic" else numerics.fast_numerics(mode)
         arena_fd, page_fd = os.memfd_create("arena"), os.memfd_create("page")
-        self.loaded = load_model(directory, dtype, 8 << 20, chosen, arena_fd)
+        self.loaded = load_model(directory, dtype, 8 << 20, chosen, arena_fd, kv_dtype=kv_dtype)
         memory = slab_of(self.loaded.arena, self.loaded.decoder.kv)
         self.rooms = rooms = TransitRooms(8, room_bytes)
         self.access = PeerAccess(page_fd, rooms)

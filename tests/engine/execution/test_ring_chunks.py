@@ -10,6 +10,7 @@ import torch
 
 from dunlin.messages.engine import StepDone, Unsupported
 from dunlin.messages.types import i8
+from dunlin.model.kv_dtypes import FP8
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import make_checkpoint
 from tests.engine.execution.interrupting import interrupt
@@ -38,12 +39,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compute_chunks(
-    directory: Path, mode: str, dtype: str, count: int, chunks: Sequence[Chunk]
+    directory: Path, mode: str, dtype: str, count: int, chunks: Sequence[Chunk], kv_dtype: str = ""
 ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     """(tokens of one engine, tokens of the group, K/V of one engine, K/V of the group); stripes' slots are voided
     after each chunk.
     """
-    members = meet_all([Member(number, directory, mode, dtype, room_bytes=1 << 14) for number in range(count)])
+    members = meet_all([Member(number, directory, mode, dtype, 1 << 14, kv_dtype) for number in range(count)])
     spread = Spread(members, SLOTS)
     expected = whole_text(members[0], TEXT, DECODES, 0)
     alone = [kv[: len(TEXT)].clone() for kv in members[0].loaded.decoder.kv]
@@ -91,6 +92,15 @@ def test_chunks_that_go_round_give_the_keys_of_one_engine(
             assert [token for token, _ in found] == [token for token, _ in expected]
         for ours, theirs in zip(spread, alone, strict=True):
             assert (ours.float() - theirs.float()).abs().max() <= within * theirs.float().abs().max()
+
+
+def test_keys_that_are_kept_in_fp8_go_round_in_fp8(directory: Path) -> None:
+    expected, found, alone, spread = compute_chunks(directory, "torch", "float32", 3, THREE, FP8)
+    assert [token for token, _ in found] == [token for token, _ in expected]
+    for ours, theirs in zip(spread, alone, strict=True):
+        assert ours.dtype is theirs.dtype is torch.float8_e4m3fn
+        assert float((ours.float() == theirs.float()).float().mean()) > 0.9, "what is rounded differs a little"
+        assert torch.allclose(ours.float(), theirs.float(), rtol=0.15, atol=0.05)
 
 
 def test_a_window_reaches_into_earlier_chunks(tmp_path: Path) -> None:

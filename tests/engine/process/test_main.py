@@ -41,6 +41,7 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import (
     FinishReason,
     Header,
+    HostRegion,
     Region,
     RemapPhase,
     TransferKind,
@@ -52,6 +53,7 @@ from dunlin.messages.types import (
     i64,
 )
 from dunlin.model.errors import ModelError
+from dunlin.model.kv_dtypes import FP8
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
@@ -389,6 +391,39 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_kv_in_fp8_takes_a_quarter_and_comes_back_from_the_host_as_it_was(model: Path) -> None:
+    child = Child(model, narrow_kv=FP8)
+    host_fd = os.memfd_create("host")
+    os.ftruncate(host_fd, 1 << 20)
+    try:
+        said, end = child.receive(), len(PROMPT)
+        assert (said.kv_dtype, said.kv_bytes_per_token, said.slots) == (FP8, 3 * 2 * 2 * 16, 4 * 4096)
+        child.send(MapHost(f"/proc/{os.getpid()}/fd/{host_fd}", 1 << 20, 1), make_open(max_tokens=2))
+        child.send(make_step(1, (1, 0, end, 0)), make_step(2, (1, end, end + 1, end)))
+        first, second = child.receive(), child.receive()
+        region, size = Region(0, 3, 0, end), 3 * 2 * 2 * 16 * end
+        there = i64([0]), i64([end])
+        out = Transfer(1, TransferKind.SLAB_TO_HOST, 1, region, *there, host=HostRegion(0, 1, 0, size))
+        child.send(out)
+        kept = child.receive()
+        assert (kept.status, kept.detail) == (TransferStatus.OK, "")
+        back = i64([500]), i64([end])
+        host = HostRegion(0, 1, 0, size, kept.checksum)
+        child.send(make_open(2, [*PROMPT, first.token[0]], prompt_tokens=end))
+        child.send(Transfer(2, TransferKind.HOST_TO_SLAB, 2, region, *back, host=host))
+        restored = child.receive()
+        assert (restored.status, restored.detail) == (TransferStatus.OK, "")
+        child.send(make_step(3, (2, end, end + 1, 500 + end)))
+        assert list(child.receive().token) == list(second.token)
+    finally:
+        child.close()
+        os.close(host_fd)
+
+
+def test_deterministic_fp8_is_refused(model: Path) -> None:
+    assert "keeps KV in float32, not float8_e4m3fn" in refusal(model, narrow_kv=FP8, deterministic=True)
 
 
 def test_the_command_line_brings_the_options_back() -> None:

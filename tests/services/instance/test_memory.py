@@ -47,6 +47,11 @@ def test_a_memory_is_left_to_kv_but_for_the_weights(model: ModelConfig) -> None:
     assert told(model, memory_bytes=20 * MIB) == 20 * MIB - weights
     assert told(model, memory_bytes=20 * MIB, dtype="bf16") == 20 * MIB - model_sizes(model, 2, GRANULE).weights_bytes
     assert told(model, memory_bytes=20 * MIB, ranks=2) == 20 * MIB - model_sizes(model, 4, GRANULE, 2).weights_bytes
+    narrow = model_sizes(model, 4, GRANULE, kv_item_bytes=1)
+    assert narrow.weights_bytes == weights
+    assert narrow.least_kv_bytes < model_sizes(model, 4, GRANULE).least_kv_bytes
+    assert told(model, memory_bytes=2 * MIB, kv_dtype="fp8") == 2 * MIB - weights, "enough, where fp32 is refused"
+    assert told(model, kv_cache__max_slots=1000, kv_dtype="fp8") == 3 * (1000 * 64 + GRANULE)
     on_gpu = told(model, memory_bytes=80 * MIB, device="cuda:0")
     assert on_gpu == 80 * MIB - model_sizes(model, 4, 2 * MIB).weights_bytes
 

@@ -90,6 +90,7 @@ def test_what_such_an_engine_taught_is_found_where_there_is_no_profile(
     assert find_step_times(wanting, tmp_path) == learnt
     assert caplog.text == ""
     assert find_step_times(config(scheduler__policy="harvest", engine__dtype="bf16"), tmp_path) is None
+    assert find_step_times(config(scheduler__policy="harvest", engine__kv_dtype="fp8"), tmp_path) is None
     save(tmp_path / PROFILES_FILE, 0.1)
     assert step_s(wanting, tmp_path) == 0.1, "a profile counts before it"
 

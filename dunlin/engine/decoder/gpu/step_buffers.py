@@ -60,7 +60,7 @@ class StepScratch:
     def __init__(self, decoder: Decoder) -> None:
         config, device, tokens = decoder.config, decoder.device, MIXED_TOKENS[-1]
         self.slots = torch.empty(MOST_SLOTS, dtype=torch.int32, device=device)
-        self.query = decoder.kv[0].new_zeros(tokens, config.heads, config.head_dim)
+        self.query = torch.zeros(tokens, config.heads, config.head_dim, dtype=decoder.dtype, device=device)
         self.mixed = torch.zeros_like(self.query)
         self.lse = torch.zeros(tokens, config.heads, dtype=torch.float32, device=device)
 
@@ -137,7 +137,7 @@ class StepTabler:
         self._there: tuple[Tensor, Tensor] | None = None
         config = decoder.config
         group = config.heads // config.kv_heads
-        narrow, wide = SIZES.shapes(config.heads, config.kv_heads, config.head_dim, decoder.kv[0].dtype)
+        narrow, wide = SIZES.shapes(config.heads, config.kv_heads, config.head_dim, decoder.dtype)
         self._narrow_queries, self.wide_queries = narrow.lines // group, wide.lines // group
 
     def runs(self, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -45,14 +45,39 @@ def gate_rows(rows, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT:
     tl.store(out + row * WIDTH + columns, let_through(gate, through, out.dtype.element_ty), mask=is_column)
 
 
+@triton.jit
+def e4m3_bits(rows):
+    """fp32 `rows` rounded to fp8 (E4M3) to the nearest, ties to even, as its bits; ends at 448. By whole numbers, for
+    Triton's interpreter rounds such numbers wrongly.
+    """
+    bits = rows.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    is_none = size > 0x7F800000
+    cut = tl.minimum(size, 0x43E00000)  # 448
+    normal = ((cut + 0x7FFFF + ((cut >> 20) & 1)) >> 20) - ((127 - 7) << 3)
+    # Below the least normal number, 2**-6, they are multiples of 2**-9, which is the last bit of a number near 2**14.
+    small = (cut.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    found = tl.where(is_none, 0x7F, tl.where(cut < 0x3C800000, small, normal))
+    return (((bits >> 24) & 0x80) | found).to(tl.uint8)
+
+
+@triton.jit
+def kept(rows, IS_NARROW: tl.constexpr):
+    """`rows` as KV has them."""
+    if IS_NARROW:
+        return e4m3_bits(rows.to(tl.float32))
+    else:
+        return rows
+
+
 @triton.jit(do_not_specialize_on_alignment=("slots",))
 def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_stride, HEADS: tl.constexpr,
                TURNED: tl.constexpr, ALL: tl.constexpr, HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr,
                REST: tl.constexpr, BLOCK_HEADS: tl.constexpr, BLOCK_PAIRS: tl.constexpr,
-               BLOCK_REST: tl.constexpr, IS_DEPENDENT: tl.constexpr):  # fmt: skip
+               BLOCK_REST: tl.constexpr, IS_NARROW: tl.constexpr, IS_DEPENDENT: tl.constexpr):  # fmt: skip
     """Rotate queries and keys as `turn_rows` does, queries in place, and write keys and values to their slot: grid
     (tokens, blocks of heads). Of ALL heads the first HEADS are queries, those up to TURNED rotated. What has a slot
-    below 0 is not written.
+    below 0 is not written. IS_NARROW: KV is fp8, and `layer_kv` its bytes.
     """
     begin_dependent(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -74,13 +99,13 @@ def place_rows(vectors, turn, layer_kv, slots, vector_stride, turn_stride, slot_
     left, right = tl.where(is_turned, turned_left, left), tl.where(is_turned, turned_right, right)
     tl.store(from_query + pairs[None, :], left, mask=is_item & is_query[:, None])
     tl.store(from_query + PAIRS + pairs[None, :], right, mask=is_item & is_query[:, None])
-    tl.store(from_slot + pairs[None, :], left, mask=is_item & is_kept[:, None])
-    tl.store(from_slot + PAIRS + pairs[None, :], right, mask=is_item & is_kept[:, None])
+    tl.store(from_slot + pairs[None, :], kept(left, IS_NARROW), mask=is_item & is_kept[:, None])
+    tl.store(from_slot + PAIRS + pairs[None, :], kept(right, IS_NARROW), mask=is_item & is_kept[:, None])
     if REST > 0:
         rest = tl.arange(0, BLOCK_REST)
         is_rest = is_kept[:, None] & (rest < REST)[None, :]
         others = tl.load(from_query + 2 * PAIRS + rest[None, :], mask=is_rest, other=0.0)
-        tl.store(from_slot + 2 * PAIRS + rest[None, :], others, mask=is_rest)
+        tl.store(from_slot + 2 * PAIRS + rest[None, :], kept(others, IS_NARROW), mask=is_rest)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dunlin.engine.attention.hopper import launch_options
 from dunlin.engine.decoder.gpu import triton_row_kernels as kernels
+from dunlin.engine.decoder.memory.kv_numbers import is_narrow
 
 MOST_WIDTH = 1 << 15
 """Of a norm that one program holds."""
@@ -64,14 +65,15 @@ def place(vectors: Tensor, heads: int, kv_heads: int, angles: Tensor, layer_kv: 
     values go to their `slots` of `layer_kv` `[slot, 2, kv_heads, head_dim]` alone, those without one (-1) nowhere.
     """
     count, pairs, head_dim = len(vectors), angles.shape[-1], vectors.shape[2]
-    given, rest = angles.contiguous(), head_dim - 2 * pairs
+    given, rest, narrow = angles.contiguous(), head_dim - 2 * pairs, is_narrow(layer_kv.dtype)
+    kept = layer_kv.view(torch.uint8) if narrow else layer_kv
     if count:
         everything = heads + 2 * kv_heads
         kernels.place_rows[(count, triton.cdiv(everything, HEADS_AT_ONCE))](
-            vectors, given, layer_kv, slots, vectors.stride(0), 2 * pairs, layer_kv.stride(0), HEADS=heads,
+            vectors, given, kept, slots, vectors.stride(0), 2 * pairs, layer_kv.stride(0), HEADS=heads,
             TURNED=heads + kv_heads, ALL=everything, HEAD_DIM=head_dim, PAIRS=pairs, REST=rest,
             BLOCK_HEADS=HEADS_AT_ONCE, BLOCK_PAIRS=triton.next_power_of_2(pairs),
-            BLOCK_REST=triton.next_power_of_2(max(rest, 1)), num_warps=4, **launch_options(),
+            BLOCK_REST=triton.next_power_of_2(max(rest, 1)), IS_NARROW=narrow, num_warps=4, **launch_options(),
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from dunlin.engine.decoder.loading.weights import (
 from dunlin.engine.decoder.memory.arena import FILE_MEMORY
 from dunlin.engine.decoder.memory.granule_ledger import NO_DIGEST
 from dunlin.engine.decoder.memory.granule_memory import GranuleSource
+from dunlin.engine.decoder.memory.kv_numbers import KV_DTYPES
 from dunlin.engine.decoder.memory.layer_arena import LayerArena, ModelMemory, open_arena, open_arena_read_only
 from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES, ArenaPlan, granules_for
 from dunlin.engine.decoder.numerics import Numerics
@@ -64,9 +65,10 @@ def load_model(
     layers: Sequence[int] | None = None,
     source: GranuleSource = FILE_MEMORY,
     collective: Collective = ONE_RANK,
+    kv_dtype: str = "",
 ) -> LoadedModel:
     """Load the checkpoint in `directory` into memory of `source`; KV gets `kv_bytes` over all layers, rounded down to
-    granules.
+    granules, and has numbers of `kv_dtype` (empty: of `dtype`, as the weights).
 
     With the same arguments everything lies where the last process with this memory file had it: the layers that it
     held, and their KV. In fresh memory the layers are `layers`, or all. Weights that lie there already are kept.
@@ -76,7 +78,7 @@ def load_model(
     :raises ValueError: `kv_bytes` is too little for one granule in every layer, or the model has no part for the rank.
     """
     part = rank_part(load_config(directory), collective.rank, collective.ranks)
-    memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes)
+    memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes, KV_DTYPES[kv_dtype or dtype])
     with closing(Checkpoint(directory, part.whole.quantization)) as checkpoint:
         for fault in tensor_faults(checkpoint.entries, part.whole, directory):
             raise fault
@@ -88,7 +90,7 @@ def load_model(
 
 
 def open_loaded_model(
-    directory: Path, dtype: str, kv_bytes: int, numerics: Numerics, arena_fd: int
+    directory: Path, dtype: str, kv_bytes: int, numerics: Numerics, arena_fd: int, kv_dtype: str = ""
 ) -> LoadedModel | None:
     """The model that another process has loaded into this memory file, to compute with KV of one's own; None if none
     has. Its KV must not be touched. Nothing is written: that process may give the memory to KV at any time, and
@@ -96,7 +98,7 @@ def open_loaded_model(
 
     :raises ModelError, ValueError: as `load_model`.
     """
-    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes)
+    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes, kv_dtype=KV_DTYPES[kv_dtype or dtype])
     arena = open_arena_read_only(arena_fd, memory)
     if arena is None:
         return None
@@ -108,7 +110,9 @@ def open_loaded_model(
     return _model(arena, memory, loaded_weights(arena), numerics, digests, memory.config)
 
 
-def open_rank_kv(directory: Path, dtype: str, kv_bytes: int, arena_fds: Sequence[int]) -> list[list[Tensor]]:
+def open_rank_kv(
+    directory: Path, dtype: str, kv_bytes: int, arena_fds: Sequence[int], kv_dtype: str = ""
+) -> list[list[Tensor]]:
     """The KV of ranks 1, 2, … by layer, to copy it for them. They have loaded the model with the same arguments.
 
     :raises ModelError, MemoryError, OSError: as `load_model`.
@@ -116,21 +120,27 @@ def open_rank_kv(directory: Path, dtype: str, kv_bytes: int, arena_fds: Sequence
     config, found = load_config(directory), []
     for at, fd in enumerate(arena_fds, start=1):
         part = rank_part(config, at, len(arena_fds) + 1)
-        memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, FILE_MEMORY.granule_bytes)
+        kind, granule_bytes = KV_DTYPES[kv_dtype or dtype], FILE_MEMORY.granule_bytes
+        memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, granule_bytes, kind)
         arena = open_arena(fd, memory, range(config.layers))
         found.append([arena.kv(layer) for layer in range(config.layers)])
     return found
 
 
 def model_memory(
-    config: ModelConfig, dtype: torch.dtype, kv_bytes: int, granule_bytes: int = GRANULE_BYTES
+    config: ModelConfig,
+    dtype: torch.dtype,
+    kv_bytes: int,
+    granule_bytes: int = GRANULE_BYTES,
+    kv_dtype: torch.dtype | None = None,
 ) -> ModelMemory:
-    """The sizes of the arena that has `kv_bytes` of KV while all layers are held.
+    """The sizes of the arena that has `kv_bytes` of KV while all layers are held. `kv_dtype` None: as the weights.
 
     :raises ValueError: that is less than one slot in every layer.
     """
     per_layer = kv_bytes // config.layers // granule_bytes
-    slot_bytes = config.slot_bytes(dtype.itemsize)
+    kept = kv_dtype or dtype
+    slot_bytes = config.slot_bytes(kept.itemsize)
     if not per_layer * granule_bytes // slot_bytes:
         least = config.layers * granules_for(slot_bytes, granule_bytes) * granule_bytes
         raise ValueError(
@@ -138,13 +148,15 @@ def model_memory(
         )
     outer, weights = weight_granules(config, dtype.itemsize, granule_bytes)
     granules = outer + sum(weights) + per_layer * config.layers
-    plan = ArenaPlan(granules, outer, weights, slot_bytes, f"{dtype} {config!r}", granule_bytes)
-    return ModelMemory(config, dtype, plan)
+    plan = ArenaPlan(granules, outer, weights, slot_bytes, f"{dtype} {kept} {config!r}", granule_bytes)
+    return ModelMemory(config, dtype, plan, kept)
 
 
-def part_memory(part: RankPart, dtype: torch.dtype, kv_bytes: int, granule_bytes: int) -> ModelMemory:
+def part_memory(
+    part: RankPart, dtype: torch.dtype, kv_bytes: int, granule_bytes: int, kv_dtype: torch.dtype | None = None
+) -> ModelMemory:
     """The sizes of a rank's arena, with its share of `kv_bytes`. :raises ValueError: as `model_memory`."""
-    memory = model_memory(part.config, dtype, kv_bytes // part.ranks, granule_bytes)
+    memory = model_memory(part.config, dtype, kv_bytes // part.ranks, granule_bytes, kv_dtype)
     if part.ranks == 1:
         return memory
     named = f"{memory.plan.model} rank {part.rank} of {part.ranks}"

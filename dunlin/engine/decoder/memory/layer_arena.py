@@ -44,6 +44,7 @@ class ModelMemory:
     config: ModelConfig
     dtype: torch.dtype
     plan: ArenaPlan
+    kv_dtype: torch.dtype
 
 
 class LayerArena:
@@ -97,7 +98,7 @@ class LayerArena:
         be touched. It stays at its address, whatever is mapped.
         """
         config = self._model.config
-        flat = self._ranges[kv_of(layer)].tensor(self._model.dtype)
+        flat = self._ranges[kv_of(layer)].tensor(self._model.kv_dtype)
         slot_items = config.slot_bytes(1)
         reserved = flat.numel() // slot_items
         return flat[: reserved * slot_items].view(reserved, 2, config.kv_heads, config.head_dim)

@@ -219,7 +219,7 @@ class StepExchange:
 
     def _begin_serving(self, index: int, content: Bytes) -> None:
         served = self._served[index]
-        query = torch.from_numpy(content).view(self._dtype).view(-1, *self._shape).to(self._decoder.device)
+        query = torch.from_numpy(content).view(self._decoder.dtype).view(-1, *self._shape).to(self._decoder.device)
         query = query if served.order is None else query[served.order]
         layer_kv = self._decoder.kv[self.layer]
         self._serving.append((index, self._plan(index).start(query, layer_kv, dtype=torch.float32)))
@@ -261,8 +261,8 @@ class StepExchange:
                 at = self._take_room(row, span, whole, at)
 
     def _take_room(self, row: SplitRow, positions: range, whole: Tensor, at: int) -> int:
-        stop = at + len(positions) * self._token_bytes
-        room = RoomSpan(positions, whole[at:stop].view(self._dtype).view(-1, *self._decoder.kv[self.layer].shape[1:]))
+        stop, layer_kv = at + len(positions) * self._token_bytes, self._decoder.kv[self.layer]
+        room = RoomSpan(positions, whole[at:stop].view(layer_kv.dtype).view(-1, *layer_kv.shape[1:]))
         self._keep(row, positions, room)
         self._add(row, room)
         return stop
@@ -276,7 +276,7 @@ class StepExchange:
 
     def _query(self, row: SplitRow, query: Tensor | None, at: Mapping[int, BatchRow]) -> Tensor:
         if query is None or row.number is None or row.number not in at:
-            return torch.zeros(len(row.queries), *self._shape, dtype=self._dtype)
+            return torch.zeros(len(row.queries), *self._shape, dtype=self._decoder.dtype)
         found = at[row.number]
         return query[found.start : found.stop]
 
@@ -302,10 +302,6 @@ class StepExchange:
     # --- sizes ---
 
     @property
-    def _dtype(self) -> torch.dtype:
-        return self._decoder.kv[0].dtype
-
-    @property
     def _token_bytes(self) -> int:
         """Of one token's K/V in a layer."""
         return self._decoder.kv[0][0].numel() * self._decoder.kv[0].element_size()
@@ -315,7 +311,9 @@ class StepExchange:
         striped, parts, found = self._striped[index], self._served[index].parts, self._parts[index]
         sizes = {}
         if parts:
-            sizes[PeerPart.QUERY] = sum(len(each.queries) for each in parts) * heads * head_dim * self._dtype.itemsize
+            sizes[PeerPart.QUERY] = (
+                sum(len(each.queries) for each in parts) * heads * head_dim * self._decoder.dtype.itemsize
+            )
         if striped:
             sizes[PeerPart.KEYS] = sum(map(len, chain.from_iterable(row.spans for row in striped))) * self._token_bytes
         if found:

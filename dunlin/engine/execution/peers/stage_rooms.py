@@ -39,7 +39,7 @@ class StageRooms:
     def take_hidden(self, room: int, rows: Sequence[StepRow]) -> Tensor:
         """:raises StepError: the room has not the rows' hidden states."""
         try:
-            dtype, width = self._decoder.kv[0].dtype, self._decoder.config.hidden
+            dtype, width = self._decoder.dtype, self._decoder.config.hidden
             found = self._rooms.take(room, [row.name for row in rows], dtype, width)
             return found.to(self._decoder.device, copy=True)  # a layer may add to it in place
         except TransferError as error:
@@ -48,7 +48,7 @@ class StageRooms:
     def check(self, rows: Sequence[StepRow]) -> None:
         """:raises StepError: the room has no place for what the rows leave."""
         if rows and rows[0].hidden_out:
-            token_bytes = self._decoder.kv[0].element_size() * self._decoder.config.hidden
+            token_bytes = self._decoder.dtype.itemsize * self._decoder.config.hidden
             try:
                 self._rooms.check(rows[0].hidden_out, [row.tokens * token_bytes for row in rows])
             except TransferError as error:

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.decoder.numerics import put_slots, silu_gate, turn_heads
+from dunlin.engine.decoder.memory.kv_numbers import put_slots, rounded
+from dunlin.engine.decoder.numerics import silu_gate, turn_heads
 from dunlin.engine.decoder.rope import rotary_angles
 
 triton_rows = pytest.importorskip("dunlin.engine.decoder.gpu.triton_rows", exc_type=ModuleNotFoundError)
@@ -59,6 +60,39 @@ def test_turn_leaves_the_other_heads_and_dimensions(dtype: torch.dtype, head_dim
     turn_heads(theirs, 4, angles)
     assert near(ours, theirs)
     assert torch.equal(ours[:, 4:], theirs[:, 4:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_place_writes_fp8_that_ends_at_448(dtype: torch.dtype) -> None:
+    ours = 100 * random(5, 8, 20, dtype=dtype)
+    ours[1, 5, 3], ours[2, 7, 19] = float("nan"), 9000.0
+    theirs = ours.clone()
+    angles = rotary_angles(torch.logspace(0, -2, 6), torch.arange(7, 12), 1.0)
+    slots = torch.tensor([11, 3, 0, 9, 4])
+    kept, wanted = (torch.full((12, 2, 2, 20), 0.5).to(torch.float8_e4m3fn) for _ in range(2))
+    triton_rows.place(ours, 4, 2, angles, kept, slots)
+    turn_heads(theirs, 6, angles)
+    put_slots(wanted, slots, theirs[:, 4:])
+    assert torch.equal(kept.float().isnan(), wanted.float().isnan())
+    ours, theirs = kept.float().nan_to_num(), wanted.float().nan_to_num()
+    assert torch.allclose(ours, theirs, rtol=0.13, atol=2**-9), "neighbours, where what is rounded differs a little"
+    assert float((ours == theirs).float().mean()) > 0.97
+
+
+def test_every_number_is_rounded_to_fp8_as_torch_does() -> None:
+    near = torch.arange(-460, 460, 1.0).repeat_interleave(8) * 2.0 ** -torch.arange(8).repeat(920)
+    steps = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    halves = (steps[:127][1:] + steps[:127][:-1]) / 2  # ties
+    least = torch.arange(200) * 2.0**-13
+    given = torch.cat([near, steps, halves, -halves, least, -least, torch.tensor([1e30, float("inf"), -1e-30, 0.0])])
+    values = F.pad(given, (0, -len(given) % 256)).view(-1, 16, 16)
+    tokens = len(values)
+    vectors = torch.cat([torch.zeros(tokens, 17, 16), values], 1)  # a query, 16 keys
+    kept = torch.zeros(tokens, 2, 16, 16).to(torch.float8_e4m3fn)
+    turn = rotary_angles(torch.zeros(8), torch.zeros(tokens, dtype=torch.int64), 1.0)
+    triton_rows.place(vectors, 1, 16, turn, kept, torch.arange(tokens))
+    wanted = rounded(values, torch.float8_e4m3fn).view(torch.uint8)
+    assert torch.equal(kept.view(torch.uint8)[:, 1], wanted)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loading.loader import load_model
+from dunlin.engine.decoder.loading.loader import load_model, open_loaded_model
 from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
+from dunlin.model.kv_dtypes import FP8
 from tests.engine.build import load, make_checkpoint
 
 SLOT_BYTES = 2 * 2 * 16 * 4
@@ -24,6 +25,23 @@ def test_slots_are_what_fits_in_whole_granules(tmp_path: Path) -> None:
     halved = load(directory, kv_bytes=3 * 2 * GRANULE_BYTES, dtype="bfloat16")
     assert halved.slots == 2 * loaded.slots
     assert halved.weights_digest != loaded.weights_digest
+
+
+def test_kv_of_narrower_numbers_has_more_slots_and_is_not_taken_for_other_kv(tmp_path: Path) -> None:
+    directory, fd = make_checkpoint(tmp_path), os.memfd_create("arena")
+    kv_bytes, chosen = 3 * 2 * GRANULE_BYTES, numerics.fast_numerics()
+    whole = load_model(directory, "bfloat16", kv_bytes, chosen, fd)
+    identity = whole.arena.identity
+    whole.arena.close()
+    narrow = load_model(directory, "bfloat16", kv_bytes, chosen, fd, kv_dtype=FP8)
+    assert narrow.slots == 2 * whole.slots
+    assert narrow.decoder.dtype is torch.bfloat16
+    assert {layer.dtype for layer in narrow.decoder.kv} == {torch.float8_e4m3fn}
+    assert narrow.arena.identity != identity, "what lay in the slots is gone"
+    assert narrow.weights_digest == whole.weights_digest
+    again = open_loaded_model(directory, "bfloat16", kv_bytes, chosen, fd, FP8)
+    assert again is not None
+    assert open_loaded_model(directory, "bfloat16", kv_bytes, chosen, fd) is None
 
 
 def test_the_digest_names_the_rope_and_all_else_that_kv_depends_on(tmp_path: Path) -> None:
