@@ -101,17 +101,19 @@ def scenes(folder: Path | None, shorter: float = 1.0) -> Iterator[Scene]:
     load = partial(_poisson, lengths_of("mixed", folder), seconds / shorter)
     two = (VLLM, CHUNKED, LOONGSERVE)
     paper = "1.86x vllm, 3.37x chunked; 1.72x, 3.11x of input"
-    yield Scene("11", "Mixed, 16 GPUs", f"mixed:{seconds / shorter:g}", load, (0.35, 0.7), two, nodes=2, paper=paper)
+    yield Scene(
+        "11", "Mixed, 16 GPUs", f"mixed:{seconds / shorter:g}", load, (0.35, 0.7, 1.0, 1.4), two, nodes=2, paper=paper
+    )
     ablation = (VLLM, STATIC, REPLICATED, REPLICAS, LOONGSERVE)
     for theta, goodput in ((1.0, 2.33), (1.2, 1.98), (1.4, 1.53)):
         drawn = partial(_zipf, lengths_of("mixed", folder), theta, 60.0 / shorter)
         paper = f"P90 goodput {goodput}x that of the best of the others"
         load_name = f"zipf-{theta:g}:{60.0 / shorter:g}"
-        yield Scene("12", f"Zipf {theta:g}", load_name, drawn, (2, 5, 10), ablation, value=theta, paper=paper)
+        yield Scene("12", f"Zipf {theta:g}", load_name, drawn, (2, 5, 10, 20, 40), ablation, value=theta, paper=paper)
     title, seconds, _ = _LOADS["sharegpt"]
     load = partial(_poisson, lengths_of("sharegpt", folder), seconds / shorter)
     paper, systems = "P90 goodput 2.87x that of no scale-up", (NO_SCALE_UP, PLANNED)
-    yield Scene("13", title, f"sharegpt:{seconds / shorter:g}", load, (10, 25, 40), systems, paper=paper)
+    yield Scene("13", title, f"sharegpt:{seconds / shorter:g}", load, (10, 25, 40, 60, 80), systems, paper=paper)
 
 
 def scene_of(lengths: str, seconds: float, rates: Sequence[float]) -> Scene:

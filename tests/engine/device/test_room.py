@@ -51,8 +51,8 @@ def test_a_share_that_holds_too_little_is_refused_with_all_that_helps() -> None:
     assert str(caught.value) == (
         "a share of 0.2 of the GPU's 80.0 GiB, without the 1.0 GiB of a process: 15.0 GiB are too little: 19.0 GiB are "
         "needed (weights 16.0 GiB, KV for 2048 tokens 1.0 GiB, work space 2.0 GiB): raise --gpu-memory-utilization, "
-        "put fewer instances on this GPU, or lower --max-running and --budget-tokens, take --dtype bf16, or a smaller "
-        "model"
+        "put fewer instances on this GPU, or lower --max-running and --budget-tokens, take --dtype bf16 or --kv-dtype "
+        "fp8, or a smaller model"
     )
     with pytest.raises(TooLittleMemory, match=r"^free of the GPU's 80.0 GiB: 10.0 GiB are too little: .*nvidia-smi"):
         kv_gib(80, 10, 0.9)
