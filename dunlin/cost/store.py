@@ -57,6 +57,9 @@ class ProfileKey:
     device: str
     parallelism: str
 
+    def __str__(self) -> str:
+        return f"{self.model} on {self.device}, {self.parallelism}"
+
 
 def stored_name(model: str) -> str:
     """What a model is called in stores: of a directory its whole path, for `./model` is another one elsewhere."""
@@ -190,7 +193,8 @@ class ProfileStore:
             "select timing from profile where (model, device, parallelism) = (?, ?, ?)", astuple(key)
         ).fetchone()
         if row is None:
-            raise StoreError(f"{self._path}: no profile of {key}")
+            known = "; ".join(map(str, self.keys())) or "none yet"
+            raise StoreError(f"{self._path}: no profile of {key}; measured: {known}")
         try:
             return parse_timing(_parsed(row[0]))
         except (KeyError, TypeError, ValueError) as error:

@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = settings_of(arguments)
         config = settings.configure("manager", GlobalManagerConfig)
-        times = read_times(config.groups.profile) if config.groups.profile else None
+        model = settings.configure("cluster", ClusterConfig).model
+        times = read_times(config.groups.profile, model) if config.groups.profile else None
     except ConfigError as error:
         flags.error(str(error))
     return run_service(options, lambda: serve(options, config, times), settings.told())

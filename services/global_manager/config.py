@@ -30,8 +30,9 @@ class GroupsConfig:
     )
     profile: str = setting(
         "",
-        "With `loongserve`, the store with a profile of the instances' model (`dunlin profile --out`), from which the "
-        "times of prompts are predicted. Empty: groups are chosen as by `elastic`.",
+        "With `loongserve`, the store with a profile of the instances' engines (`dunlin profile --out`), from which "
+        "the times of prompts are predicted. Of several in it the only one of cluster.model counts. Empty: groups are "
+        "chosen as by `elastic`.",
         why="instances measure their own engines; a manager has none",
     )
     prefill_share: float = setting(

@@ -222,12 +222,12 @@ def _data_dir(arguments: argparse.Namespace) -> Path:
 
 def _key(arguments: argparse.Namespace) -> "ProfileKey":
     from dunlin.cost.store import engine_key
-    from dunlin.engine.device.names import computed_by
+    from dunlin.engine.device.names import computed_by, counted_threads
 
     return engine_key(
         arguments.model,
         computed_by(arguments.device),
-        arguments.threads,
+        counted_threads(arguments.device, arguments.threads),
         arguments.dtype,
         deterministic=arguments.deterministic,
     )
@@ -239,7 +239,7 @@ def render(found: "MeasuredProfile", key: "ProfileKey", path: Path, points: bool
 
     timing = found.timing
     lines = [
-        f"{key.model} on {key.device}, {key.parallelism}: {len(found.steps)} steps and {len(found.moves)} moves",
+        f"{key}: {len(found.steps)} steps and {len(found.moves)} moves",
         f"engine ready after {timing.load_s:.1f} s; {timing.slots:,} slots of {timing.kv_bytes_per_token:,} bytes",
         compute_bound_text(timing.step),
         "",

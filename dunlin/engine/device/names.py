@@ -38,6 +38,11 @@ def device_of(name: str, instance: int, devices: int) -> str:
     return f"{CUDA}:{instance % devices}" if name == CUDA and devices else name
 
 
+def counted_threads(name: str, threads: int) -> int:
+    """The compute threads on which step times depend: on a GPU they do not."""
+    return 1 if device_kind(name) == CUDA else threads
+
+
 def computed_by(name: str) -> str:
     """The processor or GPU that a device's name means here: step times are true of no other."""
     if device_kind(name) == CPU:

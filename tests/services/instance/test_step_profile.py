@@ -1,7 +1,9 @@
 """Which profile an instance predicts its steps from."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,22 +13,22 @@ from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.links import TransferModel, TransferModels
 from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel
 from dunlin.cost.step_fit import LearntSteps, StepSums
-from dunlin.cost.store import ProfileKey, ProfileStore, engine_key
+from dunlin.cost.store import ProfileKey, ProfileStore
 from services.instance.process_config import InstanceProcessConfig
 from services.instance.server_learnt_steps import saver
 from services.instance.step_profile import find_step_times, learnt_key
 from tests.settings import configured
 
 
-def save(path: Path, fixed_s: float, model: str = "builtin:tiny") -> Path:
+def save(path: Path, fixed_s: float, key: ProfileKey | None = None, measured_at: str = "2026-11-23") -> Path:
     step = StepModel(PiecewiseCurve((1.0, 2.0), (0.0, 0.0)), fixed_s=fixed_s)
     with ProfileStore(path) as store:
         timing = EngineTiming(step, TransferModels(TransferModel(0.0, 1e9)), 1.0, 100, 64)
-        store.save(ProfileKey(model, "cpu", "tp=1"), "2026-11-23", timing)
+        store.save(key or learnt_key(config()), measured_at, timing)
     return path
 
 
-def config(**settings: str) -> InstanceProcessConfig:
+def config(**settings: Any) -> InstanceProcessConfig:
     return configured(InstanceProcessConfig, role="instance", **{"model": "builtin:tiny", **settings})
 
 
@@ -50,7 +52,7 @@ def test_a_directory_is_the_same_model_by_whatever_path_and_another_one_elsewher
     for folder in (one, other):
         folder.mkdir(parents=True)
     monkeypatch.chdir(one.parent)
-    save(tmp_path / PROFILES_FILE, 0.1, engine_key("./model", "cpu", 1, "fp32", deterministic=False).model)
+    save(tmp_path / PROFILES_FILE, 0.1, learnt_key(config(model="./model")))
     for path in ("./model", "model/", str(one)):
         assert step_s(config(model=path), tmp_path) == 0.1
     learnt = learnt_key(config(model="./model"))
@@ -60,24 +62,39 @@ def test_a_directory_is_the_same_model_by_whatever_path_and_another_one_elsewher
     assert learnt_key(config(model="./model")) != learnt
 
 
-def test_a_named_store_must_have_the_model(tmp_path: Path) -> None:
-    other = save(tmp_path / "mine.db", 0.2, "other")
-    with pytest.raises(ConfigError, match=r"instance.engine.profile: .*no profile of builtin:tiny; measured: other"):
-        find_step_times(config(engine__profile=str(other)), tmp_path)
+@pytest.mark.parametrize("changed", ["model", "device", "parallelism"])
+def test_a_later_profile_of_another_engine_does_not_count(tmp_path: Path, changed: str) -> None:
+    """Of another model, on another device, of another precision or with other threads."""
+    path = save(tmp_path / PROFILES_FILE, 0.1)
+    save(path, 0.9, replace(learnt_key(config()), **{changed: "another"}), "2026-11-24")
+    assert step_s(config(), tmp_path) == 0.1
+    assert step_s(config(engine__profile=str(path)), tmp_path) == 0.1
+
+
+@pytest.mark.parametrize("settings", [{"engine__dtype": "bf16"}, {"engine__threads": 2}, {"engine__ranks": 2}])
+def test_a_named_store_must_have_a_profile_of_such_an_engine(tmp_path: Path, settings: dict[str, Any]) -> None:
+    store, key = save(tmp_path / "mine.db", 0.2), learnt_key(config())
+    wanting = config(engine__profile=str(store), **settings)
+    with pytest.raises(ConfigError, match=r"^instance.engine.profile: .*--dtype.*without the setting") as refused:
+        find_step_times(wanting, tmp_path)
+    assert f"no profile of {learnt_key(wanting)}; measured: {key}; " in str(refused.value)
+
+
+def test_a_named_store_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent.db: there is no such file"):
         find_step_times(config(engine__profile=str(tmp_path / "absent.db")), tmp_path)
 
 
 def test_without_one_the_policies_that_want_it_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    save(tmp_path / PROFILES_FILE, 0.1, "other")
+    save(tmp_path / PROFILES_FILE, 0.1, ProfileKey("builtin:tiny", "another", "threads=1,dtype=fp32"))
     assert find_step_times(config(), tmp_path) is None
     assert caplog.text == ""
     wanting = config(scheduler__policy="slo_aware", interrupts__policy="on_arrival")
     assert find_step_times(wanting, tmp_path) is None
-    assert "slo_aware and on_arrival: no profile of builtin:tiny" in caplog.text
+    assert f"slo_aware and on_arrival: no profile of {learnt_key(wanting)} in" in caplog.text
     assert "learnt from those that are served" in caplog.text
-    assert "`dunlin profile --model builtin:tiny`" in caplog.text
+    assert "`dunlin profile` with this --model, --device, --dtype and --threads" in caplog.text
 
 
 def test_what_such_an_engine_taught_is_found_where_there_is_no_profile(
