@@ -43,7 +43,7 @@ class ChildProcess:
             return False
         self.signal_group(signal.SIGKILL)
         code = self._process.wait()
-        self._status = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        self._status = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
         return True
 
     @property
@@ -81,6 +81,13 @@ class ChildProcess:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal, which has no name
+        return str(number)
 
 
 def _state(pid: int) -> str:
