@@ -86,6 +86,16 @@ def entries_of(path: Path, file: safe_open) -> dict[str, TensorEntry]:
     return {name: TensorEntry(path, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
 
 
+def doubled_faults(entries: Mapping[str, TensorEntry], more: Mapping[str, TensorEntry]) -> Iterator[ModelError]:
+    """The tensors of another file, `more`, that `entries` have with other numbers: nothing says which of the two is the
+    model's.
+    """
+    for name in sorted(entries.keys() & more.keys()):
+        if not is_same(entries[name], name, more[name], name):
+            what = f"tensor `{name}` is in {entries[name].path.name} too, with other numbers"
+            yield ModelError(more[name].path, what, REMEDY)
+
+
 def is_zero(entry: TensorEntry, name: str) -> bool:
     """Whether every byte of the tensor `name` is 0, whatever its dtype."""
     return not any(map(any, _pieces(entry, name)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from dunlin.model.checkpoint_headers import (
     TensorEntry,
     checkpoint_files,
+    doubled_faults,
     entries_of,
     find_entry,
     is_same,
@@ -37,7 +38,9 @@ def read_headers(directory: Path) -> tuple[dict[str, TensorEntry], list[ModelErr
     for path in files:
         try:
             with open_file(path, "np") as file:
-                entries.update(entries_of(path, file))
+                found = entries_of(path, file)
+            faults += doubled_faults(entries, found)
+            entries.update(found)
         except ModelError as error:
             faults.append(error)
     return entries, faults

@@ -92,6 +92,17 @@ def test_headers_of_all_shards_are_read_and_a_broken_one_is_a_fault(tmp_path: Pa
     assert sorted(fault.path for fault in faults) == [str(tmp_path / f"{n}.safetensors") for n in (3, 4)]
 
 
+def test_a_tensor_that_two_shards_hold_with_other_numbers_is_a_fault(tmp_path: Path) -> None:
+    same = np.ones(4, np.float16)
+    save_file({"a": np.zeros(3, np.float32), "b": same}, tmp_path / "1.safetensors")
+    save_file({"a": np.ones(3, np.float32), "b": same}, tmp_path / "2.safetensors")
+    index = {"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (fault,) = read_headers(tmp_path)[1]
+    assert fault.path == str(tmp_path / "2.safetensors")
+    assert fault.what == "tensor `a` is in 1.safetensors too, with other numbers"
+
+
 def test_reading_headers_loads_no_torch(root: Path) -> None:
     program = "import dunlin.model.checkpoint_tensors, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False, timeout=300).returncode == 0

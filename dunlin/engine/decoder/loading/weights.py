@@ -17,7 +17,14 @@ from torch import Tensor
 from dunlin.engine.decoder.memory.layer_layout import granules_for
 from dunlin.engine.decoder.quantized.methods import open_rows
 from dunlin.engine.decoder.quantized.module import ROW_STEP, ModuleTensors
-from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, open_file
+from dunlin.model.checkpoint_headers import (
+    TensorEntry,
+    checkpoint_files,
+    doubled_faults,
+    entries_of,
+    find_entry,
+    open_file,
+)
 from dunlin.model.config import ModelConfig
 from dunlin.model.quantization.module_tensors import WEIGHT, find_module_tensor, scheme_at
 from dunlin.model.quantization.scheme import Quantization, WeightScheme
@@ -77,7 +84,7 @@ class Checkpoint:
     """The tensors of a directory with `model.safetensors`, or with shards and their index. Files stay mapped until
     `close`. `quantization`: how its config.json says that weights are stored.
 
-    :raises ModelError: a file is missing, or broken.
+    :raises ModelError: a file is missing, or broken, or two hold a tensor with other numbers.
     """
 
     def __init__(self, directory: Path, quantization: Quantization | None = None) -> None:
@@ -91,7 +98,10 @@ class Checkpoint:
             raise faults[0]
         for path in files:
             self._files[path] = self._open.enter_context(open_file(path, "pt"))
-            self.entries.update(entries_of(path, self._files[path]))
+            found = entries_of(path, self._files[path])
+            for fault in doubled_faults(self.entries, found):
+                raise fault
+            self.entries.update(found)
 
     @property
     def identity(self) -> bytes:

@@ -130,6 +130,20 @@ def shard(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
 
 
+def test_a_tensor_that_two_shards_hold_with_other_numbers_is_refused(directory: Path) -> None:
+    """The last file's won, whatever the index said."""
+    shard(directory)
+    first, last = directory / "model-1.safetensors", directory / "model-2.safetensors"
+    held, others = safetensors.torch.load_file(first), safetensors.torch.load_file(last)
+    name = sorted(held)[0]
+    safetensors.torch.save_file({**others, name: held[name]}, last)
+    read(directory)
+    safetensors.torch.save_file({**others, name: held[name] + 1}, last)
+    assert f"model-2.safetensors: tensor `{name}` is in model-1.safetensors too, with other numbers" in complaint(
+        directory
+    )
+
+
 def test_shards_are_the_same_weights(directory: Path) -> None:
     whole = read(directory)
     shard(directory)
