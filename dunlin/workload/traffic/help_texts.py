@@ -8,6 +8,7 @@ HELP = """\
   onoff:on=8,off=1,on_s=10,off_s=20,duration=300
   trace:FILE,from=60,duration=600,stretch=2   a part of a trace, twice as slow (a bare FILE is a trace too)
   trace:FILE,rate=20                          drawn (or repeated) to a mean rate, with the pattern it has
+  trace:FILE,only=long,rate=20                one of its classes, at that rate
   trace:FILE,sample=2,over=30                 2 x 30 requests of the trace, its times scaled to 30 s
   trace:FILE,rewrite=long(0.05,8000,9000)     the longest 5 % get so many input tokens, and all a class
  and with any of them

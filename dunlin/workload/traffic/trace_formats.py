@@ -28,20 +28,23 @@ Rows = Iterator[tuple[int, Arrival]]
 """Line numbers from 1, and the arrival in that line."""
 
 
-def read_trace(path: Path, duration_s: float | None = None) -> list[Arrival]:
-    """The rows of a trace that arrive before `duration_s`, by arrival.
+def read_trace(path: Path, duration_s: float | None = None, *, one_more: bool = False) -> list[Arrival]:
+    """The rows of a trace that arrive before `duration_s`, by arrival; with `one_more` the first one after them too, by
+    which a trace that goes on is told from one that ends.
 
     Raises TraceError naming the line for a missing file or column, a value that is no number, or arrivals out of order.
     """
     with open_trace(path) as lines:
-        arrivals = list(parse_trace(lines, str(path), duration_s))
+        arrivals = list(parse_trace(lines, str(path), duration_s, one_more=one_more))
     if not arrivals:
         within = "" if duration_s in (None, math.inf) else f" within the first {duration_s:g} s"
         raise TraceError(f"{path}: holds no request{within}")
     return arrivals
 
 
-def parse_trace(lines: Iterable[str], name: str, duration_s: float | None = None) -> Iterator[Arrival]:
+def parse_trace(
+    lines: Iterable[str], name: str, duration_s: float | None = None, *, one_more: bool = False
+) -> Iterator[Arrival]:
     """Like `read_trace`, from the lines themselves; `name` is only named in errors."""
     before_s = 0.0
     for line, arrival in parse_rows(lines, name):
@@ -49,9 +52,11 @@ def parse_trace(lines: Iterable[str], name: str, duration_s: float | None = None
             late = f"{arrival.at_s:g} comes before the line above ({before_s:g})"
             raise TraceError(f"{name}: line {line}: arrival_s {late}; sort the rows")
         before_s = arrival.at_s
-        if duration_s is not None and arrival.at_s >= duration_s:
+        is_within = duration_s is None or arrival.at_s < duration_s
+        if is_within or one_more:
+            yield arrival
+        if not is_within:
             return
-        yield arrival
 
 
 def parse_rows(lines: Iterable[str], name: str) -> Rows:
@@ -159,7 +164,9 @@ def _object(text: str, where: str) -> Row:
 def _ids(found: Any, inputs: int, where: str) -> tuple[int, ...]:
     try:
         ids = tuple(map(int, found))
-    except (TypeError, ValueError):
+        if any(isinstance(one, float) and one != whole for one, whole in zip(found, ids, strict=True)):
+            raise ValueError  # half a name would be that of another prefix
+    except (TypeError, ValueError, OverflowError):
         raise TraceError(f"{where}: hash_ids must be whole numbers, not {found!r:.80}") from None
     if ids and len(ids) != -(-inputs // BLOCK_TOKENS):
         raise TraceError(

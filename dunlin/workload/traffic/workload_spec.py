@@ -128,9 +128,14 @@ def _trace(call: SpecCall, seed: int, duration_s: float | None) -> list[Arrival]
     start_s, factor = call.number("from", 0.0, above=False), call.number("stretch", 1.0)
     last_s = call.number("duration") if call.has("duration") else duration_s
     stop_s = float("inf") if last_s is None else start_s + last_s / factor
-    arrivals = stretch_time(cut_window(read_trace(Path(call.text("file")), stop_s), start_s, stop_s), factor)
+    rows = read_trace(Path(call.text("file")), stop_s, one_more=True)
+    arrivals = stretch_time(cut_window(rows, start_s, stop_s), factor)
+    ended_s = arrivals[-1].at_s if arrivals and rows[-1].at_s < stop_s else None
+    if not call.has("rewrite"):  # which makes classes of its own
+        arrivals = _only(call, arrivals)
     if call.has("rate"):
-        span_s, rate = last_s or (arrivals[-1].at_s if arrivals else 0.0), call.number("rate")
+        # A trace that is shorter than the duration is brought to the rate for as long as it lasts.
+        span_s, rate = last_s if last_s is not None and ended_s is None else ended_s or 0.0, call.number("rate")
         if rate * span_s > MOST_REQUESTS:
             raise _too_many(call)
         arrivals = resample_to_rate(arrivals, rate, span_s, seed, call.number("jitter", 1.0, above=False))
@@ -138,14 +143,16 @@ def _trace(call: SpecCall, seed: int, duration_s: float | None) -> list[Arrival]
         # Of the whole trace: `from` and `duration` were applied before, where they were given.
         arrivals = sample_over(arrivals, call.number("sample"), call.number("over"), seed)
     if call.has("rewrite"):
-        arrivals = _rewritten(arrivals, parse_call(call.text("rewrite"), call.source), seed)
-    if call.has("only"):
-        arrivals = [one for one in arrivals if one.label == call.text("only")]
+        arrivals = _only(call, _rewritten(arrivals, parse_call(call.text("rewrite"), call.source), seed))
     if call.has("lengths"):
         lengths, random = parse_lengths(call.text("lengths"), call.source), Random(f"lengths {seed}")
         pairs = [lengths.draw(random) for _ in arrivals]
         arrivals = [Arrival(one.at_s, *pair, one.label, one.client) for one, pair in zip(arrivals, pairs, strict=True)]
     return arrivals
+
+
+def _only(call: SpecCall, arrivals: list[Arrival]) -> list[Arrival]:
+    return [one for one in arrivals if one.label == call.text("only")] if call.has("only") else arrivals
 
 
 def _rewritten(arrivals: list[Arrival], call: SpecCall, seed: int) -> list[Arrival]:

@@ -73,6 +73,13 @@ def test_our_own_has_blocks_classes_and_senders() -> None:
         ('{"timestamp": 0, "input_length": true, "output_length": 1}\n', "line 1: input_length must be"),
         ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": "a"}\n', "line 1: hash_ids must be"),
         ('{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [1]}\n', "line 1: 1 hash_ids for 513"),
+        *(
+            (
+                f'{{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [{one}]}}\n',
+                "line 1: hash_ids must",
+            )
+            for one in ("1.5", "NaN", "Infinity", "null")
+        ),
         ("arrival_s,input_tokens,output_tokens\n0,\x001,1\n", "line 2: "),
     ],
 )

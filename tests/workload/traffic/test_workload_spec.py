@@ -75,6 +75,31 @@ def test_a_trace_is_brought_to_a_rate(trace: Path) -> None:
     assert len(read_workload(f"trace:{trace},rate=3,stretch=2,duration=50")) == 150
 
 
+def test_a_trace_that_ends_before_the_duration_has_the_rate_while_it_lasts(trace: Path) -> None:
+    """All 3 x 50 requests came in the ten seconds that are left of it: at 15/s."""
+    made = read_workload(f"trace:{trace},from=90,rate=3,duration=50,jitter=0")
+    assert len(made) == 3 * 9
+    assert {one.at_s for one in made} == {float(second) for second in range(10)}
+    assert len(read_workload(f"trace:{trace},from=90,rate=3,duration=9")) == 27
+    assert len(read_workload(f"trace:{trace},rate=3,duration=50,stretch=0.1")) == 30
+
+
+def test_a_silence_at_the_end_of_the_duration_counts(tmp_path: Path) -> None:
+    text = "arrival_s,input_tokens,output_tokens\n0,1,1\n1,1,1\n30,1,1\n"
+    (tmp_path / "t.csv").write_text(text)
+    made = read_workload(f"trace:{tmp_path / 't.csv'},rate=2,duration=20")
+    assert (len(made), made[-1].at_s < 3) == (40, True)
+
+
+def test_the_rate_is_that_of_the_class_which_is_taken(trace: Path) -> None:
+    for rate in (0.1, 2):
+        made = read_workload(f"trace:{trace},only=long,rate={rate},duration=50")
+        assert [one.label for one in made] == ["long"] * round(rate * 50)
+    assert len(read_workload(f"trace:{trace},only=long,sample=1,over=10")) == 10
+    made = read_workload(f"trace:{trace},rate=2,duration=50,rewrite=long(0.05,8000,9000),only=long")
+    assert [one.label for one in made] == ["long"] * 5, "5 % of what comes at the rate"
+
+
 def test_a_trace_may_lend_its_times_alone_or_a_class(trace: Path) -> None:
     made = read_workload(f"trace:{trace},lengths=fixed(1,2)")
     assert {(one.input_tokens, one.output_tokens) for one in made} == {(1, 2)}
@@ -167,6 +192,6 @@ def test_the_manual_shows_every_kind() -> None:
 
 def test_what_the_manual_shows_is_taken(trace: Path) -> None:
     shown = [line.split("  ")[1] for line in HELP.splitlines() if line.startswith("  ") and ":" in line.split("  ")[1]]
-    assert len(shown) == 7
+    assert len(shown) == 8
     for text in shown:
         assert read_workload(text.replace("FILE,from=60", f"{trace},from=60").replace("FILE", str(trace)))
