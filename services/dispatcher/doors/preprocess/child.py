@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dunlin.limits import InvalidField
@@ -26,7 +27,7 @@ from services.dispatcher.doors.generation.served_model import ServedModel
 from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.preprocess.codec import PreprocessOutcome, encode
 from services.dispatcher.doors.preprocess.grammar_checks import decode_grammar
-from services.dispatcher.doors.preprocess.helper import ANSWER_FRAME, receive_frame, send_frame
+from services.dispatcher.doors.preprocess.helper import ANSWER_FRAME, READY_FRAME, receive_frame, send_frame
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
 
 MAX_MEMORY_BYTES = 4 << 30
@@ -67,6 +68,12 @@ class BodyReader:
         self._preprocessor = Preprocessor(model, PromptEncoder(model))
         self._grammars = GrammarCompiler(model.folder, model.vocabulary, model.eos_ids)
 
+    def prepare(self, kind: BodyKind) -> None:
+        """Load what bodies of the kind need beyond the model; what that raises, `outcome` does."""
+        if kind is BodyKind.GRAMMAR:
+            with suppress(GrammarError):
+                self._grammars.load()
+
     def outcome(self, kind: BodyKind, data: bytes) -> PreprocessOutcome:
         """What `Preprocessor.read` returns or raises; for a grammar that compiles, an empty request."""
         try:
@@ -86,6 +93,8 @@ class BodyReader:
 
 def _serve(connection: socket.socket, reader: BodyReader) -> None:
     what, data = receive_frame(connection)
+    reader.prepare(BodyKind(what))
+    send_frame(connection, READY_FRAME)
     outcome = reader.outcome(BodyKind(what), bytes(data))
     send_frame(connection, ANSWER_FRAME, *encode(outcome))
     del data, outcome

@@ -9,6 +9,7 @@ from dunlin.limits import InvalidField
 from dunlin.messages.door import RejectionCode
 from dunlin.messages.types import Grammar, GrammarKind
 from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
+from services.dispatcher.doors.preprocess.helper import HelperNotReady
 from services.dispatcher.doors.preprocess.lanes import PreprocessLane
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
 
@@ -63,6 +64,8 @@ class GrammarChecks:
             await self._lane.read(BodyKind.GRAMMAR, [encode_grammar(grammar)])
         except InvalidField as error:
             return error.text
+        except HelperNotReady:
+            raise
         except DoorError as error:
             if error.code is not RejectionCode.UNAVAILABLE or error.detail == STOPPING_TEXT:
                 raise

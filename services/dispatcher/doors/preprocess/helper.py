@@ -22,8 +22,15 @@ _log = logging.getLogger(__name__)
 
 CHILD_MODULE = "services.dispatcher.doors.preprocess.child"
 FRAME_HEADER = struct.Struct("<BQ")
-"""The kind of a frame (`BodyKind`, or `ANSWER_FRAME`), and its length in bytes."""
-ANSWER_FRAME = 0
+"""The kind of a frame (`BodyKind`, or one of the child's), and its length in bytes."""
+ANSWER_FRAME, READY_FRAME = 0, 255
+"""What the child sends for each body: that it has loaded what bodies of its kind need and begins, then the answer."""
+READY_WITHIN_S = 120.0
+"""A cold disk and busy cores may load a tokenizer so slowly: the fault of no body."""
+
+
+class HelperNotReady(DoorError):
+    """The child did not begin in time: whatever the body."""
 
 
 def send_frame(connection: socket.socket, kind: int, *parts: bytes) -> None:
@@ -58,7 +65,8 @@ class HelperProcess:
     """Owns one child process, which is started for the first body and, after its death, for the next one.
 
     `read` is for one thread, which must live as long as the child: the kernel ends the child with the thread that
-    started it. `kill` is for any thread. `nice` is the child's priority, `within_s` the time for one body in seconds.
+    started it. `kill` is for any thread. `nice` is the child's priority, `within_s` the time for one body in seconds,
+    in which neither its start counts nor what it loads for the first one.
     """
 
     def __init__(self, model: ServedModel, nice: int, within_s: float) -> None:
@@ -74,14 +82,19 @@ class HelperProcess:
         """Preprocess the body (the joined parts) in the child.
 
         Raises:
-            InvalidField, DoorError: as `Preprocessor.read`; a DoorError too if the child did not answer.
+            InvalidField, DoorError: as `Preprocessor.read`; a DoorError too if the child did not answer, HelperNotReady
+                if it did not even begin.
         """
+        is_ready = False
         try:
             connection = self._started()
             send_frame(connection, kind, *parts)
+            receive_frame(connection)
+            is_ready = True
+            connection.settimeout(self._within_s)
             outcome = decode(receive_frame(connection)[1])
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-            raise self._on_child_lost(sum(map(len, parts)), error) from error
+            raise self._on_child_lost(sum(map(len, parts)), error, is_ready) from error
         if isinstance(outcome, Preprocessed):
             return outcome
         raise outcome
@@ -100,7 +113,7 @@ class HelperProcess:
                 self._kill_child()
             if self._connection is None:
                 self._connection = self._start()
-            self._connection.settimeout(self._within_s)
+            self._connection.settimeout(READY_WITHIN_S)
             return self._connection
 
     def _start(self) -> socket.socket:
@@ -124,11 +137,15 @@ class HelperProcess:
             *(f"--adapter={digest}={name}" for name, digest in model.adapters.items()),
         ]
 
-    def _on_child_lost(self, size: int, error: Exception) -> DoorError:
+    def _on_child_lost(self, size: int, error: Exception, is_ready: bool) -> DoorError:
         with self._lock:
             self._kill_child()
             if self._is_ended:
                 return DoorError(RejectionCode.UNAVAILABLE, STOPPING_TEXT, retry_after_s=1.0)
+        if not is_ready and isinstance(error, TimeoutError):
+            text = f"a helper process was not ready to read requests within {READY_WITHIN_S:g} s"
+            _log.error("%s: is the machine overloaded? Another will be started", text)
+            return HelperNotReady(RejectionCode.UNAVAILABLE, text, retry_after_s=1.0)
         why = f"did not answer within {self._within_s:g} s" if isinstance(error, TimeoutError) else "has died"
         _log.error("a helper process %s over a request of %d bytes (%s); another will be started", why, size, error)
         text = f"the process that reads large requests {why} over this one of {size} bytes: send a smaller one"

@@ -18,7 +18,7 @@ class LaneLimits:
     """Limits of one helper process, for bodies up to `most_bytes`.
 
     At most `most_calls` bodies run or wait in it; at most `room_bytes` of them are in memory, those still being
-    received included. The process has the priority `nice`, and `within_s` seconds for one body.
+    received included. The process has the priority `nice`, and `within_s` seconds for one body once it is ready for it.
     """
 
     most_bytes: int

@@ -10,10 +10,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dunlin.client import AsyncClient, InvalidRequest
+from services.dispatcher.doors.preprocess import helper
 from services.dispatcher.doors.preprocess.lanes import LaneLimits
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
 from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.doors.preprocess import silent_child
 from tests.services.dispatcher.running_doors import Doors
 
 MESSAGES: Any = [{"role": "user", "content": "Which bird is that?"}]
@@ -113,7 +115,8 @@ def test_a_grammar_is_compiled_once_and_never_here(monkeypatch: pytest.MonkeyPat
     with_doors(test)
 
 
-def test_a_grammar_that_takes_too_long_is_refused_by_name() -> None:
+def test_a_grammar_that_takes_too_long_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "CHILD_MODULE", silent_child.__name__)
     lane = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=0, nice=0, within_s=0.001)
 
     async def test(cluster: Doors) -> None:

@@ -21,6 +21,7 @@ from services.dispatcher.doors.preprocess import helper, preprocessor
 from services.dispatcher.doors.preprocess.lanes import LaneLimits
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits, PreprocessPool
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
+from tests.services.dispatcher.doors.preprocess import silent_child
 from tests.services.dispatcher.running_doors import model
 
 LANE = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=1_000, nice=0, within_s=60.0)
@@ -253,7 +254,9 @@ def test_what_a_helper_computes_is_charged_to_no_session_but_its_own() -> None:
     with_pool(test)
 
 
-def test_a_helper_that_is_too_slow_is_ended() -> None:
+def test_a_helper_that_is_too_slow_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "CHILD_MODULE", silent_child.__name__)
+
     async def test(pool: PreprocessPool) -> None:
         with pytest.raises(DoorError, match=r"did not answer within 0\.001 s"):
             await pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
