@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.launch.errors import LaunchError
+from dunlin.runtime.replace_file import replace_file
 
 STATE_FILE = "dunlin.json"
 LOCK_FILE = "lock"
@@ -52,11 +53,16 @@ def default_data_dir() -> Path:
 
 
 def write_state(state: ClusterState) -> None:
-    """Publish `state`; a reader sees the old file or the new one, never half of it."""
-    path = Path(state.data_dir) / STATE_FILE
-    fresh = path.with_name(f".{STATE_FILE}.{os.getpid()}")
-    fresh.write_text(json.dumps(asdict(state), indent=2) + "\n")
-    os.replace(fresh, path)
+    """Publish `state`. Raises LaunchError when it cannot be written."""
+    write_launch_file(Path(state.data_dir) / STATE_FILE, json.dumps(asdict(state), indent=2) + "\n")
+
+
+def write_launch_file(path: Path, text: str) -> None:
+    """Replace a file in a data directory. Raises LaunchError when it cannot be written."""
+    try:
+        replace_file(path, text.encode())
+    except OSError as error:
+        raise LaunchError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def remove_state(data_dir: Path) -> None:

@@ -19,7 +19,7 @@ import dunlin
 from cli.launch import preflight
 from cli.launch.certificates import CLIENT, issue_cluster_certificates, tls_dir
 from cli.launch.child_process import last_line
-from cli.launch.cluster_state import ClusterState, DataDirLock, write_state
+from cli.launch.cluster_state import ClusterState, DataDirLock, write_launch_file, write_state
 from cli.launch.errors import LaunchError
 from cli.launch.memory import memory_lines, slots_of
 from cli.launch.options import UpOptions
@@ -228,7 +228,7 @@ def _run(cluster: LocalCluster, data_dir: DataDirLock) -> int:
     options = cluster.options
     several = "s" if options.instances > 1 else ""
     model = options.settings["cluster.model"]
-    (data_dir.path / SETTINGS_FILE).write_text(as_toml(options.settings) + "\n")
+    write_launch_file(data_dir.path / SETTINGS_FILE, as_toml(options.settings) + "\n")
     _say(f"starting {options.instances} instance{several} of {model}; logs in {data_dir.path / 'logs'}")
     try:
         if cluster.start():

@@ -14,6 +14,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dunlin.runtime.replace_file import replace_file
+
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName
 
@@ -212,14 +214,9 @@ def _public(certificate: "Certificate") -> bytes:
 
 
 def _write(directory: Path, name: str, data: bytes, mode: int) -> None:
-    # Written beside it and moved into place: a service that starts meanwhile reads the old file or the new one.
     path = directory / name
-    fresh = path.with_name(f".{name}.{os.getpid()}")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-        os.replace(fresh, path)
+        replace_file(path, data, mode)
     except OSError as error:
         raise CertificateError(f"cannot write {path}: {error.strerror or error}") from error

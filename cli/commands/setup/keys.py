@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cli.common.errors import USAGE, CliError
@@ -25,6 +26,7 @@ from dunlin.auth.tenants import (
     parse_tenants,
 )
 from dunlin.messages.types import RequestClass
+from dunlin.runtime.replace_file import replace_file
 
 _ADD = """\
 Make an API key for a tenant, print it once, and keep only its hash in FILE. A tenant that is not there yet is made.
@@ -158,19 +160,11 @@ def _read(path: Path) -> tuple[Tenant, ...]:
 
 
 def _write(path: Path, tenants: tuple[Tenant, ...]) -> None:
-    # Beside and moved into place: a dispatcher that reads meanwhile sees the old file or the new one.
     data = format_tenants(tenants).encode()
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         parse_tenants(data, is_toml=False)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            if path.exists():
-                _give_rights_of(path, file.fileno())
-            file.write(data)
-        os.replace(fresh, path)
+        replace_file(path, data, 0o600, partial(_give_rights_of, path) if path.exists() else None)
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink()
         raise CliError(f"{path}: cannot be written ({error.strerror})", USAGE) from None
     except TenantsError as error:
         raise CliError(str(error), USAGE) from None

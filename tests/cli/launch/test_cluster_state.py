@@ -11,6 +11,7 @@ import pytest
 
 from cli.launch.cluster_state import ClusterState, DataDirLock, default_data_dir, read_state, write_state
 from cli.launch.errors import LaunchError
+from tests.full_disk import no_room
 
 
 def state(data_dir: Path, **changes: object) -> ClusterState:
@@ -101,3 +102,9 @@ def test_where_the_default_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_data_dir() == Path("/h/.local/state/dunlin")
     monkeypatch.setenv("DUNLIN_DATA_DIR", "/d")
     assert default_data_dir() == Path("/d")
+
+
+def test_a_state_that_cannot_be_written_is_a_launch_error_and_no_file(tmp_path: Path) -> None:
+    with no_room(), pytest.raises(LaunchError, match=r"dunlin.json: cannot be written \(File too large\)"):
+        write_state(state(tmp_path))
+    assert list(tmp_path.iterdir()) == []

@@ -13,11 +13,13 @@ import pytest
 
 from cli.launch import local_cluster, ports
 from cli.launch.cluster_state import DataDirLock
+from cli.launch.errors import LaunchError
 from cli.launch.local_cluster import LocalCluster, StopRequest
 from cli.launch.options import UpOptions
 from cli.launch.process_specs import ProcessSpec
 from dunlin.config.resolve import resolve
 from services.settings import TABLES
+from tests.full_disk import no_room
 
 
 class _Interrupted:
@@ -90,3 +92,13 @@ def test_etcd_has_no_port_of_a_door_that_was_named(tmp_path: Path, monkeypatch: 
     assert not cluster.start()
     (etcd,) = supervised
     assert not any("3101" + digit in word for word in etcd.command for digit in "12")
+
+
+def test_settings_that_cannot_be_written_start_nothing(tmp_path: Path) -> None:
+    """A full disk was a traceback, and left half a file that `dunlin replay` would read."""
+    folder = DataDirLock(tmp_path)
+    cluster = LocalCluster(UpOptions(tmp_path, resolve(TABLES, [])), folder, StopRequest(), print)
+    with no_room(), pytest.raises(LaunchError, match=r"settings.toml: cannot be written \(File too large\)"):
+        local_cluster._run(cluster, folder)
+    folder.close()
+    assert not (tmp_path / "settings.toml").exists()
