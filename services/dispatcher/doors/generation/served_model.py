@@ -70,8 +70,8 @@ class ServedModel:
 
     def shown_marks(self) -> dict[int, str]:
         """The special tokens that mark tool calls, and the texts that stand for them where calls are looked for."""
-        marks = () if self.tool_format is None else (self.tool_format.start, self.tool_format.end)
-        found = {mark: self.tokenizer.special_token(mark) for mark in marks if mark}
+        marks = () if self.tool_format is None else self.tool_format.marks
+        found = {mark: self.tokenizer.special_token(mark) for mark in marks}
         return {token: mark for mark, token in found.items() if token is not None}
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> str:

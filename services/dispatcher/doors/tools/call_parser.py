@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -12,7 +13,7 @@ MOST_HEAD_CHARACTERS = 512
 """Of a call up to its arguments, to be told as it comes: a longer one comes whole. A head is looked for with every
 piece of text, which must not cost more the longer the text gets.
 """
-_BETWEEN = re.compile(r"[\s,;\[\]]*")
+_SEPARATORS = r"[\s,;\[\]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,25 @@ class ObjectScanner:
         return None
 
 
+class NamedHead:
+    """What stands before the arguments of a call that is no object: `name[ARGS]`, or `name[CALL_ID]id[ARGS]`."""
+
+    def __init__(self, kind: ToolFormat) -> None:
+        mark, its_id = re.escape(kind.arguments_mark), re.escape(kind.id_mark)
+        self._pattern = re.compile(rf"\s*([\w.-]{{1,64}})(?:{its_id}\s*\w{{1,64}}\s*)?{mark}\s*(?=\{{)")
+        ends = (f"x{kind.id_mark}x{kind.arguments_mark}{{", f"x{kind.arguments_mark}{{")
+        self._missing = [end[at:] for end in ends for at in range(len(end))]
+
+    def match(self, text: str) -> tuple[str, int] | None:
+        """The name, and the characters of the head; None: the text does not begin with one."""
+        found = self._pattern.match(text)
+        return None if found is None else (found[1], found.end())
+
+    def may_become(self, text: str) -> bool:
+        """Whether more text can make a head of it."""
+        return len(text) <= MOST_HEAD_CHARACTERS and any(self._pattern.match(text + more) for more in self._missing)
+
+
 class ToolCallParser:
     """Parses one answer. `identity` names it, so that its calls' ids are the same whenever it is sent again.
 
@@ -75,8 +95,10 @@ class ToolCallParser:
         self._identity = identity
         self._most_calls = most_calls
         self._head = re.compile(_HEAD % kind.arguments_key)
+        self._separators = re.compile(f"(?:{_no_beginning_of(kind.start)}{_SEPARATORS})*")
+        self._named = NamedHead(kind) if kind.arguments_mark else None
         self._rest = ""
-        self._state = self._in_content
+        self._state: Callable[[ParsedText], bool] = self._in_content
         self._body = ""
         self._whole = ObjectScanner()
         self._arguments: ObjectScanner | None = None
@@ -106,7 +128,7 @@ class ToolCallParser:
             added.content = self._passed + self._body + self._rest
         elif self._state == self._in_content:
             added.content = self._rest
-        elif self._state == self._between and not self._is_after_call:
+        elif self._state == self._in_name or (self._state == self._between and not self._is_after_call):
             added.content = self._passed + self._rest
         self._rest = ""
         return added
@@ -120,7 +142,7 @@ class ToolCallParser:
         at = self._rest.find(start)
         if at >= 0:
             added.content += self._rest[:at]
-            self._rest, self._state = self._rest[at + len(start) :], self._between
+            self._rest, self._state = self._rest[at + len(start) :], self._after_start
             self._passed, self._is_after_call = start, False
             return True
         held = next((size for size in range(len(start) - 1, 0, -1) if self._rest.endswith(start[:size])), 0)
@@ -142,7 +164,7 @@ class ToolCallParser:
         return False
 
     def _between(self, added: ParsedText) -> bool:
-        found = _BETWEEN.match(self._rest)
+        found = self._separators.match(self._rest)
         self._pass(found.end() if found else 0)
         if not self._rest:
             return False
@@ -150,18 +172,45 @@ class ToolCallParser:
             if self._rest.startswith(mark):
                 self._is_after_call = self._is_after_call and mark == self._kind.end
                 self._pass(len(mark))
+                self._state = self._after_start if mark == self._kind.start else self._between
                 return True
             if mark.startswith(self._rest):
                 return False
-        if self._rest.startswith("{"):
-            self._body, self._whole, self._arguments = "", ObjectScanner(), None
-            self._has_arguments = False
-            self._state = self._in_call
+        if self._rest.startswith("{") and self._named is None:
+            self._enter_call(None)
         else:
-            added.content += self._passed
-            self._passed = ""
-            self._state = self._in_content if self._kind.start else self._in_text
+            self._leave(added)
         return True
+
+    def _in_name(self, added: ParsedText) -> bool:
+        """Up to the arguments of a call that is no object."""
+        assert self._named is not None
+        found = self._named.match(self._rest)
+        if found is not None:
+            name, size = found
+            self._begin(added, name)
+            self._rest = self._rest[size:]
+            self._enter_call(ObjectScanner())
+        elif self._named.may_become(self._rest):
+            return False
+        else:
+            self._leave(added)
+        return True
+
+    @property
+    def _after_start(self) -> Callable[[ParsedText], bool]:
+        return self._between if self._named is None else self._in_name
+
+    def _enter_call(self, arguments: ObjectScanner | None) -> None:
+        self._body, self._whole, self._arguments = "", ObjectScanner(), arguments
+        self._has_arguments = False
+        self._state = self._in_call
+
+    def _leave(self, added: ParsedText) -> None:
+        """No call follows: what was passed over is content."""
+        added.content += self._passed
+        self._passed = ""
+        self._state = self._in_content if self._kind.start else self._in_text
 
     def _pass(self, characters: int) -> None:
         """Pass over marks and separators. Those that end a call are no content, whatever follows."""
@@ -189,7 +238,7 @@ class ToolCallParser:
     def _take_whole(self, added: ParsedText) -> None:
         """The object is complete, and not in the usual order: it is a call if it has the keys of one."""
         try:
-            call = json.loads(self._body, strict=False)
+            call = json.loads(self._body, strict=False, parse_constant=_refuse)
             arguments = call.get(self._kind.arguments_key)
             spelled = json.dumps(arguments, ensure_ascii=False)
             f"{call.get('name')} {spelled}".encode()
@@ -222,6 +271,18 @@ class ToolCallParser:
     @property
     def _is_left_out(self) -> bool:
         return self._most_calls is not None and self.calls > self._most_calls
+
+
+def _no_beginning_of(start: str) -> str:
+    """Matches nothing, where neither `start` nor, at the end of the text, what may become it stands."""
+    if not start:
+        return ""
+    cut = "|".join(re.escape(start[:size]) for size in range(1, len(start)))
+    return rf"(?!{re.escape(start)}|(?:{cut})\Z)"
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _text(spelled: str) -> str | None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dispatcher.doors.tools.call_parser import MOST_HEAD_CHARACTERS, ToolCallParser
-from services.dispatcher.doors.tools.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
+from services.dispatcher.doors.tools.formats import HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, ToolFormat
 
 A = {"name": "look_up", "arguments": {"bird": 'a "dun\\lin" {🦜}', "deep": [{"x": "}"}]}}
 B = {"name": "count", "arguments": {}}
@@ -23,11 +23,20 @@ def mistral(*calls: dict[str, Any]) -> str:
     return f"[TOOL_CALLS] {json.dumps(calls)}"
 
 
+def mistral_args(*calls: dict[str, Any]) -> str:
+    return "".join(f"[TOOL_CALLS]{call['name']}[ARGS]{json.dumps(call['arguments'])}" for call in calls)
+
+
+def mistral_args_with_ids(*calls: dict[str, Any]) -> str:
+    return mistral_args(*calls).replace("[ARGS]", "[CALL_ID]a1B2c3D4e[ARGS]")
+
+
 def llama3(*calls: dict[str, Any]) -> str:
     return "; ".join(json.dumps({"name": call["name"], "parameters": call["arguments"]}) for call in calls)
 
 
 WRITTEN = ((HERMES, hermes), (MISTRAL, mistral), (LLAMA3, llama3))
+NAMED = ((MISTRAL_ARGS, mistral_args), (MISTRAL_ARGS, mistral_args_with_ids))
 
 
 def parsed(
@@ -60,7 +69,11 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[start:stop] for start, stop in itertools.pairwise(at)]
 
 
-@given(st.sampled_from(WRITTEN), st.lists(st.integers(0, 500), max_size=12), st.sampled_from([(A,), (B,), (A, B, A)]))
+@given(
+    st.sampled_from(WRITTEN + NAMED),
+    st.lists(st.integers(0, 500), max_size=12),
+    st.sampled_from([(A,), (B,), (A, B, A)]),
+)
 def test_calls_are_found_however_the_text_is_cut(written: Any, places: list[int], calls: Any) -> None:
     kind, write = written
     content, found, ids = parsed(kind, cut(write(*calls), places))
@@ -78,12 +91,36 @@ def test_content_before_and_between_is_kept(places: list[int]) -> None:
     assert content.split() == ["Let", "me", "see", "<tool.", "and", "then"]
 
 
-@pytest.mark.parametrize("kind", [HERMES, MISTRAL, LLAMA3])
+@pytest.mark.parametrize("kind", [HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3])
 @given(
     places=st.lists(st.integers(0, 500), max_size=6), text=st.sampled_from(["", "A < b, [TOOL", "  x {}", "<tool_cal"])
 )
 def test_text_without_a_call_is_content(kind: ToolFormat, places: list[int], text: str) -> None:
     assert parsed(kind, cut(text, places)) == (text, [], [])
+
+
+@given(
+    st.lists(st.integers(0, 500), max_size=12),
+    st.sampled_from([(MISTRAL, mistral), *NAMED]),
+    st.sampled_from([" Then I tell you.", "\n[x] [TOOL", " f[ARGS]{}"]),
+)
+def test_plain_text_after_mistrals_calls_is_content_and_so_is_that_before(
+    places: list[int], written: Any, after: str
+) -> None:
+    kind, write = written
+    content, found, _ = parsed(kind, cut(f"I look. {write(A)}{write(B, A)}{after}", places))
+    assert [name for name, _ in found] == ["look_up", "count", "look_up"]
+    assert content.startswith("I look. ")
+    assert "".join(content.removeprefix("I look. ").split()).strip("[]") == "".join(after.split()).strip("[]")
+
+
+def test_arguments_after_a_bare_name_come_piece_by_piece() -> None:
+    parser = ToolCallParser(MISTRAL_ARGS, "req-1-1")
+    assert parser.push("[TOOL_CALLS]f[ARG").calls is None
+    first = parser.push('S]{"a"')
+    assert [(call.name, call.arguments) for call in first.calls or ()] == [("f", ""), ("", '{"a"')]
+    assert [call.arguments for call in parser.push(": 1}[TOOL_").calls or ()] == [": 1}"]
+    assert parser.read("x", True).content == "[TOOL_x"
 
 
 def test_arguments_come_piece_by_piece() -> None:
@@ -128,6 +165,13 @@ def test_ids_have_the_length_that_templates_demand() -> None:
         (HERMES, '<tool_call>{"name": "a\\_b", "arguments": {"c": 1}}</tool_call>'),
         (HERMES, '<tool_call>{"name": "\\ud83d", "arguments": {"c": 1}}</tool_call>'),
         (HERMES, '<tool_call>{"arguments": {"c": "\\ud83d"}, "name": "f"}</tool_call>'),
+        (HERMES, '<tool_call>{"arguments": {"c": NaN}, "name": "f"}</tool_call>'),
+        (MISTRAL_ARGS, "[TOOL_CALLS] [TOOL_CALLS]f(x) [ARGS]{}"),
+        (MISTRAL_ARGS, "[TOOL_CALLS]f[ARGS]"),
+        (MISTRAL_ARGS, "[TOOL_CALLS]f[CALL_ID]"),
+        (MISTRAL_ARGS, '[TOOL_CALLS]f[ARGS] x {"a": 1}'),
+        (MISTRAL_ARGS, '[TOOL_CALLS] [{"name": "f", "arguments": {}}]'),
+        (MISTRAL_ARGS, f"[TOOL_CALLS]{'f' * 65}[ARGS]{{}}"),
         (HERMES, f'<tool_call>{{"a": {"[" * 200_000}{"]" * 200_000}}}'),
     ],
 )

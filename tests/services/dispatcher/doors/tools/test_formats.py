@@ -11,6 +11,7 @@ from services.dispatcher.doors.tools.formats import (
     HERMES,
     LLAMA3,
     MISTRAL,
+    MISTRAL_ARGS,
     ToolFormat,
     call_grammar,
     format_of,
@@ -32,6 +33,8 @@ def is_call(kind: ToolFormat, called: dict[str, Any], *functions: dict[str, Any]
         text = f"<tool_call>\n{text}\n</tool_call>"
     elif kind is MISTRAL:
         text = f"[TOOL_CALLS][{text}]"
+    elif kind is MISTRAL_ARGS:
+        text = f"[TOOL_CALLS]{called['name']}[ARGS]{json.dumps(called['arguments'])}"
     matcher = COMPILER.matcher(call_grammar(kind, functions, False, MODEL.tokenizer.special_token))
     tokens = MODEL.tokenizer.encode(text, add_special_tokens=False)
     for token in tokens:
@@ -78,11 +81,12 @@ def test_the_schemas_of_two_functions_are_apart() -> None:
         ("{{ content }}", None),
         ("<tool_call>\n<function={{ call.name }}>\n<parameter={{ name }}>", None),
         ("<tool_call>{{ call.name }}\n<arg_key>{{ key }}</arg_key>", None),
-        ("[TOOL_CALLS]{{ call.name }}[ARGS]{{ arguments }}", None),
+        ("[TOOL_CALLS]{{ call.name }}[ARGS]{{ arguments }}", MISTRAL_ARGS),
+        ("[TOOL_CALLS]{{ call.name }}[CALL_ID]{{ call.id }}[ARGS]{{ arguments }}", MISTRAL_ARGS),
     ],
 )
 def test_a_format_is_known_by_its_marks_and_others_with_these_marks_are_not(
     template: str, kind: ToolFormat | None
 ) -> None:
-    """Qwen3-Coder, GLM and newer models of Mistral write other things between the same marks."""
+    """Qwen3-Coder, GLM and newer models of Mistral write other things between the same marks; the last is read."""
     assert format_of(template) is kind
