@@ -36,6 +36,7 @@ class ProbeOptions:
     model: Path
     kv_bytes: int
     dtype: str = "float32"
+    narrow_kv: str = ""
     threads: int = 1
     deterministic: bool = False
     device: str = "cpu"
@@ -62,6 +63,7 @@ class EngineProcess:
             progress_fd=self._fds[1],
             kv_bytes=choice.kv_bytes,
             dtype=choice.dtype,
+            narrow_kv=choice.narrow_kv,
             deterministic=choice.deterministic,
             threads=choice.threads,
             device=choice.device,

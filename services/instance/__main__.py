@@ -19,6 +19,7 @@ from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
 from dunlin.model.config import ModelConfig, load_config
 from dunlin.model.errors import ModelError
+from dunlin.model.kv_dtypes import KV_DTYPES
 from dunlin.model.lora.adapter import load_adapter
 from dunlin.model.rank_part import RankError, check_ranks
 from dunlin.runtime.arguments import CommandParser
@@ -26,7 +27,7 @@ from dunlin.runtime.cuda_driver import gpu_names
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
 from services.instance.memory import largest_step, told_kv_bytes
-from services.instance.process_config import DTYPES, KV_DTYPES, InstanceProcessConfig, PeerTransfersConfig
+from services.instance.process_config import DTYPES, InstanceProcessConfig, PeerTransfersConfig
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
 from services.instance.server_learnt_steps import saver

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
 from dunlin.engine.device.names import CPU, check_device_name
-from dunlin.model.kv_dtypes import FP8, NARROW
+from dunlin.model.kv_dtypes import KV_DTYPES, NARROW, precision_of
 from dunlin.model.rank_part import MOST_RANKS
 from services.instance.config import InstanceConfig
 
 DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
 """The engine's name of a precision, and bytes of an item."""
-KV_DTYPES = {"auto": "", "fp8": FP8}
-"""The engine's name of numbers that are narrower than its precision."""
 DEFAULT_KV_BYTES = 256 << 20
 """Where nothing says how much, and the device is not a GPU."""
 
@@ -133,7 +131,7 @@ class EngineConfig:
     @property
     def precision(self) -> str:
         """What the time of a step depends on."""
-        return self.dtype if self.kv_dtype == "auto" else f"{self.dtype} with KV in {self.kv_dtype}"
+        return precision_of(self.dtype, self.kv_dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cli.common.errors import FAILED, OK, USAGE, CliError
 from cli.common.options import Subparsers, add_json, whole_number
 from cli.common.output import as_json, table
 from dunlin.cost import PROFILES_FILE
+from dunlin.model.kv_dtypes import KV_DTYPES, precision_of
 from dunlin.runtime.extras import missing_package_text
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--dtype", choices=list(_DTYPES), default="fp32", help="precision of weights and KV (default: fp32)"
     )
+    parser.add_argument("--kv-dtype", choices=list(KV_DTYPES), default="auto", help="numbers of KV (default: auto)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), or cuda:N: an NVIDIA GPU")
     parser.add_argument(
         "--threads", type=whole_number(1), default=1, metavar="N", help="compute threads of the engine (default: 1)"
@@ -168,6 +170,7 @@ def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
             model,
             arguments.kv_mib << 20,
             _DTYPES[arguments.dtype],
+            KV_DTYPES[arguments.kv_dtype],
             arguments.threads,
             arguments.deterministic,
             check_device_name(arguments.device),
@@ -190,8 +193,8 @@ def _with_host(arguments: argparse.Namespace, timing: "EngineTiming", usable: se
 
     others = min(usable - {arguments.cpu}, default=arguments.cpu)
     os.sched_setaffinity(0, {others})
-    flags = ["--model", arguments.model, "--dtype", arguments.dtype, "--device", arguments.device]
-    flags += ["--threads", str(arguments.threads)]
+    flags = ["--model", arguments.model, "--dtype", arguments.dtype, "--kv-dtype", arguments.kv_dtype]
+    flags += ["--device", arguments.device, "--threads", str(arguments.threads)]
     try:
         with ClusterProcess("--instances", "1", *flags) as cluster:
             pin_and_settle(cluster, arguments.cpu, others)
@@ -228,7 +231,7 @@ def _key(arguments: argparse.Namespace) -> "ProfileKey":
         arguments.model,
         computed_by(arguments.device),
         counted_threads(arguments.device, arguments.threads),
-        arguments.dtype,
+        precision_of(arguments.dtype, arguments.kv_dtype),
         deterministic=arguments.deterministic,
     )
 
