@@ -25,12 +25,9 @@ class ContentTooLong(Exception):
     """More bytes came than may be stored; the object was removed."""
 
 
-FILES_FOLDER = "files"
-
-
 def file_object(file: str) -> str:
     """The object with an uploaded file's content."""
-    return f"{FILES_FOLDER}/{file}"
+    return f"files/{file}"
 
 
 def segment_object(job: str, segment: SegmentRecord, is_error: bool) -> str:
@@ -98,21 +95,6 @@ class ContentStore:
     async def remove(self, name: str) -> None:
         """Remove an object, or a folder with all in it, if it is there."""
         await self._in_thread(self._remove, name)
-
-    async def older_objects(self, folder: str, before_s: float) -> list[str]:
-        """The objects in a folder that were last written before `before_s` (Unix seconds); none where a store does not
-        tell.
-        """
-        return await self._in_thread(self._older, folder, before_s)
-
-    def _older(self, folder: str, before_s: float) -> list[str]:
-        path = self._path(folder)
-        self._files.invalidate_cache(path)  # other dispatchers write there, too
-        with suppress(FileNotFoundError, NotImplementedError):
-            paths = sorted(self._files.ls(path, detail=False))
-            names = [(one, f"{folder}/{one.rpartition('/')[2]}") for one in paths]
-            return [name for one, name in names if self._files.modified(one).timestamp() < before_s]
-        return []
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -172,10 +172,6 @@ class JobStore:
         item = await self.etcd.get(f"{FILES}{file}")
         return _readable(item, FileRecord) if item is not None else None
 
-    async def file_ids(self) -> set[str]:
-        """The ids of all uploaded files, those with records of later versions too."""
-        return {item.key.removeprefix(FILES) for item in (await self.etcd.get_prefix(FILES)).items}
-
     async def list_files(self) -> list[FileRecord]:
         """All uploaded files, newest first."""
         items = (await self.etcd.get_prefix(FILES)).items

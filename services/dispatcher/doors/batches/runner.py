@@ -13,7 +13,7 @@ from functools import partial
 
 from dunlin.membership.errors import EtcdError
 from dunlin.membership.lease_keeper import LeaseKeeper, first_result
-from services.dispatcher.batches.content_store import FILES_FOLDER, ContentStore, file_object, job_folder
+from services.dispatcher.batches.content_store import ContentStore, file_object, job_folder
 from services.dispatcher.batches.job_directory import JobDirectory
 from services.dispatcher.batches.job_store import ClaimLost, JobStore
 from services.dispatcher.doors.batches.config import BatchesConfig
@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 AGAIN_S = 2.0
 """A job that ended in an error of this dispatcher or its surroundings is left alone for so long."""
 PRUNE_EVERY_S = 600.0
-UNRECORDED_S = 3600.0
-"""Content without a record is kept so long: its upload may go on, or etcd take the record that seemed lost."""
 
 
 class BatchRunner:
@@ -147,16 +145,6 @@ class BatchRunner:
             if file.created_s < before_s and file.id not in used:
                 await self._jobs.remove_file(file.id)
                 await self._contents.remove(file_object(file.id))
-        await self._remove_unrecorded()
-
-    async def _remove_unrecorded(self) -> None:
-        """Remove content of files that etcd was away for, or whose dispatcher died, before they had a record."""
-        older = await self._contents.older_objects(FILES_FOLDER, self._clock() - UNRECORDED_S)
-        recorded = set(map(file_object, await self._jobs.file_ids())) if older else set()
-        for name in older:
-            if name not in recorded:
-                _log.info("%s has no record: removed", name)
-                await self._contents.remove(name)
 
 
 async def _finished(run: JobRun) -> str:
