@@ -120,7 +120,14 @@ def test_layouts_that_are_not_read_are_named(what: str) -> None:
         ("`num_bits` 4", "int-quantized", {**INT8, "num_bits": 4}, {}),
         ("`strategy` 'tensor_group'", "pack-quantized", {**INT4, "strategy": "tensor_group"}, {}),
         ("`strategy` 'token'", "float-quantized", {**FLOAT8, "strategy": "token"}, {}),
-        ("`actorder` 'group'", "int-quantized", {**INT8, "actorder": "group"}, {}),
+        *(
+            (f"`actorder` {order!r}", "int-quantized", {**INT8, "actorder": order}, {})
+            for order in ("group", "dynamic", True, "other")
+        ),
+        *(
+            (f"`actorder` {order!r}", "pack-quantized", {**INT4, "actorder": order}, {})
+            for order in ("GROUPED", "", 1, ["group"])
+        ),
         ("`dynamic` True", "int-quantized", {**INT8, "dynamic": True}, {}),
         ("`sparsity_config.format` 'sparse-24", "int-quantized", INT8, {"sparsity_config": {"format": "sparse-24-bm"}}),
         ("`transform_config`", "int-quantized", INT8, {"transform_config": {"config_groups": {"R1": {}}}}),
@@ -134,6 +141,31 @@ def test_compressed_tensors_that_are_not_read_are_named(
     with pytest.raises(ModelError) as caught:
         compressed(form, weights, **more)
     assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("order", "is_ordered"),
+    [
+        ("group", True),
+        ("dynamic", True),
+        (True, True),
+        ("weight", False),
+        ("static", False),
+        (False, False),
+        (None, False),
+    ],
+)
+def test_an_activation_order_is_read_by_all_its_names(order: Any, is_ordered: bool) -> None:
+    """`dynamic` is another name of `group`, whose `weight_g_idx` must be there; of the others nothing is left."""
+    for form, weights in (("pack-quantized", INT4), ("int-quantized", INT8)):
+        if form == "int-quantized" and is_ordered:
+            continue  # refused by name, above
+        config = compressed(form, {**weights, "actorder": order})
+        assert config.quantization is not None
+        scheme = config.quantization.scheme_of(UP)
+        assert scheme is not None
+        names = [each.suffix for each in scheme.tensors(64, 64)]
+        assert any("g_idx" in name for name in names) == is_ordered
 
 
 def test_a_modules_own_name_goes_before_a_pattern_and_that_before_its_class() -> None:

@@ -15,6 +15,10 @@ from dunlin.model.quantization.scheme import Quantization, WeightScheme
 PACKED, PLAIN = "pack-quantized", ("int-quantized", "float-quantized", "naive-quantized")
 LINEAR = "Linear"
 _REGEX = "re:"
+_BY_GROUP: tuple[object, ...] = ("group", "dynamic", True)
+"""Of `actorder`: inputs were put into groups by their activations, and `weight_g_idx` says which."""
+_IN_PLACE: tuple[object, ...] = (None, "weight", "static", False)
+"""The order in which weights were rounded, of which nothing is left in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +105,15 @@ def _scheme(reader: ConfigReader, group: Mapping[str, Any]) -> WeightScheme:
 def _packed(reader: ConfigReader) -> WeightScheme:
     strategy = _strategy(reader, {"group", "channel"})
     group = read_group_size(reader, "group_size") if strategy == "group" else 0
-    asymmetric, ordered = not reader.flag("symmetric", True), reader.values.get("actorder") in ("group", True)
-    return PackedScheme(reader.values.get("num_bits", 8), group, asymmetric, ordered)
+    order = reader.values.get("actorder")
+    refuse_options(reader, "actorder", order, {*_BY_GROUP, *_IN_PLACE})
+    return PackedScheme(reader.values.get("num_bits", 8), group, not reader.flag("symmetric", True), order in _BY_GROUP)
 
 
 def _plain(reader: ConfigReader) -> WeightScheme:
     dtype = FP8 if reader.values.get("type") == "float" else INT8
     strategy = _strategy(reader, {"tensor", "channel", "group", "block"})
-    refuse_options(reader, "actorder", reader.values.get("actorder"), {None, "static", "weight", False})
+    refuse_options(reader, "actorder", reader.values.get("actorder"), {*_IN_PLACE})
     if strategy == "block":
         rows, inputs = read_block(reader, "block_structure", reader.values.get("block_structure"))
         return ScaledScheme(dtype, rows, inputs)
