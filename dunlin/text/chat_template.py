@@ -76,6 +76,8 @@ class GenerationTag(Extension):
 class ChatTemplate:
     """A compiled template; `source` None: `DEFAULT_TEMPLATE`. `path` is the template's file, for errors.
 
+    `writes_special_tokens`: those that a prompt begins with are in its text, if there are any; not so in the default's.
+
     `tools_source` is the template for prompts with tools, where a checkpoint has one of its own for them.
     `reads_tools`: it writes into the prompt what tools there are.
 
@@ -92,6 +94,7 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         self._special_tokens = dict(special_tokens)
+        self.writes_special_tokens = source is not None
         source = DEFAULT_TEMPLATE if source is None else source
         self.tools_source = source if tools_source is None else tools_source
         try:

@@ -45,10 +45,9 @@ class PromptEncoder:
         """
         if isinstance(prompt, str):
             tokens = self._encode_text(prompt, special=True)
-        elif isinstance(prompt, tuple):
-            tokens = self._encode_text(self._rendered(Conversation(prompt)), special=False)
-        elif isinstance(prompt, Conversation):
-            tokens = self._encode_text(self._rendered(prompt), special=False)
+        elif isinstance(prompt, tuple | Conversation):
+            chat = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+            tokens = self._encode_text(self._rendered(chat), special=not self._model.template.writes_special_tokens)
         else:
             self.check_length(prompt, None)
             tokens = self.checked_tokens(prompt)
