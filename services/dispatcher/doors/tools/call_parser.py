@@ -95,7 +95,8 @@ class ToolCallParser:
         self._identity = identity
         self._most_calls = most_calls
         self._head = re.compile(_HEAD % kind.arguments_key)
-        self._separators = re.compile(f"(?:{_no_beginning_of(kind.start)}{_SEPARATORS})*")
+        between = r"\s" if kind.arguments_mark else _SEPARATORS  # a list has brackets and commas, too
+        self._separators = re.compile(f"(?:{_no_beginning_of(kind.start)}{between})*")
         self._named = NamedHead(kind) if kind.arguments_mark else None
         self._rest = ""
         self._state: Callable[[ParsedText], bool] = self._in_content
