@@ -171,7 +171,8 @@ class AskMembers:
 class ReturnMembers:
     """A leader gives members back before the manager asks: nothing of its sequences lies there, and no step names them.
 
-    All of them but itself: the group may be dissolved.
+    All of them but itself: the group may be dissolved. `cannot_join`: it needs more perhaps, but these have not joined
+    for too long, and the manager is not to count on their slots.
     """
 
     epoch: int = number(1)
@@ -179,6 +180,7 @@ class ReturnMembers:
     group: int = number(3)
     members: tuple[Address, ...] = number(4, default=())
     why: Why | None = number(5, default=None)
+    cannot_join: bool = number(6, default=False)
 
 
 class DrainOutcome(IntEnum):

@@ -85,7 +85,7 @@ class ElasticGroups:
         self._returned[message.group] = message.members
 
     def on_refused(self, now_s: float, instance: Address) -> None:
-        """The instance refused its part of a group: it is in none for a while."""
+        """The instance refused its part of a group, or could not join it: it is in none for a while."""
         self._unfit_until_s[instance] = now_s + self._unfit_s
 
     def on_request_over(self, number: int) -> None:

@@ -72,12 +72,15 @@ class LongPlacement:
 
     # --- leaders ---
 
-    def on_wish(self, term: PlanTerm, sender: Address, message: AskMembers | ReturnMembers) -> bool:
+    def on_wish(self, now_s: float, term: PlanTerm, sender: Address, message: AskMembers | ReturnMembers) -> bool:
         """A leader lacks slots, or gives members back; False: it does not lead that group by its newest order."""
         if not _follows(term, sender, message):
             return False
         if isinstance(message, AskMembers):
             self.groups.on_ask(message)
+        elif message.cannot_join:
+            for member in message.members:
+                self.groups.on_refused(now_s, member)
         else:
             self.groups.on_return(message)
         return True

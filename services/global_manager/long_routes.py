@@ -75,11 +75,11 @@ class LongRequestRoutes:
     @handles
     def on_wish(self, now_s: float, sender: Address, message: AskMembers | ReturnMembers) -> list[Effect]:
         """A leader lacks slots, or gives members back."""
-        planner = self._planner
-        if planner.term is None or planner.long is None or not planner.long.on_wish(planner.term, sender, message):
+        term, long = self._planner.term, self._planner.long
+        if term is None or long is None or not long.on_wish(now_s, term, sender, message):
             self._totals.stale += 1
             return []
-        return planner.replan_soon(now_s)
+        return self._planner.replan_soon(now_s)
 
     def _leads(self) -> Leads:
         return Leads(self._planner.term.epoch if self._planner.term is not None else 0)

@@ -116,3 +116,19 @@ def test_of_a_member_that_one_plan_takes_back_and_gives_again_its_leader_hears_b
     assert fleet.orders[A].plan_version == version + 1
     fleet.look(24.0)
     assert fleet.orders[A].plan_version == version + 1, "it was said"
+
+
+def test_what_cannot_join_its_group_is_not_counted_on_though_a_request_was_promised_its_slots() -> None:
+    fleet = Fleet(A, B, C)
+    placed = fleet.placed(1, 150)
+    fleet.lacks(A, 50)
+    assert fleet.groups() == {placed.group: "abc"}
+    fleet.now_s = 10.0
+    fleet.returns(A, B, cannot_join=True)
+    assert fleet.groups() == {placed.group: "ac"}
+    assert fleet.orders[B].kind is GroupKind.LOCAL
+    fleet.view(10.5)
+    assert fleet.ask(2, 100) == [], "there are 50 slots"
+    assert fleet.groups() == {placed.group: "ac"}
+    fleet.look(11.5)
+    assert list(fleet.groups().values()) == ["ac", "b"], "alone it is as good as any"

@@ -112,9 +112,9 @@ class Fleet:
         assert isinstance(answer, LongPlaced), answer
         return answer
 
-    def returns(self, leader: Address, *members: Address) -> None:
+    def returns(self, leader: Address, *members: Address, **more: Any) -> None:
         order = self.orders[leader]
-        self.give(leader, ReturnMembers(order.epoch, order.plan_version, order.group, members))
+        self.give(leader, ReturnMembers(order.epoch, order.plan_version, order.group, members, **more))
 
     def lacks(self, leader: Address, slots: int) -> None:
         order = self.orders[leader]

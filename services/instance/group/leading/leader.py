@@ -28,7 +28,7 @@ from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import MemberRetry
 from services.instance.group.leading.stepping import RowRetry
-from services.instance.group.leading.wishes import ReturnDue
+from services.instance.group.leading.wishes import AbsenceDue, ReturnDue
 from services.instance.refusals import refuse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceTable
@@ -172,7 +172,7 @@ class GroupLeader:
         self,
         now_s: float,
         sender: Address,
-        due: MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | LateLook,
+        due: MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | AbsenceDue | LateLook,
     ) -> list[Effect]:
         """A timer of the group; those of an older group may look early at this one, which does no harm."""
         return self._led.on_timer(now_s, due) if self._led is not None else []

@@ -27,13 +27,13 @@ from services.instance.group.leading.roster import GroupRoster, MemberRetry
 from services.instance.group.leading.spread_table import SpreadTable
 from services.instance.group.leading.stepping import RowRetry, SpreadSteps
 from services.instance.group.leading.suspects import SpreadSuspects
-from services.instance.group.leading.wishes import MemberWishes, ReturnDue
+from services.instance.group.leading.wishes import AbsenceDue, MemberWishes, ReturnDue
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.table import SequenceTable
 
 Said = MemberReady | MembersMet | GuestSlots | GuestRefused | GuestClosed | GroupStepDone | GuestsLost
-Timer = MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | LateLook
+Timer = MemberRetry | JoinWaitOver | SlotsRetry | RowRetry | PatienceOver | ReturnDue | AbsenceDue | LateLook
 
 
 class LedGroup:
@@ -60,7 +60,7 @@ class LedGroup:
         self.late_parts = LateParts(config.late_s, ledger, self.steps, roster)
         self.suspects = SpreadSuspects(lifecycle, spreads, ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
-        self.wishes = MemberWishes(config.return_after_s, spreads, roster, self.placement)
+        self.wishes = MemberWishes(config, spreads, roster, self.placement)
 
     @property
     def number(self) -> int:
@@ -136,6 +136,8 @@ class LedGroup:
             return self.ends.on_patience_over(now_s, due)
         if isinstance(due, ReturnDue):
             return self.wishes.on_due(due)
+        if isinstance(due, AbsenceDue):
+            return self.wishes.on_absence_due(due)
         if isinstance(due, SlotsRetry):
             self.placement.on_retry(due)
         elif isinstance(due, JoinWaitOver):

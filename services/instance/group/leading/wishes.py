@@ -1,5 +1,5 @@
-"""What the leader of a group asks its manager for: more members when slots are short, and members back that it does not
-need. Without an answer nothing changes.
+"""What the leader of a group asks its manager for: more members when slots are short. And what it gives back: members
+that it does not need, or that cannot join. Without an answer nothing changes.
 """
 
 from dataclasses import dataclass
@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import Figure, RejectedOption, Why
+from services.instance.group.config import InstanceGroupsConfig
+from services.instance.group.leading.member_state import MemberState
 from services.instance.group.leading.placement import SpreadPlacement
-from services.instance.group.leading.roster import GroupRoster
+from services.instance.group.leading.roster import MAX_TRIES, GroupRoster
 from services.instance.group.leading.spread_table import SpreadTable
+
+ALL_TRIES = MAX_TRIES * (MAX_TRIES + 1) // 2
+"""What the roster tries again and again comes so many retry times after the first, and then no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +24,28 @@ class ReturnDue:
     turn: int
 
 
+@dataclass(frozen=True, slots=True)
+class AbsenceDue:
+    """Give the member back if it has not taken part since this `turn`."""
+
+    group: int
+    member: Address
+    turn: int
+
+
 class MemberWishes:
-    """Owns what was said to the manager: it is said once for each order and state of the group."""
+    """Owns what was said to the manager: it is said once for each order and state of the group.
+
+    `_absent`: the members that do not take part, by the turn since which they do not. A newer order changes nothing in
+    it: it may have come for other members' sake.
+    """
 
     def __init__(
-        self, return_after_s: float, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement
+        self, config: InstanceGroupsConfig, spreads: SpreadTable, roster: GroupRoster, placement: SpreadPlacement
     ) -> None:
         self._manager: Address | None = None
-        self._return_after_s = return_after_s
+        self._return_after_s = config.return_after_s
+        self._join_s = config.retry_s * ALL_TRIES
         self._spreads = spreads
         self._roster = roster
         self._placement = placement
@@ -34,6 +53,8 @@ class MemberWishes:
         self._asked_for: tuple[int, ...] | None = None
         self._idle: list[int] = []
         self._turn = 0
+        self._absent: dict[Address, int] = {}
+        self._absences = 0
 
     def follow(self, manager: Address) -> None:
         """The manager sent a newer order: what is still wished after it is said anew."""
@@ -42,23 +63,38 @@ class MemberWishes:
 
     def advance(self) -> list[Effect]:
         """Say what changed."""
-        return self._ask() + self._watch_idle() if self._manager is not None else []
+        return self._ask() + self._watch_idle() + self._watch_absent() if self._manager is not None else []
 
     def on_due(self, due: ReturnDue) -> list[Effect]:
         """Give back the members that are idle still."""
         idle = self._idle_members()
-        if due.turn != self._turn or not idle or self._manager is None or self._roster.order is None:
+        if due.turn != self._turn or not idle:
             return []
+        self._idle = []
         states = [state for state in self._roster.members if state.index in idle]
+        return self._give_back(states, "nothing of a request lies there, and none waits")
+
+    def on_absence_due(self, due: AbsenceDue) -> list[Effect]:
+        """Give back a member that has not joined for as long as the roster tries, or not again: its manager counts on
+        slots that no request here gets.
+        """
+        state = self._roster.member_at(due.member)
+        if due.group != self._roster.group or state is None or self._absent.get(due.member) != due.turn:
+            return []
+        del self._absent[due.member]
+        return self._give_back([state], f"it has not joined for {self._join_s:g} s", cannot_join=True)
+
+    def _give_back(self, states: list[MemberState], because: str, cannot_join: bool = False) -> list[Effect]:
+        order, manager = self._roster.order, self._manager
+        assert order is not None
+        assert manager is not None
         for state in states:
             state.is_returned = True
-        order, self._idle = self._roster.order, []
         figures = (Figure("members", len(self._roster.members)), Figure("members_used", len(self._used())))
-        rejected = (RejectedOption("keep them", "nothing of a request lies there, and none waits"),)
-        why = Why("group", f"give {len(states)} members back", figures, rejected)
+        chosen = f"give {len(states)} members back" if len(states) > 1 else f"give {states[0].address.name} back"
+        why = Why("group", chosen, figures, (RejectedOption("keep them", because),))
         addresses = tuple(state.address for state in states)
-        returned = ReturnMembers(order.epoch, order.plan_version, order.group, addresses, why)
-        return [Send(self._manager, returned)]
+        return [Send(manager, ReturnMembers(order.epoch, order.plan_version, order.group, addresses, why, cannot_join))]
 
     def _ask(self) -> list[Effect]:
         if self._roster.awaits_members or any(each.is_opening for each in self._spreads.live()):
@@ -89,6 +125,23 @@ class MemberWishes:
         self._idle = idle
         self._turn += 1
         return [After(self._return_after_s, ReturnDue(self._turn))] if idle else []
+
+    def _watch_absent(self) -> list[Effect]:
+        """Start to wait for members that do not take part, or no longer. Where tokens lie, patience ends it."""
+        if self._roster.is_complete and not self._absent:
+            return []
+        used, before, self._absent = self._used(), self._absent, {}
+        effects: list[Effect] = []
+        for state in self._roster.members:
+            takes_part = state.index in self._roster.taking_part
+            if not state.index or takes_part or state.is_returned or state.index in used:
+                continue
+            if state.address not in before:
+                self._absences += 1
+                due = AbsenceDue(self._roster.group, state.address, self._absences)
+                effects.append(After(self._join_s, due))
+            self._absent[state.address] = before.get(state.address, self._absences)
+        return effects
 
     def _idle_members(self) -> list[int]:
         """Members that take part, on which nothing of a sequence lies or is asked for; none while they are needed."""

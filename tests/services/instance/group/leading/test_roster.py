@@ -4,9 +4,10 @@ import pytest
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.group import MeetMembers, MemberReady, MembersMet
-from dunlin.messages.plan import AskMembers, GroupOrder
+from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
 from dunlin.messages.types import GroupKind, GroupRole, i32
 from services.instance.group.leading.roster import GroupRoster
+from tests.services.instance.bench import ME
 from tests.services.instance.group.leading.scripted_group import ScriptedGroup, member_address
 from tests.services.instance.group.leading.scripted_member import ScriptedMember
 
@@ -71,3 +72,42 @@ def test_a_member_that_cannot_be_met_is_not_on_its_way_though_it_speaks_of_its_s
         group.run(0.1)
         member.say_ready()
     assert len(group.wished(AskMembers)) == 1
+
+
+@pytest.mark.parametrize("is_needed", [False, True], ids=["idle", "while a request waits for slots"])
+@pytest.mark.parametrize("who", ["the leader", "the member", "another member"])
+def test_a_member_that_is_ready_and_cannot_be_met_is_given_back_once_it_was_tried_for_long(
+    who: str, is_needed: bool
+) -> None:
+    """Only one side does not reach the other: by its answers alone the other may seem to be on its way for ever."""
+    group = ScriptedGroup(30, 30, 30, start=False, groups__patience_s=60.0, groups__return_after_s=30.0)
+    lead, other, member = group.members.values()
+    blind, hidden = {"the leader": (lead, 2), "the member": (member, 0), "another member": (other, 2)}[who]
+    blind.unreachable = {hidden}
+    group.order(*group.members)
+    if is_needed:
+        group.place(tokens=80, max_tokens=4)
+    group.run(1.0)
+    group.order(*group.members)  # for another reason: it has to wait no longer for that
+    group.run(7.9)
+    assert not group.wished(ReturnMembers)
+    group.run(0.2)
+    (returned,) = group.wished(ReturnMembers)
+    assert (returned.members, returned.cannot_join) == ((member.address,), True)
+    group.run(20.0)
+    assert len(group.wished(ReturnMembers)) == 1, "it is said once"
+    group.order(*group.members)
+    group.run(9.1)
+    assert len(group.wished(ReturnMembers)) == 2, "the manager gave it again"
+
+
+def test_a_member_that_joins_late_or_has_left_the_group_is_not_given_back() -> None:
+    group = ScriptedGroup(30, 30, 30, start=False, groups__return_after_s=30.0)
+    late, gone = group.members[member_address(1)], group.members[member_address(2)]
+    late.unreachable = gone.unreachable = {0}
+    group.order(*group.members)
+    group.run(5.0)
+    late.unreachable = set()
+    group.order(ME, late.address)
+    group.run(20.0)
+    assert not group.wished(ReturnMembers)
