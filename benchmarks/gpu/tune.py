@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.tune [--only prompts decode gates] [--seconds 60] [--helpers 12]
 
 Prints TFLOP/s of prompts and GB/s of the others for each size of tile; gates beside the library's product. What was
-best on an H100 is in `TileSizes` of `engine/attention/triton_tiles.py` and `TILES` of
+best on an H100 is in `TileSizes` of `engine/attention/tile_sizes.py` and `TILES` of
 `engine/decoder/gpu/triton_products.py`. So many `--helpers` compile first: that takes longer than the measurements.
 """
 
@@ -24,8 +24,8 @@ from triton.testing import do_bench
 
 from dunlin.engine.attention.base import LocalRows, run_pass
 from dunlin.engine.attention.spans import slot_span
+from dunlin.engine.attention.tile_sizes import SIZES, TileShape, TileSizes
 from dunlin.engine.attention.triton_paged import TritonAttention
-from dunlin.engine.attention.triton_tiles import SIZES, TileShape, TileSizes
 from dunlin.engine.decoder.gpu.triton_products import ProductTile, gated_product
 from dunlin.engine.decoder.gpu.triton_rows import silu_gate
 

@@ -16,16 +16,14 @@ from dunlin.engine.attention.paged import Cell, CellTable, DecodeRuns
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
+from dunlin.engine.attention.tile_sizes import SIZES, TileSizes, split_counts
 from dunlin.engine.attention.triton_tiles import (
-    SIZES,
     DeviceTable,
     TileLauncher,
-    TileSizes,
     expand,
     find_tiles,
     has_long_runs,
     launch,
-    split_counts,
 )
 
 PIECE_PAIRS = 1 << 25

@@ -1,6 +1,6 @@
-"""Tiles of queries on a GPU: their sizes, what the kernels read of the rows that they are of, and their launch."""
+"""Tiles of queries on a GPU: what the kernels read of the rows that they are of, and their launch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -10,51 +10,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from dunlin.engine.attention import triton_kernels as kernels
 from dunlin.engine.attention.base import AttentionKind
 from dunlin.engine.attention.hopper import has_tensor_memory, launch_options
+from dunlin.engine.attention.tile_sizes import SHAPED_DIM, TileShape, TileSizes, block_dim
 
-SHAPED_DIM = 128
-"""Numbers of a head that tiles are made for, and of smaller ones."""
 LONG_RUN = 512
 """Keys of a run of slots, at least on average, whose blocks are copied as such."""
 
 
-@dataclass(frozen=True, slots=True)
-class TileShape:
-    """Lines of a tile (queries times query heads of one KV head), keys that a program reads at a time, its warps, and
-    blocks of keys that are on their way at once.
-    """
-
-    lines: int
-    keys: int
-    warps: int
-    stages: int
-
-    def fitted(self, lines: int, head_dim: int) -> "TileShape":
-        """The same with no fewer lines; of wide heads it reads fewer keys at a time, for shared memory holds them."""
-        keys = max(self.keys * SHAPED_DIM // max(head_dim, SHAPED_DIM), 16)
-        return replace(self, lines=max(self.lines, lines), keys=keys)
-
-
-@dataclass(frozen=True, slots=True)
-class TileSizes:
-    """Tiles of prompts, in fp32 of fewer lines (products of that type leave the tensor cores, and more would not fit
-    the registers), and of rows of few queries; keys of a split of a narrow row, about, and its splits at most. On other
-    GPUs `python -m benchmarks.gpu.tune` finds what suits.
-    """
-
-    wide: TileShape = TileShape(128, 128, 8, 3)
-    wide_fp32: TileShape = TileShape(32, 32, 4, 2)
-    narrow: TileShape = TileShape(16, 128, 4, 2)
-    split_keys: int = 512
-    most_splits: int = 64
-
-    def shapes(self, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
-        """(narrow, wide) tiles: their lines are a power of two that all query heads of a KV head fit into."""
-        group = int(triton.next_power_of_2(heads // kv_heads))
-        wide, block = self.wide_fp32 if dtype is torch.float32 else self.wide, _block_dim(head_dim)
-        return self.narrow.fitted(group, block), wide.fitted(group, block)
-
-
-SIZES = TileSizes()
 IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
@@ -94,19 +55,6 @@ def has_long_runs(table: Tensor, wide: Tensor) -> bool:
     return len(rows) > 0 and int(table[rows, 8].sum()) >= LONG_RUN * int(table[rows, 10].sum())
 
 
-def split_lengths(keys: Tensor, sizes: TileSizes = SIZES) -> Tensor:
-    """Keys of one of the programs that share a narrow row's, for rows of `keys`: `split_keys` of the kernels. About
-    `sizes.split_keys`, so that no program has but a few: that costs as much as a full one.
-    """
-    splits = ((keys + sizes.split_keys // 2) // sizes.split_keys).clamp(1, sizes.most_splits)
-    return (-(-keys // (splits * sizes.narrow.keys))).clamp_min(1) * sizes.narrow.keys
-
-
-def split_counts(keys: Tensor, sizes: TileSizes = SIZES) -> Tensor:
-    """Programs that share a narrow row's keys, for rows of `keys`: the longest row may have fewer than another one."""
-    return -(-keys // split_lengths(keys, sizes))
-
-
 def find_tiles(table: Tensor, narrow_queries: int, wide_queries: int) -> tuple[Tensor, Tensor]:
     """(narrow, wide) tiles `[tiles, 2]`: row, first query. A row of no more queries than a narrow tile's is one."""
     tokens = table[:, 2]
@@ -144,7 +92,7 @@ def launch(
     _attend(there, there.narrow, query, layer_kv, part_out, part_lse, launcher, narrow, there.splits, is_by_tile)
     kernels.merge_splits[(len(there.narrow), queries, heads)](
         part_out, part_lse, there.table, there.narrow, out, lse, part_out.stride(0), part_lse.stride(0),
-        HEADS=heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), QUERIES=queries,
+        HEADS=heads, HEAD_DIM=head_dim, BLOCK_DIM=block_dim(head_dim), QUERIES=queries,
         SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys, MOST_SPLITS=sizes.most_splits,
         IS_BY_TILE=is_by_tile, num_warps=1, **launch_options(),
     )  # fmt: skip
@@ -166,7 +114,7 @@ def _attend(
         query, layer_kv, described, there.table, there.slot_at, there.slots, run_at, run_slot, tiles, out, lse,
         query.stride(0), layer_kv.stride(0), out.stride(0) if is_split else 0, lse.stride(0) if is_split else 0,
         kind.scale_of(head_dim), kind.cap, kind.window,
-        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=_block_dim(head_dim), LINES=shape.lines,
+        HEADS=heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_DIM=block_dim(head_dim), LINES=shape.lines,
         BLOCK_KEYS=shape.keys, SPLIT_KEYS=sizes.split_keys, SPLIT_STEP=sizes.narrow.keys,
         MOST_SPLITS=sizes.most_splits if is_split else 1, IS_BY_TILE=is_by_tile, IS_BY_RUN=runs is not None,
         IS_CAPPED=bool(kind.cap), IS_WINDOWED=bool(kind.window),
@@ -178,7 +126,7 @@ def _attend(
 def _can_go_by_run(kind: AttentionKind, query: Tensor, layer_kv: Tensor) -> bool:
     """Whether the tensor memory accelerator can copy blocks of keys, which all queries of a tile see."""
     head_dim = query.shape[2]
-    is_block = head_dim == _block_dim(head_dim) and head_dim <= SHAPED_DIM  # shared memory holds no wider ones
+    is_block = head_dim == block_dim(head_dim) and head_dim <= SHAPED_DIM  # shared memory holds no wider ones
     is_whole = query.element_size() == 2 and layer_kv.dtype is query.dtype
     return has_tensor_memory() and not kind.window and is_whole and is_block
 
@@ -188,8 +136,3 @@ def _described(layer_kv: Tensor, keys: int) -> TensorDescriptor:
     slots, _, kv_heads, head_dim = layer_kv.shape
     shape = [slots, 2 * kv_heads * head_dim]
     return TensorDescriptor(layer_kv, shape, [layer_kv.stride(0), 1], [keys, head_dim])
-
-
-def _block_dim(head_dim: int) -> int:
-    """A product on the tensor cores has 16 terms at least."""
-    return max(int(triton.next_power_of_2(head_dim)), 16)

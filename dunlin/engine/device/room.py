@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
+from dunlin.engine.attention.tile_sizes import SIZES
+from dunlin.engine.decoder.gpu.recorded_sizes import DECODE_ROWS, DECODE_SPLITS, MIXED_TOKENS, at_least
 from dunlin.model.config import ModelConfig
 from dunlin.model.memory_plan import MemoryLimit, ModelSizes, kv_left, size_text
 from dunlin.runtime.memory import FREE_WAIT_S, look_until
@@ -24,10 +28,8 @@ LOGIT_BYTES = 64
 """Of one (row, token of the vocabulary) where every row is sampled with top_p: fp32 logits and their adjusted copy, and
 seven float64 or int64 tensors of scores, shares, their order, and what sorting needs.
 """
-ATTENTION_SPLITS = 16
-"""Parts of a decode row's keys whose results are there at once."""
-LONG_STEP_TOKENS, MLP_TOKENS, RECORDED_TOKENS = 1 << 15, 4096, 2048
-"""Tokens of a long prompt's step, of a block of its MLP, and of the largest recorded step."""
+LONG_STEP_TOKENS, MLP_TOKENS = 1 << 15, 4096
+"""Tokens of a long prompt's step, and of a block of its MLP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +53,31 @@ def work_space_bytes(config: ModelConfig, item_bytes: int, step: StepLimits, lib
     """What the largest step takes beside weights and KV, and what libraries keep.
 
     A layer's tensors are counted as if they were there at once: hidden states three times, queries, keys, values and
-    what attention gives of all tokens, gates of a block of the MLP; and those of the largest recorded step, which has a
-    pool of its own. Attention's partial results are fp32.
+    what attention gives of all tokens, gates of a block of the MLP. To them come the partial results of attention or,
+    after the last layer, the logits: whichever is more. What recorded steps take they have in a pool of their own.
     """
     width = max(config.intermediate, config.experts.width * config.experts.active if config.experts else 0)
     attention = (2 * config.heads + 2 * config.kv_heads) * config.head_dim
-    token = 3 * config.hidden + attention
-    layer = (max(step.tokens, LONG_STEP_TOKENS) * token + MLP_TOKENS * 3 * width) * item_bytes
-    recorded = RECORDED_TOKENS * (token + 3 * width) * item_bytes
-    partial = step.rows * config.heads * ATTENTION_SPLITS * (config.head_dim + 1) * 4
+    token, gates = 3 * config.hidden + attention, 3 * width
+    tokens, splits = max(step.tokens, LONG_STEP_TOKENS), SIZES.splits_within(config.max_positions)
+    layer = (tokens * token + MLP_TOKENS * gates) * item_bytes
+    partial = _partial_bytes(config, min(tokens, step.rows * _tile_queries(config)), splits)
     logits = step.rows * config.vocab * LOGIT_BYTES
-    return layer + recorded + partial + logits + library_bytes
+    rows, most = at_least(DECODE_ROWS, step.rows) or DECODE_ROWS[-1], at_least(DECODE_SPLITS, splits) or splits
+    decode = rows * (token + gates) * item_bytes + _partial_bytes(config, rows, most)
+    recorded = max(MIXED_TOKENS[-1] * (token + gates) * item_bytes, decode)
+    return layer + max(partial, logits) + recorded + library_bytes
+
+
+def _tile_queries(config: ModelConfig) -> int:
+    """Places for partial results that a decode row has beside other rows: those of its tile's queries."""
+    narrow, _ = SIZES.shapes(config.heads, config.kv_heads, config.head_dim, torch.bfloat16)
+    return narrow.lines // (config.heads // config.kv_heads)
+
+
+def _partial_bytes(config: ModelConfig, places: int, splits: int) -> int:
+    """Results of so many splits of the keys, with their sums, in fp32."""
+    return places * splits * config.heads * (config.head_dim + 1) * 4
 
 
 def share_bytes(total: int, share: float, context_bytes: int) -> int:

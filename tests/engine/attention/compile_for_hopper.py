@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from dunlin.engine.attention import triton_kernels as kernels
-from dunlin.engine.attention.triton_tiles import SHAPED_DIM, SIZES, TileShape
+from dunlin.engine.attention.tile_sizes import SHAPED_DIM, SIZES, TileShape
 
 HOPPER = GPUTarget("cuda", 90, 32)
 HEADS, KV_HEADS = 8, 2

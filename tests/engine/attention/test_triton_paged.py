@@ -17,6 +17,7 @@ from dunlin.engine.attention.base import (
     run_pass,
 )
 from dunlin.engine.attention.spans import RoomSpan, slot_run, slot_span
+from dunlin.engine.attention.tile_sizes import TileShape, TileSizes
 from tests.engine.attention.reference import close, make_kv, make_query, reference
 
 triton_paged = pytest.importorskip("dunlin.engine.attention.triton_paged", exc_type=ModuleNotFoundError)
@@ -25,8 +26,7 @@ TritonAttention = triton_paged.TritonAttention
 
 # (tokens, tokens before them): tiles end at 16 and 32 lines, blocks and splits at 32 keys.
 ROWS = [(1, 0), (1, 31), (1, 32), (1, 150), (3, 40), (9, 0), (35, 21)]
-TileShape = triton_tiles.TileShape
-SMALL = triton_tiles.TileSizes(
+SMALL = TileSizes(
     TileShape(32, 32, 4, 2), TileShape(32, 32, 4, 2), TileShape(16, 32, 4, 2), split_keys=32, most_splits=4
 )
 
@@ -210,25 +210,6 @@ def test_blocks_that_are_copied_as_such_have_the_bits_of_others(
     run_pass(TritonAttention(SMALL).plan(rows, windowed).start(query, kv), lambda: None)
     run_pass(TritonAttention(SMALL).plan(rows, kind).start(query.float(), kv.float()), lambda: None)
     assert len(described) == count, "windows and fp32 go key by key"
-
-
-def split_count(keys: int) -> int:
-    return int(triton_tiles.split_counts(torch.tensor(keys)))
-
-
-@pytest.mark.parametrize("keys", [0, 1, 256, 512, 530, 767, 768, 4096, 16384, 16385, 500_000])
-def test_splits_are_bounded_even_and_cover_all_keys(keys: int) -> None:
-    sizes, count = triton_tiles.SIZES, split_count(keys)
-    each = int(triton_tiles.split_lengths(torch.tensor(keys)))
-    assert count <= sizes.most_splits
-    assert (count - 1) * each < max(keys, 1) <= max(count, 1) * each
-    assert each % sizes.narrow.keys == 0
-    if count > 1:
-        assert keys / count > sizes.split_keys / 2
-
-
-def test_a_few_keys_beyond_a_split_are_no_split_of_their_own() -> None:
-    assert [split_count(keys) for keys in (512, 513, 767, 900)] == [1, 1, 1, 2]
 
 
 def test_other_dtypes_and_strides_are_refused() -> None:

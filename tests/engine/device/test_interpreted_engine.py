@@ -11,6 +11,7 @@ import torch
 
 from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.attention.spans import slot_span
+from dunlin.engine.attention.tile_sizes import split_counts
 from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
 from dunlin.engine.decoder.numerics import for_narrow_kv
 from dunlin.engine.device.base import EngineDevice
@@ -29,7 +30,6 @@ from tests.engine.commands import PROMPT, make_open, make_step
 recorded_segments = pytest.importorskip("dunlin.engine.decoder.gpu.recorded_segments", exc_type=ModuleNotFoundError)
 RecordedSegments = recorded_segments.RecordedSegments
 step_buffers = pytest.importorskip("dunlin.engine.decoder.gpu.step_buffers", exc_type=ModuleNotFoundError)
-triton_tiles = pytest.importorskip("dunlin.engine.attention.triton_tiles", exc_type=ModuleNotFoundError)
 DecodeSize = step_buffers.DecodeSize
 
 OTHER = [9, 8, 7]
@@ -317,6 +317,6 @@ def test_a_step_has_the_splits_of_each_of_its_rows(
     stops = list(accumulate(tokens for tokens, _ in rows))
     lengths = [each for _, each in rows]
     tables = tabler.tables(LocalRows([0, *stops[:-1]], stops, lengths, [(runs.run_at, runs.run_slot)] * len(rows)))
-    most = int(triton_tiles.split_counts(torch.tensor(keys)).max())
+    most = int(split_counts(torch.tensor(keys)).max())
     assert tables.splits == most
     assert tables.decode is None if prompt else tables.decode.splits >= most

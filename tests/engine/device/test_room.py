@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from dunlin.engine.attention.tile_sizes import split_counts
 from dunlin.engine.device.host_driver import HostMemoryDriver
 from dunlin.engine.device.room import (
     CUDA_LIBRARY_BYTES,
@@ -60,11 +62,34 @@ def test_a_share_that_holds_too_little_is_refused_with_all_that_helps() -> None:
 
 def test_work_space_grows_with_the_largest_step(config: ModelConfig) -> None:
     least = work_space_bytes(config, 2, StepLimits(1, 1))
-    rows = work_space_bytes(config, 2, StepLimits(1, 101)) - least
-    assert rows == 100 * (config.vocab * LOGIT_BYTES + config.heads * 16 * 17 * 4)
+    assert work_space_bytes(config, 2, StepLimits(1, 101)) - least == 100 * config.vocab * LOGIT_BYTES
     tokens = work_space_bytes(config, 2, StepLimits(LONG_STEP_TOKENS + 100, 1)) - least
     assert tokens == 2 * 100 * (3 * 96 + (2 * 6 + 2 * 2) * 16)
     assert work_space_bytes(config, 2, StepLimits(1, 1), 5) == least + 5
+
+
+@pytest.mark.parametrize(("positions", "splits"), [(600, 1), (900, 2), (2048, 4), (20_000, 39), (131_072, 64)])
+def test_partial_results_have_all_splits_and_the_places_of_whole_tiles(
+    config: ModelConfig, positions: int, splits: int
+) -> None:
+    """A tile of 16 lines has 5 queries of 3 heads: beside a prompt a decode row has places for as many."""
+    assert split_counts(torch.arange(1, positions + 1)).max() == splits
+    model = replace(config, heads=6, kv_heads=2, head_dim=16, vocab=1, max_positions=positions)
+    few, many = (work_space_bytes(model, 2, StepLimits(1, rows)) for rows in (1, 65))
+    assert many - few >= 64 * 5 * splits * 6 * 17 * 4
+
+
+def test_recorded_decode_steps_may_take_more_than_prompts(config: ModelConfig) -> None:
+    """256 rows of 64 splits, for 200 rows are padded to as many, and 33 splits are."""
+    many = replace(
+        config, heads=64, kv_heads=64, head_dim=16, hidden=16, intermediate=16, max_positions=17_000, vocab=1
+    )
+    least = replace(many, max_positions=1)
+    step, token = StepLimits(1, 200), 3 * 16 + 4 * 64 * 16
+    partial = 16 * 200 * 33 * 64 * 17 * 4
+    recorded = 256 * (token + 3 * 16) * 2 + 256 * 64 * 64 * 17 * 4 - 2048 * (token + 3 * 16) * 2
+    alone = 16 * 200 * 64 * 17 * 4
+    assert work_space_bytes(many, 2, step) - work_space_bytes(least, 2, step) == partial - alone + recorded
 
 
 def test_the_experts_of_a_token_count_where_they_are_wider(config: ModelConfig) -> None:

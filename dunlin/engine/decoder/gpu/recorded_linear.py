@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLauncher, has_long_runs, launch
+from dunlin.engine.attention.tile_sizes import SIZES
+from dunlin.engine.attention.triton_tiles import DeviceTable, TileLauncher, has_long_runs, launch
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.gpu.recordings import Recordings
 from dunlin.engine.decoder.gpu.step_buffers import StepBuffers, StepTables

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import LocalRows
-from dunlin.engine.attention.triton_tiles import SIZES, DeviceTable, TileLauncher, launch
+from dunlin.engine.attention.tile_sizes import SIZES
+from dunlin.engine.attention.triton_tiles import DeviceTable, TileLauncher, launch
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.gpu.recorded_linear import MixedSegments, RecordedLinear
+from dunlin.engine.decoder.gpu.recorded_sizes import MIXED_TOKENS
 from dunlin.engine.decoder.gpu.recordings import Recordings
 from dunlin.engine.decoder.gpu.step_buffers import (
-    MIXED_TOKENS,
     MOST_SLOTS,
     DecodeSize,
     StepBuffers,

@@ -1,4 +1,4 @@
-"""What recorded segments read and write: buffers for steps of up to so many tokens, and the sizes that are recorded.
+"""What recorded segments read and write: buffers for steps of up to so many tokens, and which recorded size a step has.
 
 A step is padded to one of a few sizes. Padding tokens have no slot, so nothing of theirs is kept; padding tiles of
 decode rows are of a row without tokens.
@@ -13,16 +13,13 @@ from torch import Tensor
 from dunlin.engine.attention.base import AttentionKind, LocalRows
 from dunlin.engine.attention.native.library import COLUMNS
 from dunlin.engine.attention.paged import DecodeRuns
+from dunlin.engine.attention.tile_sizes import SIZES, split_counts
 from dunlin.engine.attention.triton_paged import LEAST_QUERIES, PIECE_PAIRS
-from dunlin.engine.attention.triton_tiles import SIZES, expand, find_tiles, split_counts
+from dunlin.engine.attention.triton_tiles import expand, find_tiles
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.gpu.recorded_sizes import DECODE_ROWS, DECODE_SPLITS, MIXED_TOKENS, at_least
 from dunlin.engine.decoder.host_copies import to_device, write
 
-DECODE_SPLITS = (1, 4, 16, 64)
-DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Sizes of steps of one token a row."""
-MIXED_TOKENS = (32, *range(64, 512, 64), *range(512, 2049, 128))
-"""Sizes of other steps, up to what an instance composes: a token of padding costs as much as another one."""
 MOST_ROWS = DECODE_ROWS[-1]
 MOST_SLOTS = 1 << 22
 """Keys of all rows together."""
@@ -181,7 +178,7 @@ def _splits(few: Tensor, tables: Collection[Tensor]) -> int:
 def _decode_size(whole: Tensor, splits: int) -> DecodeSize | None:
     if int(whole[:, 2].max()) > 1:
         return None
-    rows, most = _at_least(DECODE_ROWS, len(whole)), _at_least(DECODE_SPLITS, splits)
+    rows, most = at_least(DECODE_ROWS, len(whole)), at_least(DECODE_SPLITS, splits)
     return None if rows is None or most is None else DecodeSize(rows, most)
 
 
@@ -190,7 +187,7 @@ def _mixed_tokens(whole: Tensor) -> int | None:
     pairs = int((whole[:, 2].clamp_min(LEAST_QUERIES) * whole[:, 8]).sum())
     if len(whole) > MOST_ROWS or pairs > PIECE_PAIRS:
         return None
-    return _at_least(MIXED_TOKENS, int(whole[:, 2].sum()))
+    return at_least(MIXED_TOKENS, int(whole[:, 2].sum()))
 
 
 def _windowed(whole: Tensor, window: int) -> Tensor:
@@ -199,10 +196,6 @@ def _windowed(whole: Tensor, window: int) -> Tensor:
     table = whole.clone()
     table[:, 7] = (table[:, 3] - window + 1).clamp_min(0)
     return table
-
-
-def _at_least(sizes: Sequence[int], count: int) -> int | None:
-    return next((size for size in sizes if size >= count), None)
 
 
 def _padded(rows: Tensor, count: int, padding: Tensor) -> Tensor:
