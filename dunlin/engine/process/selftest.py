@@ -17,9 +17,10 @@ CUT = 37
 
 
 def has_finite_logits(decoder: Decoder) -> bool:
-    """Whether the logits after a short text are neither NaN nor infinite."""
+    """Whether the logits after a short text are neither NaN nor infinite: of all layers, for any may be damaged."""
     length = min(LENGTH, decoder.config.max_positions)
-    scratch = decoder.with_kv([layer.new_zeros(length, *layer.shape[1:]) for layer in decoder.kv])
+    one = decoder.kv[0].new_zeros(length, *decoder.kv[0].shape[1:])  # each layer writes all of it before it reads
+    scratch = decoder.with_kv([one] * len(decoder.kv))
     logits = _compute(scratch, [(_text(decoder, length), 0, length, torch.arange(length))])
     return bool(torch.isfinite(logits).all())
 

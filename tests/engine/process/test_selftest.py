@@ -30,6 +30,14 @@ def test_the_logits_of_a_damaged_checkpoint_are_found_not_finite(tmp_path: Path)
     assert not has_finite_logits(load(damage(sound, int(last))).decoder)
 
 
+@pytest.mark.parametrize("layer", range(3))
+def test_weights_that_are_not_finite_are_found_in_whatever_layer(tmp_path: Path, layer: int) -> None:
+    decoder = load(make_checkpoint(tmp_path, layers=3)).decoder
+    assert has_finite_logits(decoder)
+    decoder.blocks(layer)["down"][0, 0] = torch.nan
+    assert not has_finite_logits(decoder)
+
+
 def test_the_slab_keeps_what_an_earlier_process_left(tmp_path: Path) -> None:
     loaded = load(make_checkpoint(tmp_path), deterministic=True)
     for layer in loaded.decoder.kv:
