@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dunlin.engine.decoder.memory.granule_memory import missing_granules
 from dunlin.engine.device.memory_driver import MemoryDriver
 
 PIECE_GRANULES = 16
@@ -41,17 +42,13 @@ class DeviceRange:
         :raises MemoryError: the device has no memory left; what was mapped stays.
         :raises ValueError: the range maps other granules, or the reservation is too small.
         """
-        wanted = granules.tolist()
-        if self._mapped != wanted[: len(self._mapped)]:
-            raise ValueError("a range can only be extended at its end")
-        if len(wanted) * self._driver.granule_bytes > self.reserved_bytes:
-            raise ValueError(f"a range of {self.reserved_bytes} bytes cannot hold {len(wanted)} granules")
-        while len(self._mapped) < len(wanted):
-            before = len(self._mapped)
-            for granule in wanted[before : before + PIECE_GRANULES]:
+        missing = missing_granules(self._mapped, granules, self.reserved_bytes, self._driver.granule_bytes).tolist()
+        for at in range(0, len(missing), PIECE_GRANULES):
+            piece = missing[at : at + PIECE_GRANULES]
+            for granule in piece:
                 self._driver.map(self._address(len(self._mapped)), self._arena.handle(granule))
                 self._mapped.append(granule)
-            yield len(self._mapped) - before
+            yield len(piece)
 
     def truncate(self, count: int) -> Iterator[int]:
         """Unmap from the end until `count` granules are left; yields granules unmapped after each piece. Their content

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dunlin.engine.decoder.memory.granule_memory import missing_granules
 from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
 
 PIECE_GRANULES = 16
@@ -60,12 +61,9 @@ class ArenaRange:
         :raises MemoryError: the system has no memory or no mappings left; what was mapped stays.
         :raises ValueError: the range maps other granules, or the reservation is too small.
         """
-        if self._mapped != granules[: len(self._mapped)].tolist():
-            raise ValueError("a range can only be extended at its end")
-        if len(granules) * GRANULE_BYTES > self.reserved_bytes:
-            raise ValueError(f"a range of {self.reserved_bytes} bytes cannot hold {len(granules)} granules")
+        missing = missing_granules(self._mapped, granules, self.reserved_bytes, GRANULE_BYTES)
         most = PIECE_GRANULES if populate else self.reserved_bytes // GRANULE_BYTES
-        for first, count in _pieces(granules[len(self._mapped) :], most):
+        for first, count in _pieces(missing, most):
             self._map_piece(first, count, populate)
             yield count
 

@@ -72,3 +72,17 @@ class GranuleSource(Protocol):
     def file_bytes(self, granules: int) -> int:
         """What they take of the memory file."""
         ...
+
+
+def missing_granules(
+    mapped: list[int], granules: NDArray[np.int64], reserved_bytes: int, granule_bytes: int
+) -> NDArray[np.int64]:
+    """Those of `granules` that a range has to map yet, which has `mapped` the first ones.
+
+    :raises ValueError: it mapped other granules, or the reservation is too small.
+    """
+    if mapped != granules[: len(mapped)].tolist():
+        raise ValueError("a range can only be extended at its end")
+    if len(granules) * granule_bytes > reserved_bytes:
+        raise ValueError(f"a range of {reserved_bytes} bytes cannot hold {len(granules)} granules")
+    return granules[len(mapped) :]
