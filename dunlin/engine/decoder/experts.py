@@ -34,8 +34,7 @@ def mix_gathered(
     width]`.
     """
     mixed = torch.zeros_like(normed, dtype=torch.float32)
-    for expert in _chosen(shares):
-        rows = shares[:, expert].nonzero()[:, 0]
+    for expert, rows in _tokens_by_expert(shares):
         fed = linear(activate(linear(normed[rows], gate_up[expert], None)), down[expert], None)
         mixed.index_add_(0, rows, fed * shares[rows, expert, None])
     return mixed
@@ -52,6 +51,15 @@ def mix_whole(
         fed = linear(activate(linear(normed, gate_up[expert], None)), down[expert], None)
         mixed += fed * shares[:, expert, None]
     return mixed
+
+
+def _tokens_by_expert(shares: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The experts that any token chose, each with the tokens that did. However many they are, this waits for the device
+    once: from the counts on all sizes are known.
+    """
+    counts: list[int] = (shares != 0).sum(dim=0).tolist()
+    tokens = torch.nonzero_static(shares.t(), size=sum(counts))[:, 1]
+    return ((expert, rows) for expert, rows in enumerate(torch.split(tokens, counts)) if len(rows))
 
 
 def _chosen(shares: Tensor) -> list[int]:
