@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.base import AttentionKind, BatchRow
 from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
-from dunlin.engine.decoder.host_copies import all_to_device, to_device
+from dunlin.engine.decoder.host_copies import all_to_device
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
 from dunlin.engine.decoder.loading.weights import Weights
 from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
@@ -39,15 +39,14 @@ class DecoderBatch:
     sampled: Tensor
     """`[samples]` int64 packed indices."""
     adapters: Tensor | None = None
-    """`[tokens]` int64: the number of each token's adapter, 0 for none; None: no token has one."""
+    """`[tokens]` int64, on the host: the number of each token's adapter, 0 for none; None: no token has one."""
 
     def to(self, device: torch.device) -> "DecoderBatch":
-        """The same batch with its tensors on `device`; itself where they are."""
+        """The same batch with its tensors on `device`, but `adapters`; itself where they are."""
         if self.tokens.device == device:
             return self
         moved = all_to_device((self.tokens, self.positions, self.slots, self.sampled), device)
-        adapters = None if self.adapters is None else to_device(self.adapters, device)
-        return DecoderBatch(moved[0], moved[1], moved[2], self.rows, moved[3], adapters)
+        return DecoderBatch(moved[0], moved[1], moved[2], self.rows, moved[3], self.adapters)
 
 
 class Decoder:

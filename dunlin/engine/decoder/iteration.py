@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dunlin.engine.attention.base import AttentionKind, AttentionPass, AttentionPlan
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
-from dunlin.engine.decoder.host_copies import rows_at
+from dunlin.engine.decoder.host_copies import rows_at, to_device
 from dunlin.engine.decoder.layer_exchange import LayerExchange
 from dunlin.engine.decoder.layer_segments import BeginSegments, LayerSegments
 from dunlin.engine.decoder.linear_queue import LinearQueue
@@ -366,10 +366,10 @@ class Iteration:
         """Pack the rows that are still there."""
         kept = [at for at in range(len(self._rows)) if at not in self._left]
         index = torch.cat([torch.arange(self._rows[at].start, self._rows[at].stop) for at in kept])
-        index = index.to(self._hidden.device)
+        self._adapters = None if self._adapters is None else self._adapters.index_select(0, index)
+        index = to_device(index, self._hidden.device)
         self._hidden, self._turn = self._hidden.index_select(0, index), self._turn.index_select(0, index)
         self._slots, self._positions = self._slots.index_select(0, index), self._positions.index_select(0, index)
-        self._adapters = None if self._adapters is None else self._adapters.index_select(0, index)
         rows, end = [], 0
         for at in kept:
             row = self._rows[at]

@@ -1,7 +1,8 @@
 """What adapters add to a product whose rows have one each, or none: several beside each other in one batch.
 
 Rows name adapters by number, 0 for none. The product with the model's own weights is over all rows; then comes one
-pass for each adapter over the rows that have it. Knows no layer and no file.
+pass for each adapter over the rows that have it. The numbers stay on the host, so that which rows an adapter has is
+known there without waiting for the device. Knows no layer and no file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from dunlin.engine.decoder.host_copies import to_device
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(rows, weight, bias) -> the product."""
@@ -50,7 +53,7 @@ class BlockDelta:
 Deltas = Mapping[int, BlockDelta]
 """What each adapter, by its number, adds to one product."""
 AddDeltas = Callable[[Linear, Tensor, Deltas, Tensor, Tensor], None]
-"""(linear, adapters of the rows, deltas, given, out) -> None: add to `out` what each row's adapter does."""
+"""(linear, adapters of the rows (on the host), deltas, given, out) -> None: add to `out` what the rows' adapters do."""
 
 
 def add_gathered(linear: Linear, adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -> None:
@@ -63,9 +66,10 @@ def add_gathered(linear: Linear, adapters: Tensor, deltas: Deltas, given: Tensor
         if len(rows) == len(adapters):
             delta.add(linear, given, out)
         else:
-            part = out.index_select(0, rows)
-            delta.add(linear, given.index_select(0, rows), part)
-            out.index_copy_(0, rows, part)
+            there = to_device(rows, out.device)
+            part = out.index_select(0, there)
+            delta.add(linear, given.index_select(0, there), part)
+            out.index_copy_(0, there, part)
 
 
 def add_whole(linear: Linear, adapters: Tensor, deltas: Deltas, given: Tensor, out: Tensor) -> None:
@@ -75,7 +79,8 @@ def add_whole(linear: Linear, adapters: Tensor, deltas: Deltas, given: Tensor, o
         if delta is not None:
             changed = out.clone()
             delta.add(linear, given, changed)
-            out.copy_(torch.where((adapters == number)[:, None], changed, out))
+            own = to_device(adapters == number, out.device)
+            out.copy_(torch.where(own[:, None], changed, out))
 
 
 def _numbers(adapters: Tensor) -> Sequence[int]:
