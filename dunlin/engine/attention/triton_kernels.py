@@ -151,12 +151,9 @@ def attend_runs(
     accelerator. `there`: the layer's KV as a tensor descriptor `[slots, 2 * kv_heads * head_dim]`.
     """
     first_run, runs = tl.load(columns + 9), tl.load(columns + 10)
-    run, last_run = first_run, first_run + runs - 1
-    at = begin
+    run, last_run = first_run - 1, first_run + runs - 1
+    at, run_stop = begin, begin
     while at < end:
-        run_stop = end
-        if run < last_run:
-            run_stop = tl.load(run_at + run + 1)
         while run_stop <= at:  # the last run ends behind all keys
             run += 1
             run_stop = end
