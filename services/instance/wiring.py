@@ -203,6 +203,7 @@ class InstanceParts:
             RowInterrupts(interrupts, self.sequences, self.steps, self._misses.objectives),
             VICTIM_POLICIES[self._config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
+            self.migration.taken_rows,
         )
 
     def _on_layers_changed(self, ready: EngineReady) -> None:

@@ -100,6 +100,11 @@ class MigrateIn:
     def __len__(self) -> int:
         return len(self._migrations)
 
+    @property
+    def promised_rows(self) -> int:
+        """How many may run here as soon as an attempt names them."""
+        return sum(not migration.is_cancelled for migration in self._migrations.values())
+
     @handles
     def reserve(self, now_s: float, sender: Address, message: Reserve) -> list[Effect]:
         """Reserve slots for a sequence, or refuse with the reason; asked again, keep what is reserved for longer."""

@@ -88,6 +88,12 @@ class MigrationRouter:
         """Whether this instance accepts no new attempts."""
         return self.evacuations.draining
 
+    def taken_rows(self) -> int:
+        """How many sequences have rows, will have them again, or were promised one when they arrive: `max_running`
+        bounds them.
+        """
+        return self._sequences.taken_rows + self.migrate_in.promised_rows
+
     def is_recall(self, older: Sequence, place: Place) -> bool:
         """Whether this attempt only asks to abort the outgoing migration of its request."""
         return older.state is SequenceState.LEAVING and older.in_steps == 0 and list(place.tokens) == older.tokens
@@ -154,7 +160,7 @@ class MigrationRouter:
 
     def _full_reason(self) -> str:
         """Why no other sequence may run here now, or the empty text."""
-        running = self._sequences.taken_rows + len(self.migrate_in)
+        running = self.taken_rows()
         return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
     def headroom(self) -> int:

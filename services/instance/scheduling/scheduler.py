@@ -42,6 +42,7 @@ class Scheduler:
         interrupts: RowInterrupts,
         victim_policy: VictimPolicy,
         not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
+        taken_rows: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._config = config
@@ -52,6 +53,7 @@ class Scheduler:
         self._interrupts = interrupts
         self._victim_policy = victim_policy
         self._not_held_for_handoff = not_held_for_handoff
+        self._taken_rows = taken_rows
         # The first of the waiting sequences, which did not fit, and the table's count of changes then.
         self._blocked: tuple[Sequence, int] | None = None
         batch_work, need = VictimCandidate("", 0, 1, RequestClass.BATCH), SlotNeed(may_preempt=True, is_waiting=True)
@@ -160,8 +162,8 @@ class Scheduler:
         return needed - self._kv_cache.available_slots
 
     def _has_no_row(self) -> bool:
-        """Whether as many sequences run as may, or will once they are restored."""
-        return self._sequences.taken_rows >= self._config.max_running
+        """Whether as many sequences run as may, or will once they are restored or arrive."""
+        return self._taken_rows() >= self._config.max_running
 
     def _make_room(self, sequence: Sequence, wanted: int) -> list[Effect]:
         """Preempt running sequences for a waiting one, as far as the victim policy allows it for its class."""

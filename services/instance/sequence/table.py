@@ -85,7 +85,7 @@ class SequenceTable:
 
     @property
     def taken_rows(self) -> int:
-        """How many have rows, or will once they are resumed or restored: `max_running` bounds them."""
+        """How many have rows, or will once they are resumed or restored."""
         restoring = sum(not sequence.is_restore_cancelled for sequence in self._restoring)
         return len(self._running) + len(self._parked) + restoring
 

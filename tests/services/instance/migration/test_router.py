@@ -52,6 +52,22 @@ def test_it_takes_no_more_than_may_run(core: Callable[..., Direct]) -> None:
     assert refusal(direct, 2, tokens=4) == "2 sequences are enough"
 
 
+@pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it stays where it was"])
+def test_the_row_that_an_arrival_was_promised_is_not_given_to_one_that_waits(comes: bool) -> None:
+    direct = ready_core(scheduler__max_running=2)
+    direct.give(D, make_place(8, tokens=4, max_tokens=4))
+    handle = only(Reserved, direct.give(SOURCE, ask(1, tokens=4))).handle
+    direct.give(D, make_place(9, tokens=4, max_tokens=4))
+    direct.give(ENGINE, done(1, (1, 5)))
+    assert (direct.core.sequences.running_count, direct.core.report().waiting) == (1, 1)
+    if comes:
+        direct.give(D, make_place(1, tokens=4, max_tokens=4, attempt=2, handle=handle))
+    else:
+        direct.give(SOURCE, Release(handle))
+        direct.give(ENGINE, done(2, (1, 6)))
+    assert (direct.core.sequences.running_count, direct.core.report().waiting) == (2, int(comes))
+
+
 def test_a_decode_instance_takes_nothing_while_others_wait() -> None:
     direct = decode_core()
     direct.give(D, make_place(8, tokens=60, max_tokens=4))

@@ -41,8 +41,9 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     composer = BatchComposer(SchedulerConfig(), steps, objectives)
     interrupts = RowInterrupts(never, sequences, steps, objectives)
     config = SchedulerConfig(allocate_ahead_tokens=4)
+    policies = (interrupts, VICTIM_POLICIES["youngest"], list)
     scheduler = Scheduler(
-        ENGINE, config, sequences, lifecycle, steps, composer, interrupts, VICTIM_POLICIES["youngest"], list
+        ENGINE, config, sequences, lifecycle, steps, composer, *policies, lambda: sequences.taken_rows
     )
     arrived = sequences.add(DISPATCHER, place(1, 20, 5))
     assert lifecycle.kv_cache.reserve("arrival", 52)
