@@ -95,7 +95,8 @@ class MigrationConfig:
 
     max_outgoing: int = setting(
         4,
-        "Sequences that leave this instance at once.",
+        "Sequences that leave this instance at once for orders of the manager (drains, rebalancing), beside those that "
+        "it hands off.",
         unit="sequences",
         least=1,
         why="more would share the same bandwidth and take longer each",

@@ -55,8 +55,9 @@ class Evacuation:
 
 
 class Evacuations:
-    """Owns the jobs, and whether this instance drains. At most `most` sequences migrate at once; `stale_total`
-    counts fenced orders."""
+    """Owns the jobs, and whether this instance drains. At most `most` of their sequences migrate at once, however many
+    are handed off beside them; `stale_total` counts fenced orders.
+    """
 
     def __init__(self, sequences: SequenceTable, migrate_out: MigrateOut, group_orders: GroupOrders, most: int) -> None:
         self.draining = False
@@ -75,6 +76,14 @@ class Evacuations:
         total = 0
         for job in self._evacuations.values():
             total += len(job.waiting)
+        return total
+
+    @property
+    def _migrating(self) -> int:
+        """How many are under way for orders."""
+        total = 0
+        for job in self._evacuations.values():
+            total += job.migrating
         return total
 
     @handles
@@ -108,7 +117,7 @@ class Evacuations:
         """Start migrations up to the limit, and answer the orders that are done."""
         effects: list[Effect] = []
         for name, job in list(self._evacuations.items()):
-            while job.waiting and len(self._migrate_out) < self._most:
+            while job.waiting and self._migrating < self._most:
                 sequence = job.waiting.popleft()
                 if sequence.state in MOVABLE_STATES and not self._migrate_out.is_migrating(sequence):
                     job.migrating += 1

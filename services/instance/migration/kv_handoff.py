@@ -71,7 +71,9 @@ class PendingHandoff:
 
 
 class KvHandoffs:
-    """Owns the decode targets and the waiting sequences. `stale_total` counts messages of older terms."""
+    """Owns the decode targets, the waiting sequences and the number under way, beside which the manager may evacuate
+    others. `stale_total` counts messages of older terms.
+    """
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class KvHandoffs:
         self._pending: dict[Sequence, PendingHandoff] = {}
         self._untimed: list[TargetPauseExpired] = []
         self._pauses = 0
+        self._leaving = 0
         self._newest = (0, 0)
 
     @property
@@ -134,7 +137,7 @@ class KvHandoffs:
             if sequence not in self._pending:
                 self._pending[sequence] = PendingHandoff()
                 effects.append(After(self._limits.hold_s, HandoffHoldExpired(sequence.order)))
-            if not self._pending[sequence].stays and len(self._migrate_out) < self._limits.most:
+            if not self._pending[sequence].stays and self._leaving < self._limits.most:
                 effects += self._start_one(sequence)
         return effects
 
@@ -176,9 +179,11 @@ class KvHandoffs:
             return []
         target = targets[choice.index]
         target.promised_slots += slots
+        self._leaving += 1
 
         def ended(migration: OutgoingMigration, stays: str) -> None:
             target.promised_slots -= slots
+            self._leaving -= 1
             if stays and sequence.state not in END_STATES:
                 self._handoff_failed(sequence, migration, target, stays)
 

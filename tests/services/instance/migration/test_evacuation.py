@@ -105,6 +105,19 @@ def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> N
     assert told(evacuations.advance()) == [EvacuateDone(5, 1, moved=2, moved_slots=20, stayed=1, detail="no room")]
 
 
+def test_a_drain_does_not_wait_for_hand_offs_that_go_on_and_on() -> None:
+    evacuations, leaving = make_evacuations(10, 10, 10, most=2)
+    handed_off = [SequenceTable().add(D, make_place(9, tokens=10)) for _ in range(4)]
+    for number, sequence in enumerate(handed_off, start=100):
+        leaving.going[number] = (sequence, None)
+    evacuations.drain(0.0, MANAGER, Drain(5, 1))
+    evacuations.evacuate(0.0, MANAGER, order(30, ticket=2))
+    assert list(leaving.going)[4:] == [3, 2]
+    leaving.end(3)
+    evacuations.advance()
+    assert list(leaving.going)[4:] == [2, 1]
+
+
 def test_an_order_without_a_sequence_to_migrate_is_answered_at_once() -> None:
     evacuations, _ = make_evacuations()
     assert told(evacuations.evacuate(0.0, MANAGER, order(30))) == [EvacuateDone(5, 1)]

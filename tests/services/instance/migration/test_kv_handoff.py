@@ -171,6 +171,17 @@ def test_so_many_leave_at_once_the_oldest_first() -> None:
     assert here.leaving.log[2:] == [(3, "x")]
 
 
+def test_hand_offs_go_on_beside_what_the_manager_evacuates() -> None:
+    here = Here(3, most=2).rooms((X, 1000))
+    for evacuated in (SequenceTable().add(D, make_place(9, tokens=10)) for _ in range(4)):
+        here.leaving.going[evacuated] = (Y, lambda migration, stays: None)
+    here.prefill()
+    assert here.leaving.log == [(1, "x"), (2, "x")]
+    here.leaving.end(here.all[0], stays="no room")
+    here.kv_handoffs.start_handoffs()
+    assert len(here.leaving.log) == 2, "the only target refused"
+
+
 def test_who_refuses_is_left_alone_for_a_while_and_another_is_asked_at_once() -> None:
     here = Here().rooms((X, 1000), (Y, 900))
     here.prefill()
