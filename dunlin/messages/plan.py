@@ -66,7 +66,9 @@ class Evacuate:
 
 @message(event=4)
 class EvacuateDone:
-    """Every sequence that was chosen has left, ended, or stays after all; `detail` says why those stay."""
+    """Every sequence that was chosen has left, ended, or stays after all; `detail` says why those stay, or why none was
+    chosen.
+    """
 
     epoch: int = number(1)
     ticket: int = number(2)

@@ -26,6 +26,8 @@ from dunlin.policies.rebalance import RebalanceCandidate, RebalanceMove, Rebalan
 from services.global_manager.config import RebalanceConfig
 
 OPERATOR = "operator"
+MAX_VAIN_RESTS = 32
+"""A source that moved nothing gives nothing for the policy's sake for twice as long each time, up to so many rests."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,14 @@ class DrainOrder:
     def draining(self) -> bool:
         """Whether the instance should report that it drains."""
         return isinstance(self.order, Drain)
+
+
+@dataclass(slots=True)
+class VainOrders:
+    """A source moved nothing in its last orders: until then another of the policy's would be in vain, too."""
+
+    rests: int = 0
+    until_s: float = 0.0
 
 
 class MoveOrders:
@@ -53,6 +63,7 @@ class MoveOrders:
         self._open: dict[Address, Evacuate] = {}
         self._drains: dict[Address, DrainOrder] = {}
         self._cooldown_until_s: dict[Address, float] = {}
+        self._vain: dict[Address, VainOrders] = {}
 
     def request_drain(self, request: DrainRequest, members: Sequence[MemberView]) -> tuple[DrainReply, list[Effect]]:
         """An operator's wish: the answer, and what follows. `members` have a stream to here."""
@@ -107,7 +118,7 @@ class MoveOrders:
 
     def forget_unknown(self, known: Collection[Address]) -> None:
         """Forget instances that the view does not have: they are gone for good."""
-        tables: tuple[dict[Address, Any], ...] = (self._open, self._drains, self._cooldown_until_s)
+        tables: tuple[dict[Address, Any], ...] = (self._open, self._drains, self._cooldown_until_s, self._vain)
         for table in tables:
             for address in [address for address in table if address not in known]:
                 table.pop(address)
@@ -122,12 +133,22 @@ class MoveOrders:
         self.stayed_total += message.stayed
         for address in (sender, evacuation.target):
             self._cooldown_until_s[address] = now_s + self._config.rest_s
+        self._note_vain(now_s, sender, message.moved)
         return True
 
     def on_drain_done(self, sender: Address, message: DrainDone) -> bool:
         """The instance got the drain order; a view confirms its effect. False if that order is not open."""
         wish = self._drains.get(sender)
         return wish is not None and (wish.order.epoch, wish.order.ticket) == (message.epoch, message.ticket)
+
+    def _note_vain(self, now_s: float, source: Address, moved: int) -> None:
+        """What is too large to move, or has nowhere to go, stays so for a while: a policy sees loads, not sequences."""
+        if moved:
+            self._vain.pop(source, None)
+            return
+        vain = self._vain.setdefault(source, VainOrders())
+        vain.rests = min(2 * vain.rests, MAX_VAIN_RESTS) or 1
+        vain.until_s = now_s + vain.rests * self._config.rest_s
 
     @property
     def has_open_drains(self) -> bool:
@@ -160,6 +181,10 @@ class MoveOrders:
         rests = self._cooldown_until_s.get(member.address, now_s) > now_s
         return serves and member.address not in self._open and not rests
 
+    def _is_vain(self, now_s: float, source: Address) -> bool:
+        vain = self._vain.get(source)
+        return vain is not None and vain.until_s > now_s
+
     def _drain_candidates(self, now_s: float, members: Sequence[MemberView], source: int) -> list[RebalanceCandidate]:
         """The possible targets: in a split fleet only instances that decode, if there are any."""
         candidates = self._candidates(now_s, members, busy_takers=True)
@@ -179,7 +204,9 @@ class MoveOrders:
                 member.waiting_tokens,
                 member.head_waiting_tokens,
                 member.running,
-                may_give=self._may_give(now_s, member) and not self._is_to_drain(member),
+                may_give=self._may_give(now_s, member)
+                and not self._is_to_drain(member)
+                and not self._is_vain(now_s, member.address),
                 may_receive=self._may_receive(member)
                 and (busy_takers or (member.address not in targets and self._may_give(now_s, member))),
             )

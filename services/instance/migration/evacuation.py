@@ -110,7 +110,9 @@ class Evacuations:
         if refusal:
             return [Send(sender, EvacuateDone(order.epoch, order.ticket, detail=refusal))]
         self._newest = name
-        self._evacuations[name] = Evacuation(sender, order, deque(self._chosen(order)))
+        chosen = self._chosen(order)
+        detail = "" if chosen else self._why_none(order)
+        self._evacuations[name] = Evacuation(sender, order, deque(chosen), detail=detail)
         return self.advance()
 
     def advance(self) -> list[Effect]:
@@ -149,6 +151,13 @@ class Evacuations:
             chosen.append(able[index])
             slots, room = slots - tokens, room - tokens
         return chosen
+
+    def _why_none(self, order: Evacuate) -> str:
+        """Why an order moves nothing; empty: there is nothing."""
+        sizes = [len(one.tokens) for one in self._sequences.by_arrival() if self._is_movable(one)]
+        if not sizes:
+            return ""
+        return f"the smallest of {len(sizes)} sequences has {min(sizes)} tokens, and {order.most_slots} may leave"
 
     def _is_movable(self, sequence: Sequence) -> bool:
         """Whether it may be chosen. A drained instance takes no sequence back, so that it gives every one away."""

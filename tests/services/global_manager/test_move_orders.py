@@ -201,6 +201,29 @@ def test_llumnix_moves_half_the_difference_and_then_rests() -> None:
     assert of(Evacuate, leader.look(3.0)) == []
 
 
+def test_a_source_that_moved_nothing_for_the_policy_is_asked_again_ever_later_and_a_drain_of_it_at_once() -> None:
+    """Its only sequence is larger than what may move, which no view shows."""
+    leader = Leader(member(I0, free_slots=0, running=1), member(I1), rebalance__policy="llumnix", rebalance__rest_s=0.5)
+    asked: list[float] = []
+    now_s = 0.0
+    while now_s < 80.0:
+        now_s += 0.5
+        for _, order in of(Evacuate, leader.look(now_s)):
+            asked.append(now_s)
+            leader.core.receive(now_s, I0, EvacuateDone(EPOCH, order.ticket))
+    assert asked == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 48.0, 64.0, 80.0]
+    seen = leader.see(member(I0, free_slots=0, running=1, draining=True), member(I1), now_s=80.5)
+    assert len(of(Evacuate, [*seen, *leader.look(80.5)])) == 1
+
+
+def test_a_source_that_moved_something_at_last_only_rests() -> None:
+    leader = Leader(member(I0, free_slots=0, running=1), member(I1), rebalance__policy="llumnix", rebalance__rest_s=0.5)
+    for now_s, moved in ((0.5, 0), (1.0, 0), (2.0, 1), (2.5, 0), (3.0, 0)):
+        ((_, order),) = of(Evacuate, leader.look(now_s))
+        leader.core.receive(now_s, I0, EvacuateDone(EPOCH, order.ticket, moved=moved))
+    assert of(Evacuate, leader.look(3.5)) == []
+
+
 def test_a_draining_instance_takes_no_part_in_rebalancing() -> None:
     leader = Leader(
         member(I0, free_slots=0, running=9),

@@ -76,6 +76,12 @@ def test_no_more_leave_than_the_order_has_room_for(most: int, gone: list[int]) -
     assert list(leaving.going) == gone
 
 
+def test_an_order_that_fits_no_sequence_is_answered_with_why() -> None:
+    evacuations, _ = make_evacuations(40, 10, 20, 400)
+    answers = told(evacuations.evacuate(0.0, MANAGER, Evacuate(5, 1, THERE, 50, most_slots=9)))
+    assert answers == [EvacuateDone(5, 1, detail="the smallest of 4 sequences has 10 tokens, and 9 may leave")]
+
+
 def test_what_came_by_a_migration_gets_a_token_before_it_leaves_again() -> None:
     """Otherwise two policies that disagree, as a hand-off and a rebalance, move it to and fro for ever."""
     evacuations, leaving = make_evacuations(10, 20, handle=7)
