@@ -75,7 +75,7 @@ class SlotTable:
         """Where the KV of `owner` lies.
 
         Raises:
-            KeyError: it has no slots.
+            KeyError: it has none.
         """
         return self._residencies[owner]
 
@@ -148,13 +148,13 @@ class SlotTable:
             del self._residencies[owner]
 
     def use(self, owner: Owner) -> SlotUse | None:
-        """The use of the owner's slots; None if it has none."""
+        """The use of the owner's slots; None: it is none."""
         residency = self._residencies.get(owner)
         return residency.use if residency is not None else None
 
     def split_off(self, owner: Owner, heirs: Sequence[Owner | None], each: int) -> None:
         """Split off the owner's first slots: each heir, which holds none yet, gets those of the next `each` positions;
-        None frees them.
+        None frees them. The owner stays, without slots too: it goes on in its use, and may be given more.
 
         Raises:
             ValueError: the owner does not hold that many in a row.

@@ -70,6 +70,19 @@ def test_a_donation_moves_no_position_to_another_slot() -> None:
     ]
 
 
+def test_a_sequence_that_shares_all_of_its_slots_stays_in_use() -> None:
+    """It may be copied, and given more slots in the use that it has."""
+    cache = KvCache(64, "w")
+    sequence = make_sequence(1, list(range(48)))
+    begin(cache, sequence)
+    computed(cache, sequence)
+    assert (cache.held_positions(sequence), cache.slot_table.held(1)) == (48, 0)
+    cache.set_use(sequence, SlotUse.MOVING)
+    assert cache.allocate(sequence, 5)
+    assert (cache.slot_table.use(1), cache.slot_table.count(SlotUse.MOVING)) == (SlotUse.MOVING, 5)
+    assert cache.extents(sequence, 40, 53) == [(40, 13)]
+
+
 def test_what_would_be_free_without_a_sequence_counts_the_blocks_that_it_alone_uses() -> None:
     """The first of three blocks is another's, too."""
     cache = KvCache(192, "w")
