@@ -153,7 +153,7 @@ FLEET = {
 MEMBER = {
     "dunlin_member_connected": "1 when the process has a stream to the monitor",
     "dunlin_member_suspect": "1 when the process shows no progress",
-    "dunlin_member_silent_seconds": "time since its last report",
+    "dunlin_member_silent_seconds": "time since its last report, or without any since it was first seen",
 }
 
 

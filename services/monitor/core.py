@@ -215,6 +215,7 @@ class MonitorCore:
 
     def _refresh_process(self, now_s: float, address: Address) -> None:
         """Something about the presence of `address` changed; a newer incarnation drives older ones out."""
+        self.registry.see(now_s, address)
         for known in self.fleet_views.incarnations(address.name):
             if not self.registry.is_present(known):
                 self.fleet_views.remove(known)

@@ -5,6 +5,7 @@ from dunlin.messages.fleet import DispatcherReport, InstanceReport, KvstoreRepor
 from dunlin.messages.membership import Member
 
 Report = InstanceReport | DispatcherReport | KvstoreReport | ManagerReport
+REPORTING_ROLES = ("instance", "dispatcher", "kvstore", "global_manager")
 
 
 class Registry:
@@ -45,6 +46,11 @@ class Registry:
         self._streams.pop(address, None)
         self._by_role.get(address.role, {}).pop(address, None)
         self._forget_if_absent(address)
+
+    def see(self, now_s: float, address: Address) -> None:
+        """It is present: a process that never reports is silent from the first time on."""
+        if address.role in REPORTING_ROLES and self.is_present(address):
+            self._heard_s.setdefault(address, now_s)
 
     def record_report(self, now_s: float, address: Address, report: Report) -> None:
         """Keep its newest report."""

@@ -335,7 +335,7 @@ class TestQueries:
         assert list(lines) == [DISPATCHER, INSTANCE, OTHER, ME]
         assert lines[INSTANCE].instance == report(free_slots=3)
         assert (lines[INSTANCE].pid, lines[INSTANCE].connected, lines[INSTANCE].silent_s) == (42, True, 2.0)
-        assert (lines[OTHER].pid, lines[OTHER].connected) == (43, False)
+        assert (lines[OTHER].pid, lines[OTHER].connected, lines[OTHER].silent_s) == (43, False, 2.0)
         assert lines[DISPATCHER].dispatcher == DispatcherReport(running=2)
         assert lines[ME].connected
 

@@ -102,6 +102,31 @@ def test_a_status_line_has_the_registration_and_the_report(report: Report, field
     assert registry.node_of(RESTARTED) == ""
 
 
+@pytest.mark.parametrize("role", ["instance", "dispatcher", "kvstore", "global_manager"])
+def test_a_process_that_never_reports_is_silent_from_when_it_was_first_seen(role: str) -> None:
+    registry, address = Registry(ME), Address(role, "x", 10)
+    registry.register(member(address))
+    registry.see(1.0, address)
+    registry.stream_opened(address)
+    registry.see(2.0, address)
+    assert registry.status(9.0, address, suspect=False).silent_s == 8.0
+    registry.record_report(10.0, address, InstanceReport())
+    registry.see(11.0, address)
+    assert registry.status(12.0, address, suspect=False).silent_s == 2.0
+    registry.stream_closed(address)
+    registry.deregister(address)
+    registry.see(13.0, address)
+    assert registry.status(14.0, address, suspect=False).silent_s == 0.0, "it is gone, and nothing is kept"
+
+
+def test_monitors_report_to_nobody_and_are_not_silent() -> None:
+    registry, other = Registry(ME), Address("monitor", "other", 6)
+    registry.register(member(other))
+    registry.see(1.0, other)
+    registry.see(1.0, ME)
+    assert [registry.status(9.0, each, suspect=False).silent_s for each in registry.present()] == [0.0, 0.0]
+
+
 def test_a_report_outlives_the_registration_of_a_process_with_a_stream() -> None:
     registry, report = Registry(ME), InstanceReport(running=3)
     registry.register(member(I0))
