@@ -5,6 +5,10 @@ from dunlin.messages.fleet import DispatcherReport, InstanceReport, KvstoreRepor
 from dunlin.messages.membership import Member
 
 Report = InstanceReport | DispatcherReport | KvstoreReport | ManagerReport
+MAX_GONE_NAMES = 1024
+"""Names of processes that are gone of which the newest incarnation is remembered, the last that went: one that was
+replaced may wake late, but not after a thousand others came and went.
+"""
 REPORTING_ROLES = ("instance", "dispatcher", "kvstore", "global_manager")
 
 
@@ -19,8 +23,10 @@ class Registry:
         self._joins = 0
         self._reports: dict[Address, Report] = {}
         self._heard_s: dict[Address, float] = {}
-        # A process once replaced by a newer incarnation stays replaced, even if the newer one ends.
+        # A process once replaced by a newer incarnation stays replaced, even if the newer one ends. By role and name,
+        # and those of which no incarnation is known any more in the order in which they went.
         self._newest: dict[tuple[str, str], int] = {}
+        self._gone: dict[tuple[str, str], None] = {}
         self._remember_incarnation(own)
 
     def register(self, member: Member) -> None:
@@ -113,8 +119,21 @@ class Registry:
     def _remember_incarnation(self, address: Address) -> None:
         key = (address.role, address.name)
         self._newest[key] = max(address.incarnation, self._newest.get(key, 0))
+        self._gone.pop(key, None)
 
     def _forget_if_absent(self, address: Address) -> None:
         if address not in self._members and address not in self._streams:
             self._reports.pop(address, None)
             self._heard_s.pop(address, None)
+            self._note_gone(address)
+
+    def _note_gone(self, address: Address) -> None:
+        key = (address.role, address.name)
+        known = (self._own, *self._members, *self._streams)
+        if key not in self._newest or any((one.role, one.name) == key for one in known):
+            return
+        self._gone.pop(key, None)
+        self._gone[key] = None
+        if len(self._gone) > MAX_GONE_NAMES:
+            oldest = next(iter(self._gone))
+            del self._gone[oldest], self._newest[oldest]

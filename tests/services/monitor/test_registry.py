@@ -5,7 +5,7 @@ import pytest
 from dunlin.effects import Address
 from dunlin.messages.fleet import DispatcherReport, InstanceReport, KvstoreReport, ManagerReport, MemberStatus
 from dunlin.messages.membership import Member
-from services.monitor.registry import Registry, Report
+from services.monitor.registry import MAX_GONE_NAMES, Registry, Report
 
 ME = Address("monitor", "m", 5)
 I0 = Address("instance", "i0", 10)
@@ -55,6 +55,35 @@ def test_an_older_incarnation_that_comes_late_replaces_nothing() -> None:
     assert registry.is_present(RESTARTED)
     assert not registry.is_present(I0)
     assert not registry.is_superseded(Address("kvstore", "i0", 1)), "another role has its own incarnations"
+
+
+def test_of_names_that_are_gone_a_bounded_number_is_remembered_and_of_those_that_are_here_every_one() -> None:
+    registry, long_gone = Registry(ME), Address("instance", "long gone", 3)
+    for address in (I0, RESTARTED, long_gone):
+        registry.register(member(address))
+    registry.deregister(RESTARTED)
+    registry.deregister(long_gone)
+    for number in range(MAX_GONE_NAMES):
+        passing = Address("instance", f"p{number}", 100 + number)
+        registry.stream_opened(passing)
+        registry.stream_closed(passing)
+        registry.deregister(passing)  # it is gone once, however often that is said
+    assert len(registry._newest) == MAX_GONE_NAMES + len({ME, I0})
+    assert registry.is_superseded(I0), "its process is known still, so nobody forgets that it was replaced"
+    assert registry.is_superseded(Address("instance", "p0", 99))
+    assert not registry.is_superseded(Address("instance", "long gone", 2))
+
+
+def test_a_name_that_came_back_is_not_forgotten_for_having_gone_before() -> None:
+    registry = Registry(ME)
+    registry.register(member(I0))
+    registry.deregister(I0)
+    registry.register(member(RESTARTED))
+    for number in range(MAX_GONE_NAMES + 1):
+        passing = Address("instance", f"p{number}", 100 + number)
+        registry.register(member(passing))
+        registry.deregister(passing)
+    assert registry.is_superseded(I0)
 
 
 def test_streams_are_listed_by_role_in_the_order_of_joining() -> None:
