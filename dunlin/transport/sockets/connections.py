@@ -4,9 +4,14 @@ import contextlib
 import socket
 import ssl
 
+MAX_KEPT = 128
+"""Connections kept at once. A peer that is started again has another endpoint: those to its last one are of no use."""
+
 
 class ConnectionPool:
-    """Owns the connections that are not in use. All calls come from one thread."""
+    """Owns the connections that are not in use, by endpoint, the one kept last at the end. All calls come from one
+    thread.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None, stall_s: float) -> None:
         """
@@ -23,12 +28,18 @@ class ConnectionPool:
 
         :raises OSError, ValueError: it cannot be reached.
         """
-        kept = self._kept.get(endpoint)
-        return (kept.pop(), True) if kept else (self.connect(endpoint, server_name), False)
+        if endpoint not in self._kept:
+            return self.connect(endpoint, server_name), False
+        stream = self._kept[endpoint].pop()
+        if not self._kept[endpoint]:
+            del self._kept[endpoint]
+        return stream, True
 
     def keep(self, endpoint: str, stream: socket.socket) -> None:
-        """Put back a connection that has nothing under way."""
-        self._kept.setdefault(endpoint, []).append(stream)
+        """Put back a connection that has nothing under way; of too many the endpoint used longest ago loses its own."""
+        self._kept[endpoint] = [*self._kept.pop(endpoint, ()), stream]
+        if sum(map(len, self._kept.values())) > MAX_KEPT:
+            _close(self._kept.pop(next(iter(self._kept))))
 
     def connect(self, endpoint: str, server_name: str) -> socket.socket:
         """A new connection; raises as `connect`."""
@@ -37,10 +48,14 @@ class ConnectionPool:
     def close(self) -> None:
         """Close all that is kept."""
         for streams in self._kept.values():
-            for stream in streams:
-                with contextlib.suppress(OSError):
-                    stream.close()
+            _close(streams)
         self._kept.clear()
+
+
+def _close(streams: list[socket.socket]) -> None:
+    for stream in streams:
+        with contextlib.suppress(OSError):
+            stream.close()
 
 
 def connect(endpoint: str, server_name: str, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:

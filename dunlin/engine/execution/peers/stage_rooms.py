@@ -26,8 +26,9 @@ class StageRooms:
 
         :raises StepError: what lies in the room are no tokens.
         """
+        here = set(step.sequence)
         try:
-            found = [row for row in self._rooms.rows(step.hidden_in) if row[0] in set(step.sequence)]
+            found = [row for row in self._rooms.rows(step.hidden_in) if row[0] in here]
             tokens = self._rooms.take(step.hidden_in, found, torch.int64, 1) if found else ()
         except TransferError as error:
             raise StepError(str(error)) from None
