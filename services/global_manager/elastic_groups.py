@@ -48,6 +48,8 @@ class ElasticGroups:
         self._returned: dict[int, tuple[Address, ...]] = {}
         self._kept: dict[int, tuple[Address, ...]] = {}
         """Members that were given back and are in their groups all the same, for a request needs them, or may."""
+        self.made: dict[int, None] = {}
+        """Groups that this term formed: nobody followed an order of them before."""
         self._unused: dict[int, None] = {}
         """Groups of this term that no request was placed in yet."""
         self._idle_since_s: dict[int, float] = {}
@@ -237,7 +239,7 @@ class ElasticGroups:
     def _new_number(self) -> int:
         number = self.next_group
         self.note_numbers([number])
-        self._unused[number] = None
+        self.made[number] = self._unused[number] = None
         return number
 
     def _forget_taken(self) -> None:
@@ -248,7 +250,7 @@ class ElasticGroups:
 
     def _forget_others(self) -> None:
         """Forget what is known of groups that have ended."""
-        for table in (self._wishes, self._kept, self._unused, self._idle_since_s):
+        for table in (self._wishes, self._kept, self.made, self._unused, self._idle_since_s):
             for number in [number for number in table if number not in self.groups]:
                 del table[number]
 

@@ -4,14 +4,14 @@ Owns the term. Looks at the fleet as the views show it, and at the instances tha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.cores.handlers import handles
 from dunlin.cores.reporting import Heartbeat
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.fleet import MemberView
 from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
-from dunlin.messages.types import GroupKind
+from dunlin.messages.types import GroupKind, GroupRole
 from dunlin.policies.groups.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.groups.group_plan import GroupCandidate, GroupConstraints
 from dunlin.policies.loongserve.inputs import GroupTimes
@@ -119,8 +119,16 @@ class GroupPlanner:
             order = term.order_of(member.address)
             has_stream = member.address in self._instances
             if order is not None or (member.ready and has_stream):
-                candidates.append(_candidate(member, order, has_stream, not self._leases.is_over(member.address)))
+                candidate = _candidate(member, order, has_stream, not self._leases.is_over(member.address))
+                is_namesake = order is None and self._is_in_namesake(member, term)
+                candidates.append(_alone(candidate) if is_namesake else candidate)
         return candidates
+
+    def _is_in_namesake(self, member: MemberView, term: PlanTerm) -> bool:
+        """Whether its group is another one with a number that this term has given since, for no view had shown it: what
+        runs there can only run anew.
+        """
+        return self.long is not None and member.epoch != term.epoch and member.group in self.long.groups.made
 
     @handles
     def on_plan_due(self, now_s: float, sender: Address, message: PlanDue) -> list[Effect]:
@@ -170,6 +178,10 @@ class GroupPlanner:
         self._retrying = True
         self._retries += 1
         return [After(self._config.groups.order_retry_s, RetryDue(self._retries))]
+
+
+def _alone(candidate: GroupCandidate) -> GroupCandidate:
+    return replace(candidate, group=0, role=GroupRole.LOCAL, kind=GroupKind.LOCAL)
 
 
 def _candidate(member: MemberView, order: GroupOrder | None, has_stream: bool, has_lease: bool) -> GroupCandidate:

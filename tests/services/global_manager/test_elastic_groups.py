@@ -1,5 +1,7 @@
 """The numbers of groups over the terms of several managers, and members that are given back and given again."""
 
+import itertools
+
 import pytest
 
 from dunlin.effects import Address, Joined
@@ -79,6 +81,34 @@ def test_a_manager_that_leads_before_it_sees_the_fleet_gives_higher_numbers_too(
     new.members = seen
     new.view()
     assert new.placed(2, 150).group > hidden.group
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["one", "two", "view"])), ids=", ".join)
+@pytest.mark.parametrize(("hidden", "seen"), [((C, D), (A, B)), ((A, B), (C, D))], ids=["first seen", "last seen"])
+def test_a_group_that_no_view_showed_is_not_mixed_with_one_that_got_its_number_meanwhile(
+    hidden: tuple[Address, ...], seen: tuple[Address, ...], order: tuple[str, ...]
+) -> None:
+    """The monitor was started again, too: its first views show new instances, and nobody's group."""
+    old = Fleet(*hidden)
+    before = old.placed(1, 150)
+    old.view()
+    new = Fleet(*seen, leads=False)
+    new.give(ETCD, Elected(EPOCH + 1))
+    new.view()
+    made = new.placed(2, 150)
+    assert made.group == before.group, "it cannot know"
+    for what in order:
+        if what == "view":
+            new.members |= old.members
+            new.view()
+        else:
+            new.give(hidden[what == "two"], Joined())
+    new.view()
+    names = "".join(one.name for one in seen)
+    assert new.groups() == {made.group: names}
+    assert {new.orders[one].kind for one in hidden} == {GroupKind.LOCAL}
+    assert len({one.group for one in new.orders.values()}) == 3
+    assert new.placed(3, 150).group > made.group
 
 
 def test_a_leader_that_gives_a_member_back_does_not_get_it_again_for_what_it_lacked_by_an_older_order() -> None:
