@@ -245,7 +245,8 @@ class Continued:
     """An attempt runs again, after a preemption or in a new engine.
 
     The KV of `restored_tokens` came back from the host tier, that of `revived_tokens` was still in the device's cache,
-    and that of `recomputed_tokens` is computed again.
+    and that of `recomputed_tokens` is computed again. `suspicion` is as in `Returned`, for the instance may be lost
+    before it says more; with 1 it is over once there are more tokens than `trial_stop`.
     """
 
     request: int = number(1)
@@ -255,6 +256,8 @@ class Continued:
     recomputed_tokens: int = number(5, default=0)
     why: Why | None = number(6, default=None)
     revived_tokens: int = number(7, default=0)
+    suspicion: int = number(8, default=0)
+    trial_stop: int = number(9, default=0)
 
 
 @message(event=9, about=Subject.RECEIVERS_REQUEST)

@@ -175,7 +175,7 @@ class AttemptEvents:
             self._totals.stale += 1
             return []
         reason = message.why.chosen if message.why else "no reason given"
-        request.suspicion = message.suspicion
+        request.suspicion, request.trial_stop = message.suspicion, len(request.tokens)
         return self._completion.requeue_lost(now_s, request, f"returned: {reason}")
 
     @handles
@@ -200,6 +200,8 @@ class AttemptEvents:
     def on_continued(self, now_s: float, sender: Address, message: Continued) -> list[Effect]:
         """The attempt runs again at its instance, after a preemption or in a new engine."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is not None:
+            request.suspicion, request.trial_stop = message.suspicion, message.trial_stop
         if request is None or request.state is not RequestState.RUNNING:
             self._advance(sender, message.request, message.attempt, RequestState.RUNNING)
         return []

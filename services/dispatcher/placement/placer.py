@@ -122,7 +122,7 @@ class RequestPlacer:
             idempotency=submit.idempotency,
             digest=submit.digest,
             trace=submit.trace,
-            suspicion=request.suspicion,
+            suspicion=request.suspicion_left,
             rises_after_s=request.rises_after_s(now_s),
             ttft_objective_s=submit.ttft_objective_s or 0.0,
             tpot_objective_s=submit.tpot_objective_s or 0.0,

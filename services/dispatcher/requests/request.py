@@ -65,9 +65,9 @@ class Request:
     come. `lost_in_a_row` attempts were lost with their instance since the last token. `last_outcome` (instance, what
     happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence, or
     have not its adapter (`lacks_adapter`: one of them said so).
-    `suspicion`: see `Returned`. `migration_source` is (instance, attempt) of an older attempt that still holds the KV
-    until the migration's target accepts. `first_dispatch_s` is the time of the first dispatch here, `token_s` that of
-    the last token.
+    `suspicion`: see `Returned`; `trial_stop`: see `Continued`. `migration_source` is (instance, attempt) of an older
+    attempt that still holds the KV until the migration's target accepts. `first_dispatch_s` is the time of the first
+    dispatch here, `token_s` that of the last token.
 
     Starvation: `progress` says since when it has had no new token, as far as it was looked at; `is_risen`: it is of the
     batch class and dispatched as an interactive one.
@@ -98,6 +98,7 @@ class Request:
     cached_tokens: int = 0
     expected_cached_tokens: int = 0
     suspicion: int = 0
+    trial_stop: int = 0
     awaits_first_token: bool = True
     instance: Address | None = None
     last_outcome: tuple[str, str] | None = None
@@ -161,6 +162,12 @@ class Request:
     def is_plain_decode(self) -> bool:
         """Whether its next token needs no bookkeeping: not an attempt's first one, and without log-probabilities."""
         return self.state is RequestState.RUNNING and not self.awaits_first_token and self.generated_logprobs is None
+
+    @property
+    def suspicion_left(self) -> int:
+        """The suspicion of its next attempt: one that crashed an engine in company only is trusted beyond that."""
+        is_past = self.suspicion == 1 and len(self.tokens) > self.trial_stop
+        return 0 if is_past else self.suspicion
 
     @property
     def scored(self) -> int:

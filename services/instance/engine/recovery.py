@@ -203,7 +203,15 @@ class EngineRecovery:
         figures = (Figure("revived_tokens", tokens), Figure("engines_lost", self._losses))
         why = Why("engine lost", f"go on in the next engine ({self._reason})", figures)
         place = sequence.place
-        said = Continued(place.request, place.attempt, sequence.number, why=why, revived_tokens=tokens)
+        said = Continued(
+            place.request,
+            place.attempt,
+            sequence.number,
+            why=why,
+            revived_tokens=tokens,
+            suspicion=sequence.suspicion,
+            trial_stop=sequence.trial_stop,
+        )
         return [opened, Send(sequence.dispatcher, said)]
 
     def _lost_too_many(self, sequence: Sequence) -> bool:

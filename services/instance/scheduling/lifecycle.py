@@ -384,5 +384,14 @@ class SequenceLifecycle:
         )
         chosen = "restored from the host tier" if restored else "reused from the KV cache" if reused else "recomputed"
         why = Why("resume", chosen, (*figures, Figure("free_slots", self.kv_cache.available_slots)))
-        said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
+        said = Continued(
+            place.request,
+            place.attempt,
+            sequence.number,
+            restored,
+            recomputed,
+            why,
+            suspicion=sequence.suspicion,
+            trial_stop=sequence.trial_stop,
+        )
         return [Send(sequence.dispatcher, said)]

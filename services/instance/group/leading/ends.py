@@ -110,7 +110,15 @@ class SpreadEnds:
         if spread.losses > MAX_LOSSES:
             return self._give_back(spread, figures, (RejectedOption("go on", said),))
         why = Why("group", f"compute again: {said}", figures)
-        continued = Continued(place.request, place.attempt, spread.number, recomputed_tokens=lost, why=why)
+        continued = Continued(
+            place.request,
+            place.attempt,
+            spread.number,
+            recomputed_tokens=lost,
+            why=why,
+            suspicion=sequence.suspicion,
+            trial_stop=sequence.trial_stop,
+        )
         return [Send(sequence.dispatcher, continued)]
 
     def dissolve(self, reason: str) -> list[Effect]:

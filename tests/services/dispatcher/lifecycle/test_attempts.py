@@ -224,6 +224,22 @@ def test_the_next_attempt_carries_the_suspicion_of_the_last() -> None:
     assert only(bench.give(A, Returned(place.request, place.attempt, suspicion=2)), Place).suspicion == 2
 
 
+@pytest.mark.parametrize(
+    ("suspicion", "more", "left"), [(0, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 2), (2, 2, 2)], ids=str
+)
+def test_what_is_suspected_at_an_instance_that_is_lost_is_suspected_at_the_next(
+    suspicion: int, more: int, left: int
+) -> None:
+    """The engine crashed in the step after the first token; where the request was not alone in it, it is trusted once
+    it is past that."""
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    stop = len(place.tokens) + 1
+    bench.give(A, Continued(1, 1, revived_tokens=2, suspicion=suspicion, trial_stop=stop))
+    bench.give(A, rows(*((1, 1, len(place.tokens) + each, 70) for each in range(more))))
+    assert only(bench.give(A, Gone()), Place).suspicion == left
+
+
 def test_an_attempt_that_continues_in_a_new_engine_stays_current() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")

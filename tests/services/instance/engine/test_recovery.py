@@ -375,6 +375,15 @@ def test_a_suspect_that_is_handed_back_takes_its_suspicion_along() -> None:
     assert len(direct.core.sequences) == 0
 
 
+def test_a_suspect_that_goes_on_here_is_named_to_its_dispatcher_which_may_lose_this_instance() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(1, tokens=4))
+    direct.give(ENGINE, done(1, (1, 7)))
+    lose(direct, SEGV)
+    continued = only(Continued, bring_back(direct))
+    assert (continued.suspicion, continued.trial_stop) == (2, 5)
+
+
 def test_a_handed_out_suspect_runs_alone_beside_what_runs_already() -> None:
     direct = ready_core()
     direct.give(D, make_place(1, tokens=4, max_tokens=50))

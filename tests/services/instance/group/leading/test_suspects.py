@@ -1,6 +1,6 @@
 """Blame for crashed engines in a group: who runs alone, at one member at a time, and who is poison."""
 
-from dunlin.messages.dispatch import Poisoned, Returned
+from dunlin.messages.dispatch import Continued, Poisoned, Returned
 from dunlin.messages.group import GuestsLost
 from dunlin.messages.types import i64
 from services.instance.group.leading.spread import SpreadSequence
@@ -51,6 +51,8 @@ def test_suspects_run_alone_one_after_the_other_until_they_are_past_the_crash() 
     sequences = [spread(group, each).sequence for each in (1, 2)]
     assert [each.suspicion for each in sequences] == [1, 1]
     stops = [each.trial_stop for each in sequences]
+    told = {each.request: (each.suspicion, each.trial_stop) for each in group.said(Continued)}
+    assert told == {1: (1, stops[0]), 2: (1, stops[1])}, "their dispatcher may lose this leader"
     before = len(exchanges(group))
     group.run(3.0)
     computed = [[row for rows in each.values() for row in rows] for each in exchanges(group)[before:]]
