@@ -190,6 +190,10 @@ class Ended:
     attempt: int = number(2)
 
 
+IN_COMPANY = 1
+"""The suspicion of a request that was in a step that crashed an engine; each engine that it crashes alone adds one."""
+
+
 @message(event=6, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Returned:
     """The instance gives an accepted attempt up (its engine died or hung): dispatch the request again.

@@ -31,7 +31,7 @@ from services.instance.process_config import DTYPES, InstanceProcessConfig, Peer
 from services.instance.server import serve
 from services.instance.server_engine_supervisor import EngineLaunchSettings
 from services.instance.server_learnt_steps import saver
-from services.instance.step_profile import find_step_times, learnt_key
+from services.instance.step_profile import find_step_times, step_times_key
 
 TABLES = {"cluster": ClusterConfig, "instance": InstanceProcessConfig}
 
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModelError as error:
         print(f"dunlin {options.role}/{options.name}: {error}", file=sys.stderr)
         return 2
-    save = saver(options.data_dir / PROFILES_FILE, learnt_key(config))
+    save = saver(options.data_dir / PROFILES_FILE, step_times_key(config))
     return run_service(options, lambda: serve(options, config, engine, known, save), settings.told())
 
 

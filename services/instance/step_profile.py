@@ -28,7 +28,7 @@ def find_step_times(config: InstanceProcessConfig, data_dir: Path) -> KnownStepT
     Raises:
         ConfigError: the store that the setting names cannot be read, or has no profile of such an engine.
     """
-    key = learnt_key(config)
+    key = step_times_key(config)
     if config.engine.profile:
         return _profile(key, Path(config.engine.profile))
     path = data_dir / PROFILES_FILE
@@ -54,7 +54,7 @@ def find_step_times(config: InstanceProcessConfig, data_dir: Path) -> KnownStepT
     return None
 
 
-def learnt_key(config: InstanceProcessConfig) -> ProfileKey:
+def step_times_key(config: InstanceProcessConfig) -> ProfileKey:
     """Of which engines the step times of this one are true, measured or learnt."""
     engine = config.engine
     return engine_key(

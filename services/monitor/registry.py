@@ -1,7 +1,14 @@
 """The members: registrations, open streams and the newest report of each process. Decides nothing."""
 
 from dunlin.effects import Address
-from dunlin.messages.fleet import DispatcherReport, InstanceReport, KvstoreReport, ManagerReport, MemberStatus
+from dunlin.messages.fleet import (
+    PARTIES,
+    DispatcherReport,
+    InstanceReport,
+    KvstoreReport,
+    ManagerReport,
+    MemberStatus,
+)
 from dunlin.messages.membership import Member
 
 Report = InstanceReport | DispatcherReport | KvstoreReport | ManagerReport
@@ -9,7 +16,6 @@ MAX_GONE_NAMES = 1024
 """Names of processes that are gone of which the newest incarnation is remembered, the last that went: one that was
 replaced may wake late, but not after a thousand others came and went.
 """
-REPORTING_ROLES = ("instance", "dispatcher", "kvstore", "global_manager")
 
 
 class Registry:
@@ -55,7 +61,7 @@ class Registry:
 
     def see(self, now_s: float, address: Address) -> None:
         """It is present: a process that never reports is silent from the first time on."""
-        if address.role in REPORTING_ROLES and self.is_present(address):
+        if address.role in PARTIES.dialers and self.is_present(address):
             self._heard_s.setdefault(address, now_s)
 
     def record_report(self, now_s: float, address: Address, report: Report) -> None:

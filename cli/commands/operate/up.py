@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cli.common.errors import USAGE, CliError
 from cli.common.options import Subparsers, add_settings, number, port, whole_number
 from dunlin.auth.web_origins import origin_argument
+from dunlin.model.kv_dtypes import KV_DTYPES
 
 if TYPE_CHECKING:
     from dunlin.config.resolve import Settings
@@ -53,7 +54,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         help="a LoRA adapter, as PEFT writes it, that clients call NAME as their `model` (may be repeated)",
     )
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="precision of weights and KV (default: fp32)")
-    parser.add_argument("--kv-dtype", choices=("auto", "fp8"), help="numbers of KV; fp8: half the memory of bf16")
+    parser.add_argument("--kv-dtype", choices=tuple(KV_DTYPES), help="numbers of KV; fp8: half the memory of bf16")
     parser.add_argument(
         "--device",
         metavar="NAME",

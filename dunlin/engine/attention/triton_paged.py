@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, LocalRows, PartialResult
+from dunlin.engine.attention.kv_numbers import is_narrow
 from dunlin.engine.attention.paged import Cell, CellTable, DecodeRuns
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
@@ -160,7 +161,7 @@ class Tiles:
         """
         head_dim, kv_heads = query.shape[2], layer_kv.shape[2]
         inner = (kv_heads * head_dim, head_dim, 1)
-        if query.dtype is not layer_kv.dtype and layer_kv.element_size() != 1:
+        if query.dtype is not layer_kv.dtype and not is_narrow(layer_kv.dtype):
             raise ValueError(f"queries in {query.dtype}, KV in {layer_kv.dtype}")
         if layer_kv.stride()[1:] != inner or query.stride()[1:] != inner[1:] or not out.is_contiguous():
             raise ValueError(f"strides: queries {query.stride()}, KV {layer_kv.stride()}, out {out.stride()}")

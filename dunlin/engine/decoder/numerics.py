@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.choice import choose_backend
+from dunlin.engine.attention.kv_numbers import put_slots
 from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
 from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
-from dunlin.engine.decoder.memory.kv_numbers import put_slots
 from dunlin.engine.decoder.native.prompt_kernels import PromptKernels, choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS

@@ -12,13 +12,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import torch
 
 from dunlin.effects import Address, Message
-from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loading.loader import LoadedModel, load_model, open_loaded_model, open_rank_kv
 from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.decoder.loading.weights import TORCH_DTYPES
@@ -33,6 +31,7 @@ from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.memory import say_memory, with_kv_bytes
+from dunlin.engine.process.numerics import engine_numerics
 from dunlin.engine.process.options import CANNOT_START, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
@@ -278,7 +277,7 @@ def _load(
     options: EngineOptions, device: EngineDevice, safepoint: Callable[[], None], joined: RankMembership
 ) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
-    chosen = rank_numerics(_numerics(options, device), joined.collective)
+    chosen = rank_numerics(engine_numerics(options, device), joined.collective)
     loaded = load_model(
         options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
         collective=joined.collective, kv_dtype=options.kv_dtype,
@@ -289,33 +288,6 @@ def _load(
         size = f"{adapters.size_bytes / (1 << 20):.1f} MiB beside the weights"
         print(f"dunlin engine {options.name}: LoRA adapters: {len(wanted)}, {size}", file=sys.stderr, flush=True)
     return replace(loaded, decoder=loaded.decoder.with_adapters(adapters))
-
-
-def _numerics(options: EngineOptions, device: EngineDevice) -> numerics.Numerics:
-    """:raises ValueError: determinism is refused, or a package for the device is missing."""
-    if options.deterministic and not device.is_host:
-        raise ValueError(f"deterministic mode computes on the CPU, not on {device.name}: drop one of the two")
-    if options.deterministic and options.dtype != "float32":
-        raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    if options.deterministic and options.narrow_kv:
-        raise ValueError(f"deterministic mode keeps KV in float32, not {options.kv_dtype}: drop one of the two")
-    if options.narrow_kv and not device.reads_fp8:
-        raise ValueError(f"{device.name} reads no KV in {options.narrow_kv}: take --kv-dtype auto")
-    if options.deterministic:
-        return numerics.deterministic_numerics()
-    chosen = _fast_numerics(options.name, device)
-    if not options.narrow_kv:
-        return chosen
-    print(f"dunlin engine {options.name}: KV in {options.narrow_kv}", file=sys.stderr, flush=True)
-    return numerics.for_narrow_kv(chosen)
-
-
-@cache
-def _fast_numerics(engine: str, device: EngineDevice) -> numerics.Numerics:
-    """Says what computes, once: a standby loads twice."""
-    chosen, description = device.choose_numerics()
-    print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
-    return chosen
 
 
 def _check(
@@ -359,7 +331,7 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
     def work() -> Sequence[int] | None:
         torch.set_num_threads(1)
         device = open_device(options.device)
-        chosen = _numerics(options, device)
+        chosen = engine_numerics(options, device)
         model = open_loaded_model(
             options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, options.kv_dtype
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dunlin.effects import Address
 from dunlin.kv.prefix_hash import PrefixChain
+from dunlin.messages.dispatch import IN_COMPANY
 from dunlin.messages.door import PromptLogprobs, Submit
 from dunlin.messages.types import F32, I32, RequestClass, f32, i32
 from dunlin.policies.starvation import Progress
@@ -166,7 +167,7 @@ class Request:
     @property
     def suspicion_left(self) -> int:
         """The suspicion of its next attempt: one that crashed an engine in company only is trusted beyond that."""
-        is_past = self.suspicion == 1 and len(self.tokens) > self.trial_stop
+        is_past = self.suspicion == IN_COMPANY and len(self.tokens) > self.trial_stop
         return 0 if is_past else self.suspicion
 
     @property

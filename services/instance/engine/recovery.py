@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.dispatch import Continued, Returned
+from dunlin.messages.dispatch import Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, RejectedOption, Why, i32
 from services.instance.config import RecoveryConfig
@@ -202,17 +202,7 @@ class EngineRecovery:
         sequence.preempted = False
         figures = (Figure("revived_tokens", tokens), Figure("engines_lost", self._losses))
         why = Why("engine lost", f"go on in the next engine ({self._reason})", figures)
-        place = sequence.place
-        said = Continued(
-            place.request,
-            place.attempt,
-            sequence.number,
-            why=why,
-            revived_tokens=tokens,
-            suspicion=sequence.suspicion,
-            trial_stop=sequence.trial_stop,
-        )
-        return [opened, Send(sequence.dispatcher, said)]
+        return [opened, self._lifecycle.say_continued(sequence, why, revived=tokens)]
 
     def _lost_too_many(self, sequence: Sequence) -> bool:
         """Count one more engine lost in its steps; True beyond the limit, False for ending and poison sequences."""

@@ -235,6 +235,17 @@ class SequenceLifecycle:
         place = sequence.place
         return Send(sequence.dispatcher, Poisoned(place.request, place.attempt, poison_reason(sequence)))
 
+    def say_continued(
+        self, sequence: Sequence, why: Why, *, restored: int = 0, recomputed: int = 0, revived: int = 0
+    ) -> Effect:
+        """Its dispatcher is told that the attempt runs again, the tokens whose KV came back or is computed again, and
+        of what it is suspected.
+        """
+        place, counts = sequence.place, (restored, recomputed, why, revived)
+        suspected = sequence.suspicion, sequence.trial_stop
+        said = Continued(place.request, place.attempt, sequence.number, *counts, *suspected)
+        return Send(sequence.dispatcher, said)
+
     def return_to_dispatcher(self, sequence: Sequence, why: Why) -> list[Effect]:
         """Return an accepted attempt to its dispatcher, which places it anew."""
         place = sequence.place
@@ -376,7 +387,6 @@ class SequenceLifecycle:
         recomputed = max(0, had - sequence.valid)
         self.restored_tokens_total += restored
         self.recomputed_tokens_total += recomputed
-        place = sequence.place
         figures = (
             Figure("restored_tokens", restored),
             Figure("reused_tokens", reused),
@@ -384,14 +394,4 @@ class SequenceLifecycle:
         )
         chosen = "restored from the host tier" if restored else "reused from the KV cache" if reused else "recomputed"
         why = Why("resume", chosen, (*figures, Figure("free_slots", self.kv_cache.available_slots)))
-        said = Continued(
-            place.request,
-            place.attempt,
-            sequence.number,
-            restored,
-            recomputed,
-            why,
-            suspicion=sequence.suspicion,
-            trial_stop=sequence.trial_stop,
-        )
-        return [Send(sequence.dispatcher, said)]
+        return [self.say_continued(sequence, why, restored=restored, recomputed=recomputed)]

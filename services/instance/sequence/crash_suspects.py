@@ -6,12 +6,11 @@ where the engine crashed; one that crashes an engine alone twice is poison. Know
 
 from collections.abc import Iterable
 
+from dunlin.messages.dispatch import IN_COMPANY
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.states import SequenceState
 
-IN_COMPANY = 1
-"""The suspicion of a sequence that was in a step that crashed; each engine that it crashes alone adds one."""
 MAX_CRASHES_ALONE = 2
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dunlin.engine.attention.kv_numbers import put_slots
 from dunlin.engine.attention.native.library import KernelUnavailable
-from dunlin.engine.decoder.memory.kv_numbers import put_slots
 from dunlin.engine.decoder.native import prompt_kernels
 from dunlin.engine.decoder.native.prompt_kernels import (
     BF16_DOT,

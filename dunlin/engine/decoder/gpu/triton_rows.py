@@ -8,8 +8,8 @@ import triton
 from torch import Tensor
 
 from dunlin.engine.attention.hopper import launch_options
+from dunlin.engine.attention.kv_numbers import is_narrow
 from dunlin.engine.decoder.gpu import triton_row_kernels as kernels
-from dunlin.engine.decoder.memory.kv_numbers import is_narrow
 
 MOST_WIDTH = 1 << 15
 """Of a norm that one program holds."""

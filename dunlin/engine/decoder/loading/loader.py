@@ -25,15 +25,18 @@ from dunlin.engine.decoder.loading.weights import (
 from dunlin.engine.decoder.memory.arena import FILE_MEMORY
 from dunlin.engine.decoder.memory.granule_ledger import NO_DIGEST
 from dunlin.engine.decoder.memory.granule_memory import GranuleSource
-from dunlin.engine.decoder.memory.kv_numbers import KV_DTYPES
 from dunlin.engine.decoder.memory.layer_arena import LayerArena, ModelMemory, open_arena, open_arena_read_only
 from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES, ArenaPlan, granules_for
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import ModelConfig, load_config
+from dunlin.model.kv_dtypes import FP8
 from dunlin.model.rank_part import RankPart, rank_part
 from dunlin.model.weight_layout import layer_blocks
+
+KV_TORCH_DTYPES = {**TORCH_DTYPES, FP8: torch.float8_e4m3fn}
+"""Of KV, by the name that messages and options have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def load_model(
     :raises ValueError: `kv_bytes` is too little for one granule in every layer, or the model has no part for the rank.
     """
     part = rank_part(load_config(directory), collective.rank, collective.ranks)
-    memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes, KV_DTYPES[kv_dtype or dtype])
+    memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, source.granule_bytes, KV_TORCH_DTYPES[kv_dtype or dtype])
     with closing(Checkpoint(directory, part.whole.quantization)) as checkpoint:
         for fault in tensor_faults(checkpoint.entries, part.whole, directory):
             raise fault
@@ -98,7 +101,9 @@ def open_loaded_model(
 
     :raises ModelError, ValueError: as `load_model`.
     """
-    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes, kv_dtype=KV_DTYPES[kv_dtype or dtype])
+    memory = model_memory(
+        load_config(directory), TORCH_DTYPES[dtype], kv_bytes, kv_dtype=KV_TORCH_DTYPES[kv_dtype or dtype]
+    )
     arena = open_arena_read_only(arena_fd, memory)
     if arena is None:
         return None
@@ -120,7 +125,7 @@ def open_rank_kv(
     config, found = load_config(directory), []
     for at, fd in enumerate(arena_fds, start=1):
         part = rank_part(config, at, len(arena_fds) + 1)
-        kind, granule_bytes = KV_DTYPES[kv_dtype or dtype], FILE_MEMORY.granule_bytes
+        kind, granule_bytes = KV_TORCH_DTYPES[kv_dtype or dtype], FILE_MEMORY.granule_bytes
         memory = part_memory(part, TORCH_DTYPES[dtype], kv_bytes, granule_bytes, kind)
         arena = open_arena(fd, memory, range(config.layers))
         found.append([arena.kv(layer) for layer in range(config.layers)])

@@ -5,8 +5,7 @@ Also which one is given up when none moves any more.
 
 from dataclasses import dataclass
 
-from dunlin.effects import After, Effect, Send
-from dunlin.messages.dispatch import Continued
+from dunlin.effects import After, Effect
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
@@ -100,9 +99,8 @@ class SpreadEnds:
         return effects
 
     def _go_on(self, spread: SpreadSequence, member: int, lost: int, reason: str) -> list[Effect]:
-        place, sequence = spread.sequence.place, spread.sequence
         figures = (
-            Figure("tokens", len(sequence.tokens)),
+            Figure("tokens", len(spread.sequence.tokens)),
             Figure("member", member),
             Figure("recomputed_tokens", lost),
         )
@@ -110,16 +108,7 @@ class SpreadEnds:
         if spread.losses > MAX_LOSSES:
             return self._give_back(spread, figures, (RejectedOption("go on", said),))
         why = Why("group", f"compute again: {said}", figures)
-        continued = Continued(
-            place.request,
-            place.attempt,
-            spread.number,
-            recomputed_tokens=lost,
-            why=why,
-            suspicion=sequence.suspicion,
-            trial_stop=sequence.trial_stop,
-        )
-        return [Send(sequence.dispatcher, continued)]
+        return [self._lifecycle.say_continued(spread.sequence, why, recomputed=lost)]
 
     def dissolve(self, reason: str) -> list[Effect]:
         """The instance leads this group no more: every sequence goes back at once, whatever members answer."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.decoder.memory.kv_numbers import put_slots, rounded
+from dunlin.engine.attention.kv_numbers import put_slots, rounded
 from dunlin.engine.decoder.numerics import silu_gate, turn_heads
 from dunlin.engine.decoder.rope import rotary_angles
 

@@ -7,12 +7,6 @@ without a scale: beyond the end they are cut, which models do not come near.
 import torch
 from torch import Tensor
 
-from dunlin.engine.decoder.loading.weights import TORCH_DTYPES
-from dunlin.model.kv_dtypes import FP8
-
-KV_DTYPES = {**TORCH_DTYPES, FP8: torch.float8_e4m3fn}
-"""By the name that messages and options have."""
-
 
 def is_narrow(dtype: torch.dtype) -> bool:
     """Whether KV of `dtype` is rounded: no kernel computes with its numbers themselves."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from dunlin.engine.decoder.memory.kv_numbers import put_slots, rounded
+from dunlin.engine.attention.kv_numbers import put_slots, rounded
 
 FP8 = torch.float8_e4m3fn
 

@@ -1,0 +1,32 @@
+"""What an engine computes with, by its options: refused where its device cannot, and told in the log."""
+
+import sys
+from functools import cache
+
+from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, for_narrow_kv
+from dunlin.engine.device.base import EngineDevice
+from dunlin.engine.process.options import EngineOptions
+
+
+def engine_numerics(options: EngineOptions, device: EngineDevice) -> Numerics:
+    """:raises ValueError: determinism or narrow KV is refused, or a package for the device is missing."""
+    if options.deterministic and not device.is_host:
+        raise ValueError(f"deterministic mode computes on the CPU, not on {device.name}: drop one of the two")
+    if options.deterministic and options.dtype != "float32":
+        raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
+    if options.deterministic and options.narrow_kv:
+        raise ValueError(f"deterministic mode keeps KV in float32, not {options.kv_dtype}: drop one of the two")
+    if options.narrow_kv and not device.reads_fp8:
+        raise ValueError(f"{device.name} reads no KV in {options.narrow_kv}: take --kv-dtype auto")
+    return deterministic_numerics() if options.deterministic else _fast(options.name, device, options.narrow_kv)
+
+
+@cache
+def _fast(engine: str, device: EngineDevice, narrow_kv: str) -> Numerics:
+    """Says what computes, once: a standby loads twice."""
+    chosen, description = device.choose_numerics()
+    print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
+    if not narrow_kv:
+        return chosen
+    print(f"dunlin engine {engine}: KV in {narrow_kv}", file=sys.stderr, flush=True)
+    return for_narrow_kv(chosen)

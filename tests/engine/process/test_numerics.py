@@ -1,0 +1,28 @@
+"""What an engine computes with: refused where its device cannot, and told once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dunlin.engine.attention.fused import FusedAttention
+from dunlin.engine.device.base import cpu_device
+from dunlin.engine.process.numerics import engine_numerics
+from dunlin.engine.process.options import EngineOptions
+from dunlin.model.kv_dtypes import FP8
+
+OPTIONS = EngineOptions(Path("/m"), "told-once", 1, 1, 3, 4, 5, kv_bytes=9)
+
+
+def test_a_device_that_reads_no_fp8_is_refused_with_what_to_do() -> None:
+    device = replace(cpu_device(), name="cuda:0", reads_fp8=False)
+    with pytest.raises(ValueError, match=r"^cuda:0 reads no KV in float8_e4m3fn: take --kv-dtype auto$"):
+        engine_numerics(replace(OPTIONS, narrow_kv=FP8), device)
+
+
+def test_narrow_kv_is_read_by_torch_on_the_cpu_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    device, options = cpu_device(), replace(OPTIONS, narrow_kv=FP8)
+    chosen = engine_numerics(options, device)
+    assert isinstance(chosen.attention, FusedAttention)
+    assert engine_numerics(options, device) is chosen
+    assert capsys.readouterr().err.count("KV in float8_e4m3fn") == 1
