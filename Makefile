@@ -22,7 +22,7 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 STUBS := dunlin/v1/.made
 PROTOS := $(wildcard proto/dunlin/v1/*.proto)
-KERNELS := $(wildcard dunlin/engine/*/native/*.cpp)
+KERNELS := $(wildcard dunlin/engine/*/native/*.cpp dunlin/engine/*/native/*.h)
 CODE := $(wildcard cli dunlin services simulator tests benchmarks examples deploy hatch_build.py)
 TYPED := $(wildcard cli dunlin services simulator tests benchmarks examples deploy)
 

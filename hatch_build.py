@@ -47,12 +47,12 @@ def build_kernels(root: Path) -> list[Path]:
 
 
 def _build_kernel(source: Path) -> Path | None:
-    """The library names the digest of its source and the headers beside it, so one that is up to date is not built
+    """The library names the digest of its source and of all kernels' headers, so one that is up to date is not built
     again, and a stale one is not loaded. It is for any processor of its architecture: it looks for itself which
     instructions there are.
     """
     target = source.with_suffix(".so")
-    parts = [source, *sorted(source.parent.glob("*.h"))]
+    parts = [source, *sorted(source.parents[2].glob("*/native/*.h"))]
     digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
     compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
     if target.exists() and digest.encode() in target.read_bytes():

@@ -14,7 +14,7 @@ from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
 from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
-from dunlin.engine.decoder.native.prompt_kernels import PromptKernels, choose_prompt_kernels
+from dunlin.engine.decoder.native.prompt_kernels import ANY, PromptKernels, choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
@@ -155,7 +155,8 @@ def choose_fast_numerics() -> tuple[Numerics, str]:
     kernels = choose_row_kernels()
     prompts = choose_prompt_kernels()
     few = "a kernel" if kernels is not None else "torch"
-    many = "a kernel" if prompts is not None and prompts.multiplies else "torch"
+    most = 0 if prompts is None else prompts.most_rows
+    many = "a kernel" if most == ANY else f"a kernel up to {most}" if most else "torch"
     told = f"attention by {description}, products of few rows by {few}, of many by {many}"
     return fast_numerics(attention, kernels, prompts), told
 

@@ -16,8 +16,8 @@ from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration
 from dunlin.engine.decoder.layer_segments import BeginSegments
 from dunlin.engine.decoder.native.decode_steps import (
+    MOST_ROWS,
     SOURCE,
-    STEP_ROWS,
     DecodeKernel,
     load_decode_kernel,
 )
@@ -211,7 +211,7 @@ def test_steps_that_it_cannot_compute_are_refused(plain: Decoder) -> None:
     assert begin(replace(batch, adapters=torch.zeros(len(LENGTHS), dtype=torch.int64)), None) is None
     assert begin(replace(batch, rows=[local_row(0, 1, 0, 4)]), None) is None
     assert begin(replace(batch, slots=torch.arange(len(LENGTHS) + 1)), None) is None
-    assert begin(make_batch((2,) * (max(STEP_ROWS) + 1)), None) is None
+    assert begin(make_batch((2,) * (MOST_ROWS + 1)), None) is None
 
 
 @pytest.mark.parametrize(

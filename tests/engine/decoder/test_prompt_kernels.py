@@ -12,6 +12,7 @@ from dunlin.engine.attention.kv_numbers import put_slots
 from dunlin.engine.attention.native.library import KernelUnavailable
 from dunlin.engine.decoder.native import prompt_kernels
 from dunlin.engine.decoder.native.prompt_kernels import (
+    ANY,
     BF16_DOT,
     FP32,
     LEAST_ROWS,
@@ -27,7 +28,9 @@ try:
     KERNELS = load_prompt_kernels()
 except KernelUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
-LEVELS = pytest.mark.parametrize("kernels", [replace(KERNELS, level=level) for level in (FP32, BF16_DOT)])
+LEVELS = pytest.mark.parametrize(
+    "kernels", [replace(KERNELS, level=level) for level in sorted({FP32, BF16_DOT, KERNELS.level})]
+)
 """The pairs of bf16 are multiplied in fp32 where the processor has no instruction for them."""
 ROUNDING = 2.0**-7
 
@@ -142,7 +145,7 @@ def test_what_they_are_not_for_is_left_to_torch() -> None:
     assert KERNELS.product(rows, weight[:, :32], None) is None
     assert KERNELS.product(rows[None], weight, None) is None
     assert KERNELS.product(rows[: LEAST_ROWS - 1], weight, None) is None
-    assert replace(KERNELS, multiplies=False).product(rows, weight, None) is None
+    assert replace(KERNELS, most_rows=len(rows) - 1).product(rows, weight, None) is None
     assert not KERNELS.product_into(into.t().contiguous().t(), rows, weight, None)
     assert KERNELS.norm(rows.float(), weight[0], 1e-5) is None
     assert KERNELS.norm(rows[None], weight[0], 1e-5) is None
@@ -182,23 +185,26 @@ def test_kernels_that_multiply_wrongly_are_not_chosen(monkeypatch: pytest.Monkey
     assert choose_prompt_kernels() is None
 
 
-@pytest.mark.parametrize(("times", "multiplies"), [([1.0, 2.0], True), ([1.0, 1.0], False), ([2.0, 1.0], False)])
+@pytest.mark.parametrize(
+    ("times", "most_rows"),
+    [([1.0, 2.0], ANY), ([1.0, 1.0, 1.0, 2.0], 128), ([2.0, 1.0, 1.0, 2.0], 128), ([1.0, 1.0, 1.0, 1.0], 0)],
+)
 def test_products_of_pairs_are_the_kernels_where_they_are_faster(
-    times: list[float], multiplies: bool, monkeypatch: pytest.MonkeyPatch
+    times: list[float], most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = replace(KERNELS, level=BF16_DOT)
     monkeypatch.setattr(prompt_kernels, "load_prompt_kernels", lambda: pairs)
     monkeypatch.setattr(prompt_kernels, "least_s", lambda _, turns: times.pop(0))
     chosen = choose_prompt_kernels()
     assert chosen is not None
-    assert chosen.multiplies is multiplies
+    assert chosen.most_rows == most_rows
 
 
 def test_products_in_fp32_are_the_kernels_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_kernels, "load_prompt_kernels", lambda: replace(KERNELS, level=FP32))
     chosen = choose_prompt_kernels()
     assert chosen is not None
-    assert chosen.multiplies
+    assert chosen.most_rows == ANY
 
 
 def test_a_library_of_another_source_is_refused(tmp_path: Path) -> None:

@@ -157,12 +157,16 @@ def test_a_library_of_another_source_is_refused(tmp_path: Path) -> None:
     assert source_digest(SOURCE).encode() in SOURCE.with_suffix(".so").read_bytes()
 
 
-def test_a_library_is_of_its_headers_too(tmp_path: Path) -> None:
-    copied = tmp_path / SOURCE.name
-    copied.write_bytes(SOURCE.read_bytes())
-    for header in SOURCE.parent.glob("*.h"):
-        (tmp_path / header.name).write_bytes(header.read_bytes())
+def test_a_library_is_of_all_headers_too(tmp_path: Path) -> None:
+    engine = SOURCE.parents[2]
+    headers = sorted(engine.glob("*/native/*.h"))
+    assert {each.parents[1].name for each in headers} == {"attention", "decoder"}
+    for each in (SOURCE, *headers):
+        copy = tmp_path / each.relative_to(engine)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(each.read_bytes())
+    copied = tmp_path / SOURCE.relative_to(engine)
     assert load_row_kernels(source=copied).level == KERNELS.level
-    (tmp_path / header.name).write_bytes(header.read_bytes() + b"\n")
+    (tmp_path / headers[0].relative_to(engine)).write_bytes(headers[0].read_bytes() + b"\n")
     with pytest.raises(KernelUnavailable, match="another source"):
         load_row_kernels(source=copied)

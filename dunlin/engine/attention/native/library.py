@@ -16,7 +16,7 @@ from dunlin.engine.attention.base import PLAIN, AttentionKind
 
 SOURCE = Path(__file__).with_name("paged_attention.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
-LEVELS = ("portable", "AVX2", "AVX-512", "AVX-512 BF16")
+LEVELS = ("portable", "AVX2", "AVX-512", "AVX-512 BF16", "AMX")
 COLUMNS = 11
 """Of a row of the table that `PagedKernel.attend` takes: `Row` in the source."""
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -95,7 +95,7 @@ class PagedKernel:
 
 
 def load_library(library: Path, source: Path) -> Any:
-    """A library that was built from `source` and the headers beside it.
+    """A library that was built from `source` and the headers of all kernels.
 
     :raises KernelUnavailable: it was not built, is of another source, or does not load here.
     """
@@ -113,9 +113,9 @@ def load_library(library: Path, source: Path) -> Any:
 
 
 def source_digest(source: Path) -> str:
-    """Of the source and the headers beside it: what `hatch_build.py` builds into the library."""
+    """Of the source and the headers of all kernels: what `hatch_build.py` builds into the library."""
     hasher = hashlib.sha256(source.read_bytes())
-    for header in sorted(source.parent.glob("*.h")):
+    for header in sorted(source.parents[2].glob("*/native/*.h")):
         hasher.update(header.read_bytes())
     return hasher.hexdigest()
 

@@ -1,116 +1,42 @@
 // Products, norms and gates of rows in bf16, for processors with AVX-512; sums are fp32. What is shared by the kernels of
 // this folder.
 //
-// A product comes in two ways of multiplying: `Dot` by AVX-512 BF16's dot products of pairs, `Fused` by AVX-512's fused
-// multiply-add on numbers widened to fp32, which takes twice the instructions. Both take the rows in a form of their own
-// (`Item`), in which they are multiplied by many columns; weights are as they lie in memory.
+// A product comes in three ways of multiplying: `Dot` by AVX-512 BF16's dot products of pairs, `Fused` by AVX-512's fused
+// multiply-add on numbers widened to fp32, which takes twice the instructions, `Tiles` by AMX. Each takes the rows in a form
+// of its own (`Given`), in which they are multiplied by many columns; weights are as they lie in memory.
 //
-// Functions are compiled for both: the target allows AVX-512 BF16 throughout, and only `Dot` has its instructions, for a
+// Functions are compiled for the first two: the target allows AVX-512 BF16 throughout, and only `Dot` has its instructions, for a
 // compiler makes none of them from code without `__bf16`.
 
 #pragma once
 
-#include <algorithm>
+#include "tiles.h"
+
 #include <atomic>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define X86 1
-#else
-#define X86 0
-#endif
 
 extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 
 namespace {
 
-// What a processor can do, as `dunlin_level` tells it.
-enum Level { NONE = 0, BF16 = 1, AMX = 2, AVX512 = 3 };
-
-int level_of_processor() {
 #if X86
-    if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
-        return NONE;
-    if (!__builtin_cpu_supports("avx512bf16")) return AVX512;
-    return __builtin_cpu_supports("amx-bf16") ? AMX : BF16;
-#else
-    return NONE;
-#endif
-}
-
-#if X86
-
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
-
-// Before a loop of few turns over registers: a compiler that leaves it a loop leaves what it indexes in memory.
-#define ALL_TURNS _Pragma("GCC unroll 8")
 
 constexpr int COLUMNS = 4; // of a product that are computed at once
-constexpr int BLOCK = 32;  // numbers that are multiplied at once
-
-INLINE __mmask32 mask_of(int64_t left) { return left >= BLOCK ? 0xffffffffu : __mmask32((1u << left) - 1); }
-
-constexpr int64_t padded(int64_t numbers) { return (numbers + BLOCK - 1) / BLOCK * BLOCK; }
 
 // From one row that is multiplied to the next: a line more, or rows of 4 KB would all be in the same places of a cache.
 constexpr int64_t stride_of(int64_t numbers) { return padded(numbers) + BLOCK; }
 
-INLINE __m512i load_some(const uint16_t *from, __mmask32 mask) { return _mm512_maskz_loadu_epi16(mask, from); }
-
-// ---------------------------------------------------------------------------------------------- 32 numbers in fp32
-
-// Numbers 0, 2, 4, ... and 1, 3, 5, ...: how 32 of bf16 widen without a shuffle.
-struct Planes {
-    __m512 even, odd;
-};
-
-INLINE Planes widen(__m512i bits) {
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)),
-            _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(int(0xffff0000u))))};
-}
-
-// To the nearest number of bf16, as the upper half of each word; the lower half is undefined.
-INLINE __m512i round_up16(__m512 value) {
-    const __m512i bits = _mm512_castps_si512(value);
-    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
-    const __mmask16 strange = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    return _mm512_mask_or_epi32(rounded, strange, bits, _mm512_set1_epi32(0x400000));
-}
-
-INLINE __m512i narrow(Planes values) {
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(round_up16(values.even), 16), round_up16(values.odd));
-}
-
-INLINE Planes rounded(Planes values) { return widen(narrow(values)); }
-
-// exp within 2 ulp; 0 below -87, infinite beyond 89.
-INLINE __m512 exponential(__m512 x) {
-    const __m512 limited = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-87.0f)), _mm512_set1_ps(200.0f));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)), 8);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), limited);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r), _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
-}
-
 // ---------------------------------------------------------------------------------------------- ways of multiplying
 
 struct Dot {
+    static constexpr bool IS_PACKED = false;
     using Item = uint16_t;
     using Weight = __m512i;
     using Given = __m512i;
     static constexpr int ROWS = 6; // that are computed at once: what fits the registers
+    static constexpr int64_t UNIT = COLUMNS; // of a task's columns
+    static constexpr int64_t TASK_BYTES = 32768; // of weights: small, for a thread may be late
     INLINE Weight weight(__m512i bits) { return bits; }
     INLINE Given given(const Item *from) { return _mm512_loadu_si512(from); }
     INLINE __m512 add(__m512 total, Given x, Weight w) { return _mm512_dpbf16_ps(total, (__m512bh)x, (__m512bh)w); }
@@ -118,10 +44,13 @@ struct Dot {
 };
 
 struct Fused {
+    static constexpr bool IS_PACKED = false;
     using Item = float;
     using Weight = Planes;
     using Given = Planes;
     static constexpr int ROWS = 5;
+    static constexpr int64_t UNIT = COLUMNS;
+    static constexpr int64_t TASK_BYTES = 32768;
     INLINE Weight weight(__m512i bits) { return widen(bits); }
     INLINE Given given(const Item *from) { return {_mm512_loadu_ps(from), _mm512_loadu_ps(from + 16)}; }
     INLINE __m512 add(__m512 total, Given x, Weight w) {
@@ -134,10 +63,43 @@ struct Fused {
     }
 };
 
+// What is not a product with weights is computed as with `Dot`.
+struct Tiles : Dot {
+    static constexpr bool IS_PACKED = true;
+    static constexpr int64_t UNIT = 2 * TILE;
+    static constexpr int64_t TASK_BYTES = 131072; // the first ones of a task come slowly
+};
+
+// Rows that are multiplied: as they are written, `stride_of(inputs)` items apart, with zeros up to `padded(inputs)`; and as
+// they are taken, packed where their way wants it.
+template <class I> struct Given {
+    typename I::Item *rows, *taken;
+    int64_t count, inputs;
+
+    static constexpr int64_t items(int64_t count, int64_t inputs) {
+        return count * stride_of(inputs) + (I::IS_PACKED ? packed_items(count, inputs) : 0);
+    }
+    Given() = default;
+    Given(typename I::Item *room, int64_t count, int64_t inputs)
+        : rows(room), taken(I::IS_PACKED ? room + count * stride_of(inputs) : room), count(count), inputs(inputs) {}
+
+    typename I::Item *row(int64_t at) const { return rows + at * stride_of(inputs); }
+    // How many tasks it is to pack them whole: one for each panel, for panels share no cache lines.
+    int64_t panels() const { return I::IS_PACKED ? (count + TILE - 1) / TILE : 0; }
+};
+
+// Packs inputs [from, to) of rows [first, last), where their way wants it; `first` is that of a panel.
+template <class I>
+INLINE void pack(const Given<I> &given, int64_t first, int64_t last, int64_t from, int64_t to) {
+    if constexpr (I::IS_PACKED)
+        pack_rows(given.row(first), stride_of(given.inputs), last - first, from, to, given.inputs,
+                  given.taken + first * padded(given.inputs));
+}
+
 // ---------------------------------------------------------------------------------------------- products
 
-// out[count, columns] = given @ weight[columns, inputs]^T + bias + residual. `given` has `padded(inputs)` items a row,
-// zeros at its end, and rows are `stride_of(inputs)` items apart. A result is rounded before the residual is added, and again. Bias and residual may be null.
+// out[count, columns] = given @ weight[columns, inputs]^T + bias + residual, of `Given::taken`. A result is rounded before the
+// residual is added, and again. Bias and residual may be null.
 template <class I> struct Product {
     const typename I::Item *given;
     const uint16_t *weight, *bias, *residual;
@@ -250,11 +212,13 @@ template <class I> TARGET void columns_of(const Product<I> &p, int64_t from, int
             rows_of_columns(p, block * p.count / blocks, (block + 1) * p.count / blocks, column);
 }
 
-constexpr int64_t TASK_BYTES = 32768; // of weights: small, for a thread may be late
+TARGET void columns_of(const Product<Tiles> &p, int64_t from, int64_t to) {
+    columns_by_tiles({p.given, p.weight, p.bias, p.residual, p.out, p.count, p.columns, p.inputs, p.columns}, 0, p.count, from, to);
+}
 
-// Columns of a task: whole groups of `unit`, of about `TASK_BYTES`.
-INLINE int64_t task_columns(int64_t inputs, int64_t unit) {
-    return std::max<int64_t>(TASK_BYTES / std::max<int64_t>(2 * inputs, 1) / unit, 1) * unit;
+// Columns of a task: whole groups of `unit`, of about `bytes`.
+inline int64_t task_columns(int64_t inputs, int64_t unit, int64_t bytes) {
+    return std::max<int64_t>(bytes / std::max<int64_t>(2 * inputs, 1) / unit, 1) * unit;
 }
 
 // A row as it is multiplied.
@@ -291,14 +255,6 @@ INLINE __m512 silu(__m512 x) {
 INLINE __m512i gate_block(__m512i gates, __m512i ups) {
     const Planes gate = widen(gates), up = widen(ups), open = rounded({silu(gate.even), silu(gate.odd)});
     return narrow({_mm512_mul_ps(open.even, up.even), _mm512_mul_ps(open.odd, up.odd)});
-}
-
-INLINE __m512 wide16(const uint16_t *from, __mmask16 mask) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from)), 16));
-}
-
-INLINE void store16(uint16_t *to, __m512 value, __mmask16 mask) {
-    _mm256_mask_storeu_epi16(to, mask, _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_up16(value), 16)));
 }
 
 // The pairs (x[d], x[d + half]) of one head turned by their angles; `turn` is [2, half] fp32: cosines, sines.

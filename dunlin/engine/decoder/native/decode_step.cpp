@@ -3,7 +3,7 @@
 //
 // A plain C interface: it depends on no version of torch or Python, so it is built without either.
 //
-// A layer is seven phases, each cut into tasks that threads take one by one. A phase ends when its tasks are done, not
+// A layer is eight phases, each cut into tasks that threads take one by one. A phase ends when its tasks are done, not
 // when all threads have come: one without a core holds up the task that it has taken, if any, and finds the phases behind
 // it done when it comes back. Bits of a row depend neither on threads nor on other rows: how its keys are split depends
 // on their number alone, and splits merge in order.
@@ -53,7 +53,7 @@ struct Step {
 
 #if X86
 
-constexpr int PHASES = 7;      // of a layer
+constexpr int PHASES = 8;      // of a layer
 constexpr int OUTER_PHASES = 4; // before all layers, and after
 
 // One row's keys [from, to) and heads: of attention.
@@ -73,7 +73,7 @@ template <class I> struct Call {
     std::vector<int64_t> first_run, first_split; // of each row, among all rows' runs, and splits
     std::vector<std::atomic<int32_t>> missing;   // [rows, head groups]: splits that are not computed
     int64_t head_groups = 1;                     // that the heads of a row are cut into
-    Item *normed, *mixed, *active;
+    Given<I> normed, mixed, active;
     uint16_t *projected, *gate_up;
     float *turn; // [rows, turns, 2, turned / 2]: cosines and sines
     float *partial; // [splits, heads, 2 + dim]
@@ -148,7 +148,7 @@ template <class I, int NV> INLINE void merge(Call<I> &call, const Part &part, in
             }
         }
         const __m512 scale = _mm512_set1_ps(1.0f / sum);
-        typename I::Item *to = call.mixed + part.row * stride_of(s.heads * s.dim) + head * NV * BLOCK;
+        typename I::Item *to = call.mixed.row(part.row) + head * NV * BLOCK;
         for (int v = 0; v < NV; v++)
             I::put(to + v * BLOCK, narrow({_mm512_mul_ps(out[v].even, scale), _mm512_mul_ps(out[v].odd, scale)}));
     }
@@ -227,15 +227,28 @@ template <class I> INLINE bool enter(Call<I> &call, Phase &phase, const Until &u
     });
 }
 
+// The rows' norms, those of a panel by one thread.
 template <class I> INLINE bool normalise(Call<I> &call, Phase &phase, const Until &until, const uint16_t *weight) {
     const Step &s = call.step;
-    return work(phase, s.rows, until, [&](int64_t row) TARGET {
-        norm_row<I>(s.hidden + row * s.width, weight, call.normed + row * stride_of(s.width), s.width, s.epsilon);
+    constexpr int64_t TOGETHER = I::IS_PACKED ? TILE : 1;
+    return work(phase, (s.rows + TOGETHER - 1) / TOGETHER, until, [&](int64_t task) TARGET {
+        const int64_t first = task * TOGETHER, last = std::min(first + TOGETHER, s.rows);
+        for (int64_t row = first; row < last; row++)
+            norm_row<I>(s.hidden + row * s.width, weight, call.normed.row(row), s.width, s.epsilon);
+        pack(call.normed, first, last, 0, s.width);
+    });
+}
+
+// What attention made, as the product takes it.
+template <class I> INLINE bool pack_mixed(Call<I> &call, Phase &phase, const Until &until) {
+    return work(phase, call.mixed.panels(), until, [&](int64_t panel) TARGET {
+        const int64_t first = panel * TILE;
+        pack(call.mixed, first, std::min(first + TILE, call.step.rows), 0, call.mixed.inputs);
     });
 }
 
 template <class I> INLINE bool multiply(const Product<I> &product, Phase &phase, const Until &until) {
-    const int64_t width = task_columns(product.inputs, COLUMNS);
+    const int64_t width = task_columns(product.inputs, I::UNIT, I::TASK_BYTES);
     return work(phase, (product.columns + width - 1) / width, until, [&](int64_t task) TARGET {
         columns_of(product, task * width, std::min((task + 1) * width, product.columns));
     });
@@ -244,21 +257,22 @@ template <class I> INLINE bool multiply(const Product<I> &product, Phase &phase,
 // Gate and up, and what the one lets through of the other.
 template <class I> INLINE bool feed(Call<I> &call, const Layer &layer, Phase &phase, const Until &until) {
     const Step &s = call.step;
-    const Product<I> product{call.normed, layer.gate_up, layer.gate_up_bias, nullptr, call.gate_up, s.rows,
+    const Product<I> product{call.normed.taken, layer.gate_up, layer.gate_up_bias, nullptr, call.gate_up, s.rows,
                              2 * s.inner, s.width};
-    const int64_t width = task_columns(2 * s.width, BLOCK);
+    const int64_t width = task_columns(2 * s.width, BLOCK, I::TASK_BYTES);
     return work(phase, (s.inner + width - 1) / width, until, [&](int64_t task) TARGET {
         const int64_t from = task * width, to = std::min(from + width, s.inner);
         columns_of(product, from, to);
         columns_of(product, s.inner + from, s.inner + to);
         for (int64_t row = 0; row < s.rows; row++) {
             const uint16_t *gate = call.gate_up + row * 2 * s.inner;
-            typename I::Item *out = call.active + row * stride_of(s.inner);
+            typename I::Item *out = call.active.row(row);
             for (int64_t at = from; at < to; at += BLOCK) {
                 const __mmask32 mask = mask_of(to - at);
                 I::put(out + at, gate_block(load_some(gate + at, mask), load_some(gate + s.inner + at, mask)));
             }
         }
+        pack(call.active, 0, s.rows, from, to);
     });
 }
 
@@ -266,19 +280,19 @@ template <class I, int NV>
 TARGET bool layer_of(Call<I> &call, const Layer &layer, Phase *phases, const Until &until) {
     const Step &s = call.step;
     const int64_t all = (s.heads + 2 * s.kv_heads) * s.dim;
-    const Product<I> qkv{call.normed, layer.qkv, layer.qkv_bias, nullptr, call.projected, s.rows, all, s.width};
-    const Product<I> out{call.mixed, layer.out, layer.out_bias, s.hidden, s.hidden, s.rows, s.width, s.heads * s.dim};
-    const Product<I> down{call.active, layer.down, layer.down_bias, s.hidden, s.hidden, s.rows, s.width, s.inner};
+    const Product<I> qkv{call.normed.taken, layer.qkv, layer.qkv_bias, nullptr, call.projected, s.rows, all, s.width};
+    const Product<I> out{call.mixed.taken, layer.out, layer.out_bias, s.hidden, s.hidden, s.rows, s.width, s.heads * s.dim};
+    const Product<I> down{call.active.taken, layer.down, layer.down_bias, s.hidden, s.hidden, s.rows, s.width, s.inner};
     const auto attention = [&](int64_t part) TARGET { attend<I, NV>(call, layer, call.parts[part]); };
     return normalise(call, phases[0], until, layer.input_norm) && multiply<I>(qkv, phases[1], until) &&
-           work(phases[2], int64_t(call.parts.size()), until, attention) && multiply<I>(out, phases[3], until) &&
-           normalise(call, phases[4], until, layer.mlp_norm) && feed(call, layer, phases[5], until) &&
-           multiply<I>(down, phases[6], until);
+           work(phases[2], int64_t(call.parts.size()), until, attention) && pack_mixed(call, phases[3], until) &&
+           multiply<I>(out, phases[4], until) && normalise(call, phases[5], until, layer.mlp_norm) &&
+           feed(call, layer, phases[6], until) && multiply<I>(down, phases[7], until);
 }
 
 template <class I> TARGET bool choose(Call<I> &call, Phase *phases, const Until &until) {
     const Step &s = call.step;
-    const Product<I> logits{call.normed, s.head, nullptr, nullptr, s.logits, s.rows, s.vocabulary, s.width};
+    const Product<I> logits{call.normed.taken, s.head, nullptr, nullptr, s.logits, s.rows, s.vocabulary, s.width};
     return normalise(call, phases[0], until, s.norm) && multiply<I>(logits, phases[1], until) &&
            work(phases[2], s.rows, until, [&](int64_t row) TARGET {
                s.greatest[row] = first_greatest(s.logits + row * s.vocabulary, s.vocabulary);
@@ -331,9 +345,12 @@ template <class T> T *take(char *&at, int64_t items) {
 template <class I> char *lay_out(Call<I> &call, char *at) {
     using Item = typename I::Item;
     const Step &s = call.step;
-    call.normed = take<Item>(at, s.rows * stride_of(s.width));
-    call.mixed = take<Item>(at, s.rows * stride_of(s.heads * s.dim));
-    call.active = take<Item>(at, s.rows * stride_of(s.inner));
+    const auto given = [&](int64_t inputs) {
+        return Given<I>(take<Item>(at, Given<I>::items(s.rows, inputs)), s.rows, inputs);
+    };
+    call.normed = given(s.width);
+    call.mixed = given(s.heads * s.dim);
+    call.active = given(s.inner);
     call.projected = take<uint16_t>(at, s.rows * (s.heads + 2 * s.kv_heads) * s.dim);
     call.gate_up = take<uint16_t>(at, s.rows * 2 * s.inner);
     call.turn = take<float>(at, s.rows * s.turns * s.turned);
@@ -371,12 +388,12 @@ int dunlin_level() { return level_of_processor(); }
 #if X86
 
 // Begins to compute a step after those that were begun before; returns its ticket, or 0 for a shape that it cannot
-// compute: then nothing is done. With `level` 3 it is computed as on a processor without BF16's instructions.
+// compute: then nothing is done. `level` may be one that has fewer instructions than the processor: 1 instead of 2, and 3 instead of any.
 int64_t dunlin_decode_begin(const Step *step) {
     const Step &s = *step;
     if (s.dim < BLOCK || s.dim > MOST_DIM || s.dim % BLOCK || s.kv_heads < 1 || s.heads % s.kv_heads) return 0;
     if (s.width % COLUMNS || s.inner % COLUMNS || s.rows < 1 || (s.head && s.vocabulary % COLUMNS)) return 0;
-    return s.level == AVX512 ? begin<Fused>(s) : begin<Dot>(s);
+    return s.level == AVX512 ? begin<Fused>(s) : s.level == AMX ? begin<Tiles>(s) : begin<Dot>(s);
 }
 
 // Computes with the team until the step of that ticket (0: the last that was begun) is done, for `most_s` seconds at

@@ -26,8 +26,8 @@ from dunlin.model.config import ModelConfig
 
 SOURCE = Path(__file__).with_name("decode_step.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
-STEP_ROWS = (0, 64, 16, 64)
-"""By the processor's level: beyond, AMX multiplies faster than the kernel does."""
+MOST_ROWS = 64
+"""Of a step; more are computed layer by layer."""
 HEAD_DIMS = (32, 64, 96, 128)
 COLUMNS = 4
 """That a product's number of columns is a multiple of."""
@@ -80,7 +80,7 @@ class DecodeKernel:
             scale=decoder.attention_kind(0).scale_of(config.head_dim),
         )  # fmt: skip
         self.width = config.hidden
-        self.most_rows = STEP_ROWS[level]
+        self.most_rows = MOST_ROWS
         self._layers = (ctypes.c_int64 * (_LAYER_FIELDS * config.layers))()
         self._known: dict[int, object] = {}
         self._runs: list[Runs] = []

@@ -17,14 +17,17 @@ from dunlin.engine.decoder.native.trial import least_s
 
 SOURCE = Path(__file__).with_name("prompt_products.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
-FP32, BF16_DOT = 1, 2
-"""Levels: the processor multiplies in fp32, or in pairs of bf16."""
+BF16_DOT, TILES, FP32 = 1, 2, 3
+"""Levels: the processor multiplies in pairs of bf16, by its matrix unit (AMX), or in fp32."""
 LEAST_ROWS = 8
 """Vectors of 16 rows are too empty below: torch multiplies as fast, or faster."""
 TOLERANCE = 0.02
 """Relative: bf16 rounds to 1/256."""
-TRIAL = (256, 512, 512)
-"""Rows, inputs and columns of the product that both compute before the kernel is chosen."""
+ANY = 1 << 62
+TRIALS = ((256, ANY), (64, 128))
+"""Rows of products that both compute before the kernel is chosen, and for how many rows at most it then is."""
+TRIED_WEIGHT = (512, 512)
+"""Inputs and columns of these products."""
 TURNS = 5
 WORTH = 0.9
 """Of torch's time; a product that takes more stays with torch."""
@@ -32,13 +35,13 @@ WORTH = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PromptKernels:
-    """Each method returns None, or False, where torch should compute instead. `multiplies`: products are faster than
-    torch's.
+    """Each method returns None, or False, where torch should compute instead. `most_rows`: of products that are faster
+    than torch's.
     """
 
     library: Any
     level: int
-    multiplies: bool = True
+    most_rows: int = ANY
 
     def product(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """`rows @ weight.T + bias`; `rows` `[rows, inputs]`, `weight` `[columns, inputs]`."""
@@ -49,7 +52,7 @@ class PromptKernels:
 
     def product_into(self, into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """The same into `into` `[rows, columns]`, which may be some columns of a larger result."""
-        if not self.multiplies or rows.ndim != 2 or rows.shape[0] < LEAST_ROWS:
+        if rows.ndim != 2 or not LEAST_ROWS <= rows.shape[0] <= self.most_rows:
             return False
         if not _is_bf16(into, rows, weight, bias):
             return False
@@ -126,24 +129,34 @@ def load_prompt_kernels(library: Path = LIBRARY, source: Path = SOURCE) -> Promp
 
 
 def choose_prompt_kernels() -> PromptKernels | None:
-    """The kernels, where they were built, can run here, and multiply as torch does; with products where theirs are the
-    faster ones. Without bf16 instructions torch takes three times as long as in fp32, and nothing is measured.
+    """The kernels, where they were built, can run here, and multiply as torch does; with products of as many rows as
+    theirs are the faster ones for. Without bf16 instructions torch takes three times as long as in fp32, and nothing is
+    measured.
     """
     try:
         kernels = load_prompt_kernels()
     except KernelUnavailable:
         return None
     random = torch.Generator().manual_seed(1)
-    count, inputs, columns = TRIAL
-    rows, weight = (torch.randn(size, inputs, generator=random).bfloat16() for size in (count, columns))
-    found, wanted = kernels.product(rows, weight, None), rows.float() @ weight.float().T
-    if found is None or not torch.allclose(found.float(), wanted, rtol=TOLERANCE, atol=TOLERANCE * 16):
+    inputs, columns = TRIED_WEIGHT
+    weight = torch.randn(columns, inputs, generator=random).bfloat16()
+    tried = {count: torch.randn(count, inputs, generator=random).bfloat16() for count, _ in TRIALS}
+    if not all(_is_right(kernels, rows, weight) for rows in tried.values()):
         return None
     if kernels.level == FP32:
         return kernels
+    worth = (most for count, most in TRIALS if _is_faster(kernels, tried[count], weight))
+    return replace(kernels, most_rows=next(worth, 0))
+
+
+def _is_faster(kernels: PromptKernels, rows: Tensor, weight: Tensor) -> bool:
     ours = least_s(lambda: kernels.product(rows, weight, None), TURNS)
-    torchs = least_s(lambda: F.linear(rows, weight), TURNS)
-    return replace(kernels, multiplies=ours < WORTH * torchs)
+    return ours < WORTH * least_s(lambda: F.linear(rows, weight), TURNS)
+
+
+def _is_right(kernels: PromptKernels, rows: Tensor, weight: Tensor) -> bool:
+    found, wanted = kernels.product(rows, weight, None), rows.float() @ weight.float().T
+    return found is not None and torch.allclose(found.float(), wanted, rtol=TOLERANCE, atol=TOLERANCE * 16)
 
 
 def _is_bf16(*tensors: Tensor | None) -> bool:

@@ -4,26 +4,20 @@
 // A plain C interface: it depends on no version of torch or Python, so it is built without either. Threads are those of
 // the OpenMP runtime that the process has loaded (torch's), found by name.
 //
-// A product multiplies in fp32, or in bf16 pairs where the processor can. Vectors lie along the rows: panels hold 32 rows,
+// A product multiplies in fp32, in bf16 pairs where the processor can, or by its matrix unit (tiles.h). Of the first two:
+// vectors lie along the rows: panels hold 32 rows,
 // input after input, and each weight is broadcast to all of them. So weights stay as they lie: no other layout of
 // them has to be kept, and a slice of columns is a slice. A task is some columns with all rows; it copies their weights
 // into its thread's cache block by block (widened to fp32 where it multiplies in fp32). There are more tasks than threads
 // and each thread takes the next one, so a thread without a core holds up one task only. A result's bits depend on its own
 // row and column alone: every sum is over the inputs in order.
 
-#include <algorithm>
+#include "tiles.h"
+
 #include <atomic>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <vector>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define X86 1
-#else
-#define X86 0
-#endif
 
 #ifndef SOURCE_DIGEST
 #define SOURCE_DIGEST ""
@@ -32,8 +26,6 @@
 extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 
 namespace {
-
-enum Level { NONE = 0, FP32 = 1, BF16_DOT = 2 };
 
 // Calls `task(i)` for every i below `count`, each thread the next one.
 template <typename Task> struct Shared {
@@ -60,11 +52,6 @@ template <typename Task> void for_each(int64_t count, int threads, const Task &t
 
 #if X86
 
-#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")))
-#define TARGETBF __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
-#define INLINEBF static inline __attribute__((always_inline)) TARGETBF
-
 constexpr int LANES = 16;         // rows of a vector
 constexpr int PANEL = 2 * LANES;  // rows of a panel
 constexpr int STRIP = 12;         // columns that are computed at once
@@ -76,57 +63,12 @@ constexpr int TASKS = 8;          // for each thread, at least
 
 INLINE __mmask16 mask16(int64_t left) { return left >= 16 ? 0xffff : left <= 0 ? 0 : __mmask16((1u << left) - 1); }
 
-INLINE __m512 widened(__m256i bits) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-
-INLINE __m512 load16(const uint16_t *from, __mmask16 mask) { return widened(_mm256_maskz_loadu_epi16(mask, from)); }
-
-// To the nearest, halves to even; what is no number stays none.
-INLINE __m256i rounded(__m512 value) {
-    const __m512i bits = _mm512_castps_si512(value);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __mmask16 none = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    const __m512i kept = _mm512_mask_or_epi32(up, none, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
-}
-
-INLINE void store16(uint16_t *to, __m512 value, __mmask16 mask) { _mm256_mask_storeu_epi16(to, mask, rounded(value)); }
-
-// 16 vectors of 16 words each, transposed.
-INLINE void transpose16(__m512i *a) {
-    __m512i b[16];
-    for (int i = 0; i < 8; i++) {
-        b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; i++) {
-        a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
-        a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
-        a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
-        a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        b[i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88);
-        b[4 + i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
-        b[8 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
-        b[12 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        a[i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0x88);
-        a[4 + i] = _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0x88);
-        a[8 + i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd);
-        a[12 + i] = _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0xdd);
-    }
-}
-
 // ---------------------------------------------------------------------------------------------- arithmetic
 
 // An item is one input as fp32.
 struct Single {
     static constexpr int INPUTS = 1;
-    INLINE __m512i load(const uint16_t *from, int64_t left) { return _mm512_castps_si512(load16(from, mask16(left))); }
+    INLINE __m512i load(const uint16_t *from, int64_t left) { return _mm512_castps_si512(wide16(from, mask16(left))); }
 };
 
 // An item is two inputs as bf16.
@@ -166,7 +108,7 @@ struct Pair {
 INLINE __m512 add_single(__m512i row, __m512i weight, __m512 total) {
     return _mm512_fmadd_ps(_mm512_castsi512_ps(row), _mm512_castsi512_ps(weight), total);
 }
-INLINEBF __m512 add_pair(__m512i row, __m512i weight, __m512 total) {
+INLINE __m512 add_pair(__m512i row, __m512i weight, __m512 total) {
     return _mm512_dpbf16_ps(total, (__m512bh)row, (__m512bh)weight);
 }
 // The same in fp32, for processors without it: what tests compute where there is nothing else.
@@ -177,7 +119,7 @@ INLINE __m512 add_pair_slowly(__m512i row, __m512i weight, __m512 total) {
 }
 
 MULTIPLY(multiply_single, TARGET, add_single)
-MULTIPLY(multiply_pair, TARGETBF, add_pair)
+MULTIPLY(multiply_pair, TARGET, add_pair)
 MULTIPLY(multiply_pair_slowly, TARGET, add_pair_slowly)
 
 using Multiply = void (*)(const uint32_t *, const uint32_t *, int, float *, int64_t, const uint32_t *);
@@ -235,7 +177,7 @@ TARGET void take_weights(const Product &p, int64_t from, int64_t to, int strips,
 TARGET void put_columns(const Product &p, int64_t from, int64_t to, const float *sums, int64_t step) {
     for (int64_t column = from; column < to; column += LANES) {
         const __mmask16 mask = mask16(to - column);
-        const __m512 bias = p.bias ? load16(p.bias + column, mask) : _mm512_setzero_ps();
+        const __m512 bias = p.bias ? wide16(p.bias + column, mask) : _mm512_setzero_ps();
         for (int64_t row = 0; row < p.count; row += LANES) {
             __m512i words[LANES];
             for (int i = 0; i < LANES; i++)
@@ -308,36 +250,52 @@ template <class I> void multiply_rows(Product p, Multiply two, Multiply one, int
     }
 }
 
+constexpr int64_t TILED_COLUMNS = 2 * TILE; // of a task by tiles, at least
+constexpr int64_t NEAR_BYTES = 1 << 20;      // that stay in the second cache
+constexpr int64_t NEAR_ROWS = 256;           // that the weights' way from memory is worth
+
+// The same by tiles: rows of a chunk are packed, then each task computes some columns of them. Where enough rows stay near,
+// they pass by the columns; where they are too wide for that, wider tasks' columns stay near, and two panels pass at a time.
+void multiply_by_tiles(const Product &p, int threads) {
+    static thread_local std::vector<uint16_t> room;
+    const int64_t near = NEAR_BYTES / (2 * padded(p.inputs)) / PANEL * PANEL;
+    const int64_t chunk = near < NEAR_ROWS ? CHUNK : near, together = near < NEAR_ROWS ? 2 * TILE : chunk;
+    int64_t width = TILED_COLUMNS;
+    while (together < chunk && 4 * width <= near && cut(p.columns, 2 * width) >= TASKS * threads) width *= 2;
+    for (int64_t row = 0; row < p.count; row += chunk) {
+        const int64_t count = std::min(chunk, p.count - row), stride = p.row_stride;
+        const uint16_t *rows = p.rows + row * stride;
+        if (room.size() < size_t(packed_items(count, p.inputs))) room.resize(packed_items(count, p.inputs));
+        uint16_t *packed = room.data();
+        for_each(cut(count, TILE), threads, [&](int64_t panel) TARGET {
+            const int64_t first = panel * TILE;
+            pack_panel(rows + first * stride, stride, std::min<int64_t>(TILE, count - first), 0, p.inputs,
+                       packed + first * padded(p.inputs));
+        });
+        const TileProduct product{packed, p.weight, p.bias, nullptr, p.out + row * p.out_stride,
+                                  count, p.columns, p.inputs, p.out_stride};
+        for_each(cut(p.columns, width), threads, [&](int64_t task) {
+            for (int64_t first = 0; first < count; first += together)
+                columns_by_tiles(product, first, std::min(first + together, count), task * width,
+                                 std::min((task + 1) * width, p.columns));
+        });
+    }
+}
+
 // ---------------------------------------------------------------------------------------------- token by token
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight, in fp32.
 TARGET void norm_row(const uint16_t *x, const uint16_t *weight, uint16_t *out, int64_t width, float epsilon) {
     __m512 squares = _mm512_setzero_ps();
     for (int64_t at = 0; at < width; at += LANES) {
-        const __m512 value = load16(x + at, mask16(width - at));
+        const __m512 value = wide16(x + at, mask16(width - at));
         squares = _mm512_fmadd_ps(value, value, squares);
     }
     const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / float(width) + epsilon));
     for (int64_t at = 0; at < width; at += LANES) {
         const __mmask16 mask = mask16(width - at);
-        store16(out + at, _mm512_mul_ps(_mm512_mul_ps(load16(x + at, mask), scale), load16(weight + at, mask)), mask);
+        store16(out + at, _mm512_mul_ps(_mm512_mul_ps(wide16(x + at, mask), scale), wide16(weight + at, mask)), mask);
     }
-}
-
-// exp within 2 ulp; 0 below -87, infinite beyond 89.
-INLINE __m512 exponential(__m512 x) {
-    const __m512 limited = _mm512_min_ps(_mm512_set1_ps(200.0f), _mm512_max_ps(_mm512_set1_ps(-87.0f), x));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)), 8);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), limited);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r), _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
 }
 
 // out = silu(gate) * up of a row [gate, up], each `width` wide; the gate is rounded before, as torch's result is.
@@ -345,10 +303,10 @@ TARGET void gate_row(const uint16_t *row, uint16_t *out, int64_t width) {
     const __m512 one = _mm512_set1_ps(1.0f);
     for (int64_t at = 0; at < width; at += LANES) {
         const __mmask16 mask = mask16(width - at);
-        const __m512 gate = load16(row + at, mask), up = load16(row + width + at, mask);
+        const __m512 gate = wide16(row + at, mask), up = wide16(row + width + at, mask);
         const __m512 open =
             _mm512_div_ps(gate, _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), gate))));
-        store16(out + at, _mm512_mul_ps(widened(rounded(open)), up), mask);
+        store16(out + at, _mm512_mul_ps(rounded16(open), up), mask);
     }
 }
 
@@ -356,7 +314,7 @@ TARGET void gate_row(const uint16_t *row, uint16_t *out, int64_t width) {
 TARGET void turn_head(uint16_t *head, const float *turn, int64_t half) {
     for (int64_t at = 0; at < half; at += LANES) {
         const __mmask16 mask = mask16(half - at);
-        const __m512 a = load16(head + at, mask), b = load16(head + half + at, mask);
+        const __m512 a = wide16(head + at, mask), b = wide16(head + half + at, mask);
         const __m512 cosine = _mm512_maskz_loadu_ps(mask, turn + at);
         const __m512 sine = _mm512_maskz_loadu_ps(mask, turn + half + at);
         store16(head + at, _mm512_sub_ps(_mm512_mul_ps(a, cosine), _mm512_mul_ps(b, sine)), mask);
@@ -386,22 +344,17 @@ extern "C" {
 const char *dunlin_source_digest() { return SOURCE_DIGEST; }
 
 // The best way to multiply that this processor has, see `Level`; NONE: it can compute nothing here.
-int dunlin_level() {
-#if X86
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return __builtin_cpu_supports("avx512bf16") ? BF16_DOT : FP32;
-#endif
-    return NONE;
-}
+int dunlin_level() { return level_of_processor(); }
 
 #if X86
 
 // out[count, columns] = rows[count, inputs] @ weight[columns, inputs]^T + bias. Strides are in numbers.
-// `level`: at most `dunlin_level`, or BF16_DOT, which is computed slowly where the processor cannot.
+// `level`: the processor's, AVX512, or BF16, which is computed slowly where the processor cannot.
 void dunlin_product(const void *rows, const void *weight, const void *bias, void *out, int64_t count,
                     int64_t columns, int64_t inputs, int64_t row_stride, int64_t out_stride, int level, int threads) {
     const Product p{bf16(rows), bf16(weight), bf16(bias), bf16(out), count, columns, inputs, row_stride, out_stride};
-    if (level < BF16_DOT) multiply_rows<Single>(p, multiply_single<2>, multiply_single<1>, threads);
+    if (level == AMX) multiply_by_tiles(p, threads);
+    else if (level == AVX512) multiply_rows<Single>(p, multiply_single<2>, multiply_single<1>, threads);
     else if (__builtin_cpu_supports("avx512bf16")) multiply_rows<Pair>(p, multiply_pair<2>, multiply_pair<1>, threads);
     else multiply_rows<Pair>(p, multiply_pair_slowly<2>, multiply_pair_slowly<1>, threads);
 }

@@ -15,8 +15,8 @@ from dunlin.engine.attention.native.library import KernelUnavailable, load_libra
 
 SOURCE = Path(__file__).with_name("row_products.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
-PRODUCT_ROWS = (0, 32, 4, 64)
-"""By the processor's level: more rows torch multiplies as fast, or faster with AMX."""
+PRODUCT_ROWS = (0, 32, 64, 64)
+"""By the processor's level: more rows torch multiplies as fast, or the kernels for prompts do."""
 OTHER_ROWS = 64
 """Norms, turns and gates of more rows are worth several threads."""
 COLUMNS = 4

@@ -36,19 +36,19 @@ template <class I> void take_columns(void *data) {
     }
 }
 
-template <class I>
-TARGET void take_rows(const uint16_t *rows, int64_t row_stride, typename I::Item *to, int64_t count, int64_t inputs) {
-    for (int64_t row = 0; row < count; row++) take_row<I>(rows + row * row_stride, to + row * stride_of(inputs), inputs);
+template <class I> TARGET void take_rows(const uint16_t *rows, int64_t row_stride, const Given<I> &given) {
+    for (int64_t row = 0; row < given.count; row++) take_row<I>(rows + row * row_stride, given.row(row), given.inputs);
+    pack(given, 0, given.count, 0, given.inputs);
 }
 
 template <class I> void multiply(Product<I> product, const uint16_t *rows, int64_t row_stride, int threads) {
-    static thread_local std::vector<typename I::Item> given;
-    const size_t items = size_t(product.count * stride_of(product.inputs));
-    if (given.size() < items) given.resize(items);
-    take_rows<I>(rows, row_stride, given.data(), product.count, product.inputs);
-    product.given = given.data();
-    const int64_t fitting = TASK_BYTES / std::max<int64_t>(2 * product.inputs, 1) / COLUMNS * COLUMNS;
-    Work<I> work{product, std::max<int64_t>(fitting, COLUMNS), {}};
+    static thread_local std::vector<typename I::Item> room;
+    const size_t items = size_t(Given<I>::items(product.count, product.inputs));
+    if (room.size() < items) room.resize(items);
+    const Given<I> given(room.data(), product.count, product.inputs);
+    take_rows(rows, row_stride, given);
+    product.given = given.taken;
+    Work<I> work{product, task_columns(product.inputs, I::UNIT, I::TASK_BYTES), {}};
     const int64_t tasks = (product.columns + work.width - 1) / work.width;
     const bool is_small = 2 * product.columns * product.inputs < ALONE_BYTES;
     const unsigned useful = is_small ? 1 : unsigned(std::min<int64_t>(threads, tasks));
@@ -98,8 +98,7 @@ extern "C" {
 
 const char *dunlin_source_digest() { return SOURCE_DIGEST; }
 
-// 0: this processor cannot; 1: by AVX-512 BF16; 2: so, but it has AMX, which multiplies more than a few rows faster; 3: by
-// AVX-512 alone.
+// 0: this processor cannot; 1: by AVX-512 BF16; 2: by AMX; 3: by AVX-512 alone.
 int dunlin_level() { return level_of_processor(); }
 
 #if X86
@@ -112,6 +111,7 @@ void dunlin_product(const void *rows, const void *weight, const void *bias, void
     const auto *added = static_cast<const uint16_t *>(bias);
     auto *to = static_cast<uint16_t *>(out);
     if (level == AVX512) multiply<Fused>({nullptr, by, added, nullptr, to, count, columns, inputs}, from, row_stride, threads);
+    else if (level == AMX) multiply<Tiles>({nullptr, by, added, nullptr, to, count, columns, inputs}, from, row_stride, threads);
     else multiply<Dot>({nullptr, by, added, nullptr, to, count, columns, inputs}, from, row_stride, threads);
 }
 
