@@ -18,24 +18,29 @@ constexpr int FOLDED = 8; // rows that share transposed keys
 #define INLINE512 static inline TARGET512 __attribute__((always_inline))
 #define INLINEBF static inline TARGETBF __attribute__((always_inline))
 
-// Sixteen vectors of partial sums to one vector of sums.
-INLINE512 __m512 sum16(const __m512 *a) {
+struct Add {
+    INLINE512 __m512 of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+};
+struct Greater {
+    INLINE512 __m512 of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+};
+
+// Sixteen vectors, each folded to a number of the result.
+template <class F> INLINE512 __m512 fold16(const __m512 *a) {
     __m512 quads[4];
     for (int i = 0; i < 4; i++) {
-        const __m512 x =
-            _mm512_add_ps(_mm512_unpacklo_ps(a[4 * i], a[4 * i + 1]), _mm512_unpackhi_ps(a[4 * i], a[4 * i + 1]));
-        const __m512 y = _mm512_add_ps(_mm512_unpacklo_ps(a[4 * i + 2], a[4 * i + 3]),
-                                       _mm512_unpackhi_ps(a[4 * i + 2], a[4 * i + 3]));
+        const __m512 x = F::of(_mm512_unpacklo_ps(a[4 * i], a[4 * i + 1]), _mm512_unpackhi_ps(a[4 * i], a[4 * i + 1]));
+        const __m512 y =
+            F::of(_mm512_unpacklo_ps(a[4 * i + 2], a[4 * i + 3]), _mm512_unpackhi_ps(a[4 * i + 2], a[4 * i + 3]));
         const __m512d xd = _mm512_castps_pd(x), yd = _mm512_castps_pd(y);
-        quads[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)),
-                                 _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
+        quads[i] = F::of(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)), _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
     }
-    const __m512 x = _mm512_add_ps(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88),
-                                   _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
-    const __m512 y = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88),
-                                   _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+    const __m512 x = F::of(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88), _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
+    const __m512 y = F::of(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88), _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
+    return F::of(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
 }
+
+INLINE512 __m512 sum16(const __m512 *a) { return fold16<Add>(a); }
 
 INLINE512 __m512 exp512(__m512 x) {
     // Both keep what is no number.
@@ -61,21 +66,25 @@ INLINE512 __m512 tanh512(__m512 x) {
     return _mm512_or_ps(_mm512_div_ps(_mm512_sub_ps(one, t), _mm512_add_ps(one, t)), _mm512_and_ps(sign, x));
 }
 
+// Scores of 16 keys from `at` on as row `r` sees them: scaled and capped, none of keys that are hidden from it.
+INLINE512 __m512 seen_scores(const HeadBlock &b, int r, int at) {
+    const int left = b.visible[r] - at, hidden = b.hidden ? b.hidden[r] : 0;
+    __mmask16 seen = left >= 16 ? 0xffff : left <= 0 ? 0 : __mmask16((1u << left) - 1);
+    if (hidden > at) seen &= hidden >= at + 16 ? 0 : __mmask16(0xffffu << (hidden - at));
+    const __m512 scores = _mm512_loadu_ps(b.scores + r * BLOCK + at), cap = _mm512_set1_ps(b.cap);
+    const __m512 held = _mm512_mask_mul_ps(_mm512_set1_ps(NOTHING), seen, scores, _mm512_set1_ps(b.scale));
+    if (b.cap == 0) return held;
+    return _mm512_mask_mul_ps(held, seen, tanh512(_mm512_div_ps(held, cap)), cap);
+}
+
 // Scores of a row to shares in place; updates the row's highest score. Returns what its earlier sum is worth now.
 INLINE512 float shares_of(const HeadBlock &b, int r) {
     float *scores = b.scores + r * BLOCK;
     const int groups = (b.count + 15) / 16;
-    const __m512 scale = _mm512_set1_ps(b.scale), cap = _mm512_set1_ps(b.cap);
-    const bool is_capped = b.cap != 0;
-    const int hidden = b.hidden ? b.hidden[r] : 0;
     __m512 held[BLOCK / 16], high = _mm512_set1_ps(NOTHING);
     __mmask16 strange = 0;
     for (int i = 0; i < groups; i++) {
-        const int left = b.visible[r] - 16 * i;
-        __mmask16 seen = left >= 16 ? 0xffff : left <= 0 ? 0 : __mmask16((1u << left) - 1);
-        if (hidden > 16 * i) seen &= hidden >= 16 * i + 16 ? 0 : __mmask16(0xffffu << (hidden - 16 * i));
-        held[i] = _mm512_mask_mul_ps(_mm512_set1_ps(NOTHING), seen, _mm512_loadu_ps(scores + 16 * i), scale);
-        if (is_capped) held[i] = _mm512_mask_mul_ps(held[i], seen, tanh512(_mm512_div_ps(held[i], cap)), cap);
+        held[i] = seen_scores(b, r, 16 * i);
         high = _mm512_max_ps(high, held[i]);
         strange |= _mm512_cmp_ps_mask(held[i], held[i], _CMP_UNORD_Q);
     }

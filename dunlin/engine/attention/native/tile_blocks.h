@@ -71,6 +71,74 @@ template <int NV> INLINE_TILES void score_tiles(const HeadBlock &b, int r, const
     _tile_stored(3, scores + 48, 4 * BLOCK);
 }
 
+// 2^x in the accuracy of bf16; 0 below -126, for a result that is no normal number takes a hundred times as long. What is no
+// number stays none.
+INLINE_TILES __m512 power_of_two(__m512 x) {
+    const __m512 least = _mm512_set1_ps(-126.0f), limited = _mm512_max_ps(least, x);
+    const __mmask16 seen = _mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ);
+    const __m512 n = _mm512_roundscale_ps(limited, 8), r = _mm512_sub_ps(limited, n);
+    __m512 p = _mm512_set1_ps(9.6180e-3f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.40226e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931472e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(seen, p, n);
+}
+
+// Highest scores of up to 16 rows from `r` on, with those of earlier blocks; none of a row that saw no key yet.
+INLINE_TILES __m512 highest_of(const HeadBlock &b, int r, int count, __m512 earlier) {
+    __m512 tops[TILE];
+    __mmask16 strange = 0;
+    for (int i = 0; i < TILE; i++) {
+        tops[i] = _mm512_set1_ps(NOTHING);
+        __mmask16 none = 0;
+        for (int at = 0; i < count && at < b.count; at += 16) {
+            const __m512 held = seen_scores(b, r + i, at);
+            _mm512_storeu_ps(b.scores + (r + i) * BLOCK + at, held);
+            tops[i] = _mm512_max_ps(tops[i], held);
+            none |= _mm512_cmp_ps_mask(held, held, _CMP_UNORD_Q);
+        }
+        strange |= __mmask16((none != 0) << i);
+    }
+    const __m512 highest = _mm512_max_ps(fold16<Greater>(tops), earlier);
+    return _mm512_mask_mov_ps(highest, strange, _mm512_set1_ps(std::nanf("")));
+}
+
+// Shares of up to 16 rows from `r` on, rounded to bf16, zero up to a tile's end; what the rows' earlier results are worth
+// now goes into these and into their sums. The sum is of what is mixed: rounded shares.
+template <int NV> INLINE_TILES void share_rows(const HeadBlock &b, int r, int count, uint32_t *shares) {
+    const __mmask16 rows = __mmask16(0xffffu >> (TILE - count));
+    const __m512 earlier = _mm512_mask_loadu_ps(_mm512_set1_ps(NOTHING), rows, b.high + r), highest = highest_of(b, r, count, earlier);
+    const __mmask16 blind = _mm512_cmp_ps_mask(highest, _mm512_set1_ps(NOTHING), _CMP_EQ_OQ);
+    const __m512 kept = _mm512_mask_mov_ps(exp512(_mm512_sub_ps(earlier, highest)), blind, _mm512_set1_ps(1.0f));
+    const __m512 log2e = _mm512_set1_ps(1.44269504f);
+    alignas(64) float tops[TILE], worth[TILE];
+    _mm512_store_ps(tops, _mm512_mask_mov_ps(highest, blind, _mm512_setzero_ps()));
+    _mm512_store_ps(worth, kept);
+    __m512 totals[TILE];
+    for (int i = 0; i < TILE; i++) {
+        totals[i] = _mm512_setzero_ps();
+        if (i >= count) continue;
+        const __m512 top = _mm512_set1_ps(tops[i]);
+        uint32_t *to = shares + (r + i) * (BLOCK / 2);
+        for (int at = 0; at < b.count; at += 16) {
+            const __m512 below = _mm512_sub_ps(_mm512_loadu_ps(b.scores + (r + i) * BLOCK + at), top);
+            const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(power_of_two(_mm512_mul_ps(below, log2e)));
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + at / 2), rounded);
+            totals[i] = _mm512_add_ps(totals[i], _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
+        }
+        if ((b.count - 1) % 32 < 16)
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + (b.count + 15) / 16 * 8), _mm256_setzero_si256());
+        if (worth[i] == 1.0f) continue;
+        float *mixed = b.mixed + size_t(r + i) * NV * 32;
+        for (int v = 0; v < 2 * NV; v++)
+            _mm512_storeu_ps(mixed + 16 * v, _mm512_mul_ps(_mm512_loadu_ps(mixed + 16 * v), _mm512_set1_ps(worth[i])));
+    }
+    const __m512 sums = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(rows, b.sum + r), kept, fold16<Add>(totals));
+    _mm512_mask_storeu_ps(b.sum + r, rows, sums);
+    _mm512_mask_storeu_ps(b.high + r, rows, highest);
+}
+
 // Mixes values into up to 16 rows from `r` on, 32 numbers of a head at once.
 template <int NV>
 INLINE_TILES void mix_tiles(const HeadBlock &b, int r, const uint32_t *shares, const PackedBlock<NV> &packed) {
@@ -110,21 +178,11 @@ template <int NV> TARGET_TILES void amx_bf16(const HeadBlock &b) {
     if (b.rows < FOLDED) return avx512_bf16<NV>(b);
     PackedBlock<NV> packed;
     pack_block(b, packed);
-    if (b.next) prefetch_head(b, 0, b.next_count);
+
     for_tiles(b.rows, [&](int r) TARGET_TILES { score_tiles<NV>(b, r, packed); });
     settle();
     alignas(64) uint32_t shares[MOST_ROWS * (BLOCK / 2)];
-    float kept[MOST_ROWS];
-    take_shares(b, shares, kept);
-    for (int r = 0; r < b.rows; r++) {
-        if (b.count % 32) // what a tile has beyond the last key
-            for (int k = (b.count + 15) / 16 * 16; k < (b.count + 31) / 32 * 32; k += 16)
-                _mm256_storeu_si256(reinterpret_cast<__m256i *>(shares + r * (BLOCK / 2) + k / 2), _mm256_setzero_si256());
-        if (kept[r] == 1.0f) continue;
-        float *mixed = b.mixed + size_t(r) * NV * 32;
-        for (int v = 0; v < 2 * NV; v++)
-            _mm512_storeu_ps(mixed + 16 * v, _mm512_mul_ps(_mm512_loadu_ps(mixed + 16 * v), _mm512_set1_ps(kept[r])));
-    }
+    for (int r = 0; r < b.rows; r += TILE) share_rows<NV>(b, r, std::min(TILE, b.rows - r), shares);
     for_tiles(b.rows, [&](int r) TARGET_TILES { mix_tiles<NV>(b, r, shares, packed); });
     settle();
     _tile_release();
