@@ -27,6 +27,7 @@ from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
 
 QUERY_BLOCK = 64
+"""Queries of a piece, at most; these and `PIECE_PAIRS` are times the kernel's `pace`."""
 # Reading a key costs as much as this many queries' arithmetic on it.
 LEAST_QUERIES = PIECE_PAIRS // DECODE_PAIRS
 
@@ -89,14 +90,14 @@ def _cut(kernel: PagedKernel, rows: Sequence[BatchRow], chosen: Iterable[int]) -
     cost = 0
     for index in chosen:
         row = rows[index]
-        if not _is_small(row):
+        if not _is_small(row, kernel):
             for span in row.keys:
                 yield from _pieces_of_span(kernel, index, row, span)
             continue
         positions = row.keys[0].positions
         begin = count_below(positions, kernel.kind.first_seen(row.queries[0]))
         cell = Cell(index, row, row.keys[0], 0, row.tokens, begin, len(positions))
-        if together and cost + cell.cost > PIECE_PAIRS:
+        if together and cost + cell.cost > PIECE_PAIRS * kernel.pace:
             yield _together(kernel, together)
             together, cost = [], 0
         together.append(cell)
@@ -111,7 +112,7 @@ def _together(kernel: PagedKernel, cells: Sequence["Cell"]) -> Piece:
 
 
 def _pieces_of_span(kernel: PagedKernel, index: int, row: BatchRow, span: KeySpan) -> Iterator[Piece]:
-    for at, cell in enumerate(_cut_cells(index, row, span, kernel.kind)):
+    for at, cell in enumerate(_cut_cells(index, row, span, kernel)):
         yield Piece((index,), span.positions, at, _Single(kernel, cell, CellTable([cell])).compute)
 
 
@@ -190,20 +191,23 @@ class Cell:
         return max(self.stop - self.first, LEAST_QUERIES) * (self.end - self.start)
 
 
-def _is_small(row: BatchRow) -> bool:
+def _is_small(row: BatchRow, kernel: PagedKernel) -> bool:
     """Whether a row is one cell."""
-    if len(row.keys) != 1 or row.awaited or row.tokens > QUERY_BLOCK or isinstance(row.keys[0], RoomSpan):
+    if len(row.keys) != 1 or row.awaited or isinstance(row.keys[0], RoomSpan):
         return False
-    return max(row.tokens, LEAST_QUERIES) * len(row.keys[0].positions) <= PIECE_PAIRS
+    if row.tokens > QUERY_BLOCK * kernel.pace:
+        return False
+    return max(row.tokens, LEAST_QUERIES) * len(row.keys[0].positions) <= PIECE_PAIRS * kernel.pace
 
 
-def _cut_cells(index: int, row: BatchRow, span: KeySpan, kind: AttentionKind) -> Iterator[Cell]:
+def _cut_cells(index: int, row: BatchRow, span: KeySpan, kernel: PagedKernel) -> Iterator[Cell]:
     """A row's cells over one span, block after block of queries; at least one for each."""
-    for first in range(0, row.tokens, QUERY_BLOCK):
-        stop = min(first + QUERY_BLOCK, row.tokens)
+    block = QUERY_BLOCK * kernel.pace
+    for first in range(0, row.tokens, block):
+        stop = min(first + block, row.tokens)
         end = count_below(span.positions, row.queries[stop - 1] + 1)
-        width = PIECE_PAIRS // max(stop - first, LEAST_QUERIES)
-        begin = min(count_below(span.positions, kind.first_seen(row.queries[first])), end)
+        width = PIECE_PAIRS * kernel.pace // max(stop - first, LEAST_QUERIES)
+        begin = min(count_below(span.positions, kernel.kind.first_seen(row.queries[first])), end)
         for start in range(begin, max(end, begin + 1), width):
             yield Cell(index, row, span, first, stop, start, min(start + width, end))
 

@@ -17,6 +17,7 @@ from dunlin.engine.attention.base import PLAIN, AttentionKind
 SOURCE = Path(__file__).with_name("paged_attention.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
 LEVELS = ("portable", "AVX2", "AVX-512", "AVX-512 BF16", "AMX")
+AMX = 4
 COLUMNS = 11
 """Of a row of the table that `PagedKernel.attend` takes: `Row` in the source."""
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -33,6 +34,11 @@ class PagedKernel:
     function: Any
     level: int
     kind: AttentionKind = PLAIN
+
+    @property
+    def pace(self) -> int:
+        """How many times the work of a piece is done in a piece's time; of bf16: in fp32 pieces last longer."""
+        return 4 if self.level == AMX else 1
 
     def of(self, kind: AttentionKind) -> "PagedKernel":
         """The kernel for layers of `kind`."""

@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int TILED_ROWS = 64; // of a KV head, that a task should have
+constexpr int TILED_ROWS = 128; // of a KV head, that a task should have
 
 // A block's keys and values as tiles. Keys: pairs of a head's numbers by 16 keys. Values: pairs of keys by 16 of a head's
 // numbers, in the order of `bf16_place`; what is beyond the last key is zero.
