@@ -9,6 +9,7 @@
 // last task of a block of queries merges it in the order of keys: bits depend neither on threads nor on other rows.
 
 #include "head_block.h"
+#include "room.h"
 
 #include <atomic>
 #include <vector>
@@ -142,8 +143,9 @@ int64_t count_hidden(const Row &row, int64_t token, int64_t window) {
 // A task's part of the scratch: high [heads x tokens], sum, mixed.
 struct Part {
     float *high, *sum, *mixed;
-    Part(float *at, size_t rows) : high(at), sum(at + rows), mixed(at + 2 * rows) {}
-    static size_t floats(size_t rows, int dim) { return rows * (dim + 2); }
+    Part(float *at, size_t rows) : high(at), sum(at + rows), mixed(at + whole(2 * rows)) {}
+    static size_t floats(size_t rows, int dim) { return whole(2 * rows) + whole(rows * dim); }
+    static size_t whole(size_t floats) { return (floats + 15) / 16 * 16; } // cache lines
 };
 
 void widen(const uint16_t *from, float *to, int count) {
@@ -156,18 +158,19 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
     const size_t item = call.dtype == BF16 ? 2 : 4, all = size_t(task.count) * call.heads;
     Part part(scratch + task.scratch, all);
     std::fill(part.high, part.high + all, NOTHING);
-    std::fill(part.sum, part.sum + all * (dim + 1), 0.0f);
+    std::fill(part.sum, part.sum + all, 0.0f);
+    std::fill(part.mixed, part.mixed + all * dim, 0.0f);
 
-    static thread_local std::vector<char> packed;
-    static thread_local std::vector<float> scores;
+    static thread_local Room<char> query_room;
+    static thread_local Room<float> score_room;
     const size_t query_item = kernel.widens ? sizeof(float) : item;
-    packed.resize(all * dim * query_item);
-    scores.resize(size_t(rows) * BLOCK);
+    char *packed = query_room.of(all * dim * query_item);
+    float *scores = score_room.of(size_t(rows) * BLOCK);
     const size_t span = size_t(group) * dim * item; // of a token, in a KV head
     for (int head = 0; head < call.kv_heads; head++)
         for (int t = 0; t < task.count; t++) {
             const char *from = call.query + (row.query + task.first + t) * call.query_stride * item + head * span;
-            char *to = packed.data() + (size_t(head) * task.count + t) * group * dim * query_item;
+            char *to = packed + (size_t(head) * task.count + t) * group * dim * query_item;
             if (kernel.widens) widen(reinterpret_cast<const uint16_t *>(from), reinterpret_cast<float *>(to), group * dim);
             else std::memcpy(to, from, span);
         }
@@ -195,8 +198,8 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
             const size_t offset = size_t(head) * dim * item;
             const HeadBlock b{keys[turn], counts[turn ^ 1] ? keys[turn ^ 1] : nullptr, counts[turn], counts[turn ^ 1],
                               offset, offset + size_t(call.kv_heads) * dim * item, dim * item,
-                              packed.data() + size_t(head) * task.count * group * dim * query_item, seen,
-                              call.window ? hidden.data() : nullptr, rows, dim, call.scale, call.cap, scores.data(), part.high + size_t(head) * rows,
+                              packed + size_t(head) * task.count * group * dim * query_item, seen,
+                              call.window ? hidden.data() : nullptr, rows, dim, call.scale, call.cap, scores, part.high + size_t(head) * rows,
                               part.sum + size_t(head) * rows, part.mixed + size_t(head) * rows * dim};
             kernel.block(b);
         }
@@ -315,19 +318,19 @@ int dunlin_paged_attention(const void *query, const void *kv, void *out, float *
                     scale != 0 ? scale : 1.0f / std::sqrt(float(dim)), cap};
     static thread_local std::vector<Task> tasks;
     static thread_local std::vector<std::pair<int32_t, int32_t>> cuts;
-    static thread_local std::vector<float> scratch;
+    static thread_local Room<float> room;
     tasks.clear();
     cuts.clear();
     const Kernel kernel = choose(call);
     const size_t floats = cut_tasks(call, kernel, tasks, cuts);
-    if (scratch.size() < floats) scratch.resize(floats);
+    float *scratch = room.of(floats);
     std::vector<QueryBlock> blocks(cuts.size());
     for (size_t i = 0; i < cuts.size(); i++) {
         blocks[i].first_task = cuts[i].first;
         blocks[i].tasks = cuts[i].second;
         blocks[i].missing.store(cuts[i].second, std::memory_order_relaxed);
     }
-    Work work{&call, kernel, &tasks, &blocks, scratch.data(), {}};
+    Work work{&call, kernel, &tasks, &blocks, scratch, {}};
     const unsigned useful = unsigned(std::min<size_t>(threads, tasks.size()));
     if (useful > 1 && GOMP_parallel) GOMP_parallel(take_tasks, &work, useful, 0);
     else take_tasks(&work);

@@ -12,12 +12,12 @@
 // and each thread takes the next one, so a thread without a core holds up one task only. A result's bits depend on its own
 // row and column alone: every sum is over the inputs in order.
 
+#include "../../attention/native/room.h"
 #include "tiles.h"
 
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #ifndef SOURCE_DIGEST
 #define SOURCE_DIGEST ""
@@ -194,24 +194,14 @@ TARGET void put_columns(const Product &p, int64_t from, int64_t to, const float 
     }
 }
 
-// Memory that stays with a thread, at a cache line's start.
-struct Scratch {
-    std::vector<uint32_t> words;
-    uint32_t *of(size_t count) {
-        constexpr size_t LINE = 16;
-        if (words.size() < count + LINE) words.resize(count + LINE);
-        const size_t over = reinterpret_cast<uintptr_t>(words.data()) / sizeof(uint32_t) % LINE;
-        return words.data() + (LINE - over) % LINE;
-    }
-};
-
 template <class I>
 void compute_columns(const Product &p, const Panels &panels, Multiply two, Multiply one, int64_t from, int64_t to) {
-    static thread_local Scratch weight_scratch, sum_scratch;
+    static thread_local Room<uint32_t> weight_room;
+    static thread_local Room<float> sum_room;
     const int strips = int(cut(to - from, STRIP));
     const int64_t step = panels.panels * PANEL + LANES; // columns are not all in the same cache set
-    uint32_t *weights = weight_scratch.of(WIDTH * DEPTH_ROOM);
-    float *sums = reinterpret_cast<float *>(sum_scratch.of(size_t(strips) * STRIP * step));
+    uint32_t *weights = weight_room.of(WIDTH * DEPTH_ROOM);
+    float *sums = sum_room.of(size_t(strips) * STRIP * step);
     std::memset(sums, 0, size_t(strips) * STRIP * step * sizeof(float));
     for (int64_t item = 0; item < panels.depth; item += DEPTH) {
         const int depth = int(std::min<int64_t>(DEPTH, panels.depth - item));
@@ -229,9 +219,9 @@ void compute_columns(const Product &p, const Panels &panels, Multiply two, Multi
 
 // One chunk of rows.
 template <class I> void multiply_chunk(const Product &p, Multiply two, Multiply one, int threads) {
-    static thread_local Scratch scratch;
+    static thread_local Room<uint32_t> room;
     const int64_t count = cut(p.count, PANEL), depth = cut(p.inputs, I::INPUTS);
-    const Panels panels{scratch.of(size_t(count * PANEL * depth)), count, depth};
+    const Panels panels{room.of(size_t(count * PANEL * depth)), count, depth};
     for_each(count, threads, [&](int64_t panel) { pack_panel<I>(p, panels, panel); });
     int64_t width = WIDTH;
     while (width > STRIP && cut(p.columns, width) < TASKS * threads) width /= 2;
@@ -257,7 +247,7 @@ constexpr int64_t NEAR_ROWS = 256;           // that the weights' way from memor
 // The same by tiles: rows of a chunk are packed, then each task computes some columns of them. Where enough rows stay near,
 // they pass by the columns; where they are too wide for that, wider tasks' columns stay near, and two panels pass at a time.
 void multiply_by_tiles(const Product &p, int threads) {
-    static thread_local std::vector<uint16_t> room;
+    static thread_local Room<uint16_t> room;
     const int64_t near = NEAR_BYTES / (2 * padded(p.inputs)) / PANEL * PANEL;
     const int64_t chunk = near < NEAR_ROWS ? CHUNK : near, together = near < NEAR_ROWS ? 2 * TILE : chunk;
     int64_t width = TILED_COLUMNS;
@@ -265,8 +255,7 @@ void multiply_by_tiles(const Product &p, int threads) {
     for (int64_t row = 0; row < p.count; row += chunk) {
         const int64_t count = std::min(chunk, p.count - row), stride = p.row_stride;
         const uint16_t *rows = p.rows + row * stride;
-        if (room.size() < size_t(packed_items(count, p.inputs))) room.resize(packed_items(count, p.inputs));
-        uint16_t *packed = room.data();
+        uint16_t *packed = room.of(size_t(packed_items(count, p.inputs)));
         for_each(cut(count, TILE), threads, [&](int64_t panel) TARGET {
             const int64_t first = panel * TILE;
             pack_panel(rows + first * stride, stride, std::min<int64_t>(TILE, count - first), 0, p.inputs,

@@ -7,9 +7,8 @@
 // A product is cut into tasks of a few columns of the result; each thread takes the next one, so a thread without a core
 // holds up one task only. A result's bits depend on its own row and column alone: every sum is over the inputs in order.
 
+#include "../../attention/native/room.h"
 #include "bf16_rows.h"
-
-#include <vector>
 
 #ifndef SOURCE_DIGEST
 #define SOURCE_DIGEST ""
@@ -42,10 +41,8 @@ template <class I> TARGET void take_rows(const uint16_t *rows, int64_t row_strid
 }
 
 template <class I> void multiply(Product<I> product, const uint16_t *rows, int64_t row_stride, int threads) {
-    static thread_local std::vector<typename I::Item> room;
-    const size_t items = size_t(Given<I>::items(product.count, product.inputs));
-    if (room.size() < items) room.resize(items);
-    const Given<I> given(room.data(), product.count, product.inputs);
+    static thread_local Room<typename I::Item> room;
+    const Given<I> given(room.of(size_t(Given<I>::items(product.count, product.inputs))), product.count, product.inputs);
     take_rows(rows, row_stride, given);
     product.given = given.taken;
     Work<I> work{product, task_columns(product.inputs, I::UNIT, I::TASK_BYTES), {}};
@@ -64,11 +61,11 @@ struct Plain {
 
 TARGET void norm_rows(const uint16_t *rows, const uint16_t *weight, uint16_t *out, int64_t count, int64_t width,
                       int64_t row_stride, float epsilon) {
-    static thread_local std::vector<uint16_t> whole;
-    if (whole.size() < size_t(padded(width))) whole.resize(padded(width));
+    static thread_local Room<uint16_t> room;
+    uint16_t *whole = room.of(size_t(padded(width)));
     for (int64_t row = 0; row < count; row++) {
-        norm_row<Plain>(rows + row * row_stride, weight, whole.data(), width, epsilon);
-        std::memcpy(out + row * width, whole.data(), 2 * width);
+        norm_row<Plain>(rows + row * row_stride, weight, whole, width, epsilon);
+        std::memcpy(out + row * width, whole, 2 * width);
     }
 }
 

@@ -45,17 +45,18 @@ struct TileProduct {
     int64_t count, columns, inputs, out_stride;
 };
 
-// Adds what 32 inputs make: of one or two tiles of weights, `step` bytes from line to line, and of one or two panels.
+// Adds what 32 inputs make: of one or two tiles of weights, `step` bytes from line to line, and of one or two panels, which
+// pass by while weights stay in the first cache. Panels begin with a cache line, or each line of a tile would be two.
 template <bool TWO_TILES, bool TWO_PANELS>
 INLINE_TILES void add_tiles(const uint16_t *weight, const uint16_t *other, int64_t step, const uint16_t *panel,
                             const uint16_t *more) {
     _tile_loadd(4, weight, step);
     if constexpr (TWO_TILES) _tile_loadd(5, other, step);
-    _tile_loadd(6, panel, TILE_BYTES);
+    _tile_stream_loadd(6, panel, TILE_BYTES);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (TWO_TILES) _tile_dpbf16ps(2, 5, 6);
     if constexpr (TWO_PANELS) {
-        _tile_loadd(7, more, TILE_BYTES);
+        _tile_stream_loadd(7, more, TILE_BYTES);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (TWO_TILES) _tile_dpbf16ps(3, 5, 7);
     }
