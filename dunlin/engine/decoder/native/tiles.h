@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include "../../attention/native/room.h"
 #include "../../attention/native/tile_unit.h"
 #include "../../attention/native/transpose.h"
 #include "bf16_numbers.h"
@@ -70,21 +71,30 @@ INLINE void take_rest(const uint16_t *weight, int64_t inputs, int64_t at, int co
         _mm512_store_si512(tile + column * BLOCK, load_some(weight + column * inputs + at, mask));
 }
 
-// `sums` [tile of weights, panel][column, row], from `row` and `column` on. Nothing is fetched ahead: that is slower, for the
-// processor does it by itself, and the next columns are another thread's as often as not.
+// What inputs [from, to) add to `sums` [tile of weights, panel][column, row], from `row` and `column` on; `from` is a multiple
+// of `BLOCK`, and 0 begins them. Nothing is fetched ahead: that is slower, for the processor does it by itself, and the next
+// columns are another thread's as often as not.
 template <bool TWO_TILES, bool TWO_PANELS>
-INLINE_TILES void multiply_tiles(const TileProduct &p, int64_t row, int64_t column, int columns, float (*sums)[TILE * TILE]) {
+INLINE_TILES void multiply_tiles(const TileProduct &p, int64_t row, int64_t column, int columns, int64_t from, int64_t to,
+                                 float (*sums)[TILE * TILE]) {
     const uint16_t *weight = p.weight + column * p.inputs, *other = weight + TILE * p.inputs;
     const uint16_t *panel = p.packed + row * padded(p.inputs), *more = panel + TILE * padded(p.inputs);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    int64_t at = 0;
     settle();
-    for (; at + BLOCK <= p.inputs; at += BLOCK)
+    if (!from) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    } else {
+        _tile_loadd(0, sums[0], TILE_BYTES);
+        if constexpr (TWO_PANELS) _tile_loadd(1, sums[1], TILE_BYTES);
+        if constexpr (TWO_TILES) _tile_loadd(2, sums[2], TILE_BYTES);
+        if constexpr (TWO_TILES && TWO_PANELS) _tile_loadd(3, sums[3], TILE_BYTES);
+    }
+    int64_t at = from;
+    for (; at + BLOCK <= to; at += BLOCK)
         add_tiles<TWO_TILES, TWO_PANELS>(weight + at, other + at, 2 * p.inputs, panel + at * TILE, more + at * TILE);
-    if (at < p.inputs) {
+    if (at < to) {
         alignas(64) uint16_t rest[2][TILE * BLOCK];
         take_rest(weight, p.inputs, at, columns, rest[0]);
         if constexpr (TWO_TILES) take_rest(other, p.inputs, at, columns, rest[1]);
@@ -152,22 +162,34 @@ INLINE_TILES void put_turned(const TileProduct &p, int64_t row, int64_t column, 
         }
 }
 
-// One or two panels of rows from `row` on against one or two tiles of `columns` columns.
+// One or two panels of rows from `row` on against one or two tiles of `columns` columns, in inputs [from, to).
 template <bool TWO_TILES, bool TWO_PANELS>
-TARGET_TILES void panels_of_tiles(const TileProduct &p, int64_t row, int64_t column, int columns) {
-    alignas(64) float sums[4][TILE * TILE];
-    multiply_tiles<TWO_TILES, TWO_PANELS>(p, row, column, columns, sums);
+TARGET_TILES void panels_of_tiles(const TileProduct &p, int64_t row, int64_t column, int columns, int64_t from, int64_t to,
+                                  float (*sums)[TILE * TILE]) {
+    multiply_tiles<TWO_TILES, TWO_PANELS>(p, row, column, columns, from, to, sums);
+    if (to < p.inputs) return;
     for (int tile = 0; tile < (TWO_TILES ? 2 : 1); tile++)
         for (int panel = 0; panel < (TWO_PANELS ? 2 : 1); panel++)
             put_turned(p, row + panel * TILE, column + tile * TILE, columns, sums[2 * tile + panel]);
 }
 
+constexpr int64_t TILE_DEPTH = 512; // inputs of two tiles of weights that stay in the first cache while rows pass
+
 // Rows [from, to) against one or two tiles.
 template <bool TWO_TILES>
 TARGET_TILES void rows_of_tiles(const TileProduct &p, int64_t from, int64_t to, int64_t column, int columns) {
-    int64_t row = from;
-    for (; row + TILE < to; row += 2 * TILE) panels_of_tiles<TWO_TILES, true>(p, row, column, columns);
-    if (row < to) panels_of_tiles<TWO_TILES, false>(p, row, column, columns);
+    static thread_local Room<float> room;
+    const int64_t parts = to - from > 2 * TILE ? (p.inputs + TILE_DEPTH - 1) / TILE_DEPTH : 1;
+    const int64_t depth = padded((p.inputs + parts - 1) / parts), step = parts > 1 ? 4 : 0;
+    auto *all = reinterpret_cast<float(*)[TILE * TILE]>(room.of(size_t((to - from + 2 * TILE) * 2 * TILE)));
+    for (int64_t at = 0; at < p.inputs; at += depth) {
+        const int64_t end = std::min(at + depth, p.inputs);
+        float(*sums)[TILE * TILE] = all;
+        int64_t row = from;
+        for (; row + TILE < to; row += 2 * TILE, sums += step)
+            panels_of_tiles<TWO_TILES, true>(p, row, column, columns, at, end, sums);
+        if (row < to) panels_of_tiles<TWO_TILES, false>(p, row, column, columns, at, end, sums);
+    }
 }
 
 // Rows [first, last), which begin with a panel, in columns [from, to): the weights come from memory once.
