@@ -79,11 +79,11 @@ def test_steps_of_more_rows_than_the_kernel_is_worth_go_layer_by_layer(
     """The kernel takes longer in so many trials, and as long in the next."""
     kernel = load_decode_kernel(decoder)
     kernel.most_rows = TRIED_ROWS[0]
-    times = [2.0, 1.0] * slower + [1.0, 1.0]
+    times = [(2.0, 1.0)] * slower + [(1.0, 1.0)]
     monkeypatch.setattr(decode_choice, "least_s", lambda _, turns: times.pop(0))
     assert rows_worth_it(kernel, decoder) == [*TRIED_ROWS, 0][slower]
     kernel.most_rows = TRIED_ROWS[1]
-    times = [1.0, 1.0]
+    times = [(1.0, 1.0)]
     assert rows_worth_it(kernel, decoder) == TRIED_ROWS[1]
     kernel.most_rows = 0
     assert kernel.begin(*given()) is None

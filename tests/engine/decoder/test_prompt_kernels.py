@@ -187,10 +187,10 @@ def test_kernels_that_multiply_wrongly_are_not_chosen(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("times", "most_rows"),
-    [([1.0, 2.0], ANY), ([1.0, 1.0, 1.0, 2.0], 128), ([2.0, 1.0, 1.0, 2.0], 128), ([1.0, 1.0, 1.0, 1.0], 0)],
+    [([(1.0, 2.0)], ANY), ([(1.0, 1.0), (1.0, 2.0)], 128), ([(2.0, 1.0), (1.0, 2.0)], 128), ([(1.0, 1.0)] * 2, 0)],
 )
 def test_products_of_pairs_are_the_kernels_where_they_are_faster(
-    times: list[float], most_rows: int, monkeypatch: pytest.MonkeyPatch
+    times: list[tuple[float, float]], most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = replace(KERNELS, level=BF16_DOT)
     monkeypatch.setattr(prompt_kernels, "load_prompt_kernels", lambda: pairs)

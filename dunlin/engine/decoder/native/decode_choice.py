@@ -57,7 +57,8 @@ def rows_worth_it(kernel: DecodeKernel, decoder: Decoder) -> int:
         if rows > kernel.most_rows:
             continue
         layer = _LayerTrial(decoder, [TRIED_KEYS] * rows)
-        if least_s(layer.by_kernel, TURNS) <= least_s(layer.by_parts, TURNS):
+        by_kernel_s, by_parts_s = least_s((layer.by_kernel, layer.by_parts), TURNS)
+        if by_kernel_s <= by_parts_s:
             return rows
     return 0
 
