@@ -17,7 +17,7 @@ from dunlin.engine.decoder.native.decode_steps import ALL_BEGUN, DecodeKernel, D
 from dunlin.engine.decoder.sampling.sampling import SampledToken, SamplingInput, sample_tokens
 from dunlin.messages.types import SamplingParams
 from tests.engine.build import load
-from tests.engine.decoder.test_decode_steps import BY_AVX512, at_level, checkpoint, make_batch, with_keys
+from tests.engine.decoder.test_decode_steps import LEVELS, at_level, checkpoint, make_batch, with_keys
 
 LENGTHS = (3, 40, 257)
 GREEDY = SamplingParams(temperature=0.0)
@@ -59,12 +59,11 @@ def chosen(step: DecodeStep) -> list[SampledToken | None]:
     return greatest.read()
 
 
-@pytest.mark.parametrize("level", ["the processor's", "AVX-512"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("sizes", [{}, {"tied": True}, {"hidden": 76, "intermediate": 84}])
 def test_logits_are_those_of_the_hidden_states(tmp_path: Path, level: str, sizes: dict[str, Any]) -> None:
     decoder = make_decoder(tmp_path, **sizes)
-    kernel = load_decode_kernel(decoder)
-    step = launch(at_level(kernel, BY_AVX512) if level == "AVX-512" else kernel, make_batch(LENGTHS))
+    step = launch(at_level(load_decode_kernel(decoder), level), make_batch(LENGTHS))
     wanted, found = decoder.logits(step.hidden), step.logits([0, 1, 2])
     assert found is not None
     assert found.dtype is torch.float32

@@ -45,7 +45,7 @@ def close(found: Tensor | None, wanted: Tensor) -> bool:
 
 @LEVELS
 @pytest.mark.parametrize("count", [LEAST_ROWS, 15, 16, 17, 32, 33, 100, 513])
-@pytest.mark.parametrize(("columns", "inputs"), [(1, 1), (12, 192), (13, 31), (49, 193), (130, 385)])
+@pytest.mark.parametrize(("columns", "inputs"), [(1, 1), (12, 192), (13, 31), (49, 193), (130, 385), (40, 2150)])
 def test_a_product_is_torchs(kernels: PromptKernels, count: int, columns: int, inputs: int) -> None:
     """Around the edges of vectors, panels, strips, tasks, blocks of inputs and chunks of rows."""
     rows, weight, bias = random(count, inputs), random(columns, inputs, seed=2), random(columns, seed=3)

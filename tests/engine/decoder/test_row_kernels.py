@@ -24,8 +24,9 @@ try:
 except KernelUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 MOST = PRODUCT_ROWS[KERNELS.level]
-BY_AVX512 = 3
-"""The level whose instructions every processor with the kernels has."""
+BF16, AMX, AVX512 = 1, 2, 3
+LEVELS = {AMX: (BF16, AMX, AVX512), BF16: (BF16, AVX512), AVX512: (AVX512,)}[KERNELS.level]
+"""What this processor can multiply by."""
 ROUNDING = 2.0**-7
 
 
@@ -42,10 +43,10 @@ def close(found: Tensor | None, wanted: Tensor) -> bool:
 def test_a_product_is_torchs(count: int, columns: int, inputs: int) -> None:
     rows, weight, bias = random(count, inputs), random(columns, inputs, seed=2), random(columns, seed=3)
     wanted = rows.float() @ weight.float().T
-    assert close(KERNELS.product(rows, weight, None), wanted)
-    assert close(KERNELS.product(rows, weight, bias), wanted + bias.float())
-    by_avx512 = RowKernels(KERNELS.library, BY_AVX512)
-    assert close(by_avx512.product(rows, weight, bias), wanted + bias.float())
+    for level in LEVELS:
+        kernels = RowKernels(KERNELS.library, level)
+        assert close(kernels.product(rows, weight, None), wanted)
+        assert close(kernels.product(rows, weight, bias), wanted + bias.float())
 
 
 def test_a_products_bits_depend_neither_on_other_rows_nor_on_threads() -> None:

@@ -1,0 +1,1 @@
+"""The whole stack beside other servers of language models."""
