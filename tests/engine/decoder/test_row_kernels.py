@@ -45,6 +45,9 @@ def test_a_product_is_torchs(count: int, columns: int, inputs: int) -> None:
     wanted = rows.float() @ weight.float().T
     for level in LEVELS:
         kernels = RowKernels(KERNELS.library, level)
+        if count > PRODUCT_ROWS[level]:
+            assert kernels.product(rows, weight, None) is None
+            continue
         assert close(kernels.product(rows, weight, None), wanted)
         assert close(kernels.product(rows, weight, bias), wanted + bias.float())
 
