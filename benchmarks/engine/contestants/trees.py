@@ -62,9 +62,15 @@ def engine_parts(tree: Path) -> EngineParts:
 
 def _chosen_numerics() -> Any:
     """The fast mode with what an engine's process chooses here."""
-    chosen, description = _look_up("engine.decoder.numerics.choose_fast_numerics")()
+    numerics = import_module("dunlin.engine.decoder.numerics")
+    chosen, description = numerics.choose_fast_numerics()
     print(description, flush=True)
-    return chosen
+    return getattr(numerics, "for_bf16", _kept)(chosen)
+
+
+def _kept(numerics: Any) -> Any:
+    """What trees before `for_bf16` choose."""
+    return numerics
 
 
 def _chosen_options(decoder: Any) -> dict[str, Any]:

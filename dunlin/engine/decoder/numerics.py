@@ -14,7 +14,7 @@ from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.decoder.experts import MixExperts, gated, mix_gathered, mix_whole
 from dunlin.engine.decoder.lora.deltas import AddDeltas, add_gathered, add_whole
-from dunlin.engine.decoder.native.prompt_kernels import ANY, PromptKernels, choose_prompt_kernels
+from dunlin.engine.decoder.native.prompt_kernels import ANY, TILES, PromptKernels, choose_prompt_kernels
 from dunlin.engine.decoder.native.row_kernels import RowKernels, choose_row_kernels
 from dunlin.engine.decoder.piece_sizes import LEAST_COLUMNS, LEAST_ROWS
 from dunlin.engine.decoder.rope import apply_rotary
@@ -144,9 +144,10 @@ def fast_numerics(
     """The quickest numerics: bits may depend on the batch. `kernels` compute few rows, `prompts` the other ones, torch
     what both are not for.
     """
-    plain = Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention](), LEAST_ROWS, LEAST_COLUMNS)
-    whole = plain if prompts is None else _with_writes(_with_kernels(plain, prompts), prompts)
-    return whole if kernels is None else _with_kernels(whole, kernels)
+    whole = Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention](), LEAST_ROWS, LEAST_COLUMNS)
+    for each in (prompts, kernels):
+        whole = whole if each is None else _with_kernels(whole, each)
+    return whole if prompts is None else _with_writes(whole, prompts)
 
 
 def choose_fast_numerics() -> tuple[Numerics, str]:
@@ -165,6 +166,14 @@ def for_narrow_kv(numerics: Numerics) -> Numerics:
     """The same with an attention that reads narrow KV (`kv_numbers.is_narrow`), which the CPU's kernel does not."""
     reads_narrow = not isinstance(numerics.attention, PagedAttention)
     return numerics if reads_narrow else replace(numerics, attention=ATTENTION_BACKENDS["torch"]())
+
+
+def for_bf16(numerics: Numerics) -> Numerics:
+    """The same with pieces of attention as large as the CPU's kernel is quick in bf16."""
+    attention = numerics.attention
+    if not isinstance(attention, PagedAttention):
+        return numerics
+    return replace(numerics, attention=PagedAttention(attention.kernel.for_bf16()))
 
 
 def _with_kernels(plain: Numerics, kernels: RowKernels | PromptKernels) -> Numerics:
@@ -196,7 +205,19 @@ def _with_writes(plain: Numerics, kernels: PromptKernels) -> Numerics:
         if not kernels.put(layer_kv, slots, rows):
             plain.put(layer_kv, slots, rows)
 
-    return replace(plain, linear_into=product_into, put=put)
+    if kernels.level != TILES:
+        return replace(plain, linear_into=product_into, put=put)
+
+    def product_onto(hidden: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        if kernels.product_onto(hidden, rows, weight):
+            return hidden
+        return hidden + plain.linear(rows, weight, None)
+
+    def gated_product(rows: Tensor, weight: Tensor) -> Tensor:
+        found = kernels.gated_product(rows, weight)
+        return plain.silu_gate(plain.linear(rows, weight, None)) if found is None else found
+
+    return replace(plain, linear_into=product_into, put=put, linear_onto=product_onto, gated_linear=gated_product)
 
 
 def deterministic_numerics() -> Numerics:

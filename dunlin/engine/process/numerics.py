@@ -3,7 +3,7 @@
 import sys
 from functools import cache
 
-from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, for_narrow_kv
+from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, for_bf16, for_narrow_kv
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.process.options import EngineOptions
 
@@ -18,15 +18,17 @@ def engine_numerics(options: EngineOptions, device: EngineDevice) -> Numerics:
         raise ValueError(f"deterministic mode keeps KV in float32, not {options.kv_dtype}: drop one of the two")
     if options.narrow_kv and not device.reads_fp8:
         raise ValueError(f"{device.name} reads no KV in {options.narrow_kv}: take --kv-dtype auto")
-    return deterministic_numerics() if options.deterministic else _fast(options.name, device, options.narrow_kv)
+    if options.deterministic:
+        return deterministic_numerics()
+    return _fast(options.name, device, options.dtype, options.narrow_kv)
 
 
 @cache
-def _fast(engine: str, device: EngineDevice, narrow_kv: str) -> Numerics:
+def _fast(engine: str, device: EngineDevice, dtype: str, narrow_kv: str) -> Numerics:
     """Says what computes, once: a standby loads twice."""
     chosen, description = device.choose_numerics()
     print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
     if not narrow_kv:
-        return chosen
+        return for_bf16(chosen) if dtype == "bfloat16" else chosen
     print(f"dunlin engine {engine}: KV in {narrow_kv}", file=sys.stderr, flush=True)
     return for_narrow_kv(chosen)

@@ -62,7 +62,9 @@ def operations(fast: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counted.append(rows.shape[0] * weight.numel())
         numerics.linear_into(into, rows, weight, bias)
 
-    monkeypatch.setattr(fast.decoder, "numerics", replace(numerics, linear=linear, linear_into=into_columns))
+    counting = replace(numerics, linear=linear, linear_into=into_columns, linear_onto=None)
+    monkeypatch.setattr(fast.decoder, "numerics", counting)
+    monkeypatch.setattr(fast.decoder, "_gated_linear", None)
     return counted
 
 

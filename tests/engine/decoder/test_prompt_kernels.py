@@ -17,6 +17,7 @@ from dunlin.engine.decoder.native.prompt_kernels import (
     FP32,
     LEAST_ROWS,
     SOURCE,
+    TILES,
     PromptKernels,
     choose_prompt_kernels,
     load_prompt_kernels,
@@ -52,6 +53,35 @@ def test_a_product_is_torchs(kernels: PromptKernels, count: int, columns: int, i
     wanted = rows.float() @ weight.float().T
     assert close(kernels.product(rows, weight, None), wanted)
     assert close(kernels.product(rows, weight, bias), wanted + bias.float())
+
+
+@pytest.mark.skipif(KERNELS.level != TILES, reason="this processor has no matrix unit")
+@pytest.mark.parametrize("count", [LEAST_ROWS, 16, 17, 33, 300, 513])
+@pytest.mark.parametrize(("columns", "inputs"), [(1, 1), (13, 31), (32, 64), (49, 193), (40, 2150)])
+def test_residuals_and_gates_are_computed_with_the_product(count: int, columns: int, inputs: int) -> None:
+    rows, weight, hidden = (
+        random(count, inputs),
+        random(2 * columns, inputs, seed=2),
+        random(count, 3 * columns, seed=3),
+    )
+    wanted, product = KERNELS.silu_gate(rows @ weight.T), KERNELS.product(rows, weight[:columns], None)
+    assert wanted is not None
+    assert product is not None
+    assert close(KERNELS.gated_product(rows, weight), wanted)
+    added, around = hidden.clone(), hidden[:, columns : 2 * columns]
+    assert KERNELS.product_onto(added[:, columns : 2 * columns], rows, weight[:columns])
+    assert torch.equal(added[:, columns : 2 * columns], around + product)
+    assert torch.equal(added[:, :columns], hidden[:, :columns])
+    assert torch.equal(added[:, 2 * columns :], hidden[:, 2 * columns :])
+
+
+def test_without_tiles_residuals_and_gates_are_by_parts() -> None:
+    rows, weight = random(20, 64), random(16, 64, seed=2)
+    pairs = replace(KERNELS, level=BF16_DOT)
+    assert pairs.gated_product(rows, weight) is None
+    assert not pairs.product_onto(random(20, 16), rows, weight)
+    assert fast_numerics(prompts=pairs).gated_linear is None
+    assert fast_numerics(prompts=pairs).linear_onto is None
 
 
 @LEVELS
@@ -168,6 +198,13 @@ def test_numerics_compute_with_them_and_without() -> None:
         quick.linear_into(ours[:, 20:148], rows, weight, None)
         plain.linear_into(theirs[:, 20:148], rows, weight, None)
         assert close(ours, theirs)
+        if KERNELS.level == TILES:
+            assert quick.linear_onto is not None
+            assert quick.gated_linear is not None
+            hidden = random(70, 128, seed=4).to(dtype)
+            assert close(quick.linear_onto(hidden.clone(), rows, weight), hidden + plain.linear(rows, weight, None))
+            gates = plain.silu_gate(plain.linear(rows, weight, None))
+            assert close(quick.gated_linear(rows, weight), gates)
         slots, fused = torch.randperm(99)[:70], rows.view(70, 8, 8)
         kv = [torch.zeros(99, 2, 2, 8, dtype=dtype) for _ in range(2)]
         quick.put(kv[0], slots, fused[:, 4:])

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from dunlin.engine.attention.fused import FusedAttention
+from dunlin.engine.attention.native.library import AMX, AMX_PACE
+from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.device.base import cpu_device
 from dunlin.engine.process.numerics import engine_numerics
 from dunlin.engine.process.options import EngineOptions
@@ -26,3 +28,14 @@ def test_narrow_kv_is_read_by_torch_on_the_cpu_and_told_once(capsys: pytest.Capt
     assert isinstance(chosen.attention, FusedAttention)
     assert engine_numerics(options, device) is chosen
     assert capsys.readouterr().err.count("KV in float8_e4m3fn") == 1
+
+
+def test_pieces_of_attention_are_larger_in_bf16_where_the_kernel_is_quicker() -> None:
+    paces = []
+    for dtype in ("bfloat16", "float32"):
+        attention = engine_numerics(replace(OPTIONS, dtype=dtype), cpu_device()).attention
+        if not isinstance(attention, PagedAttention):
+            pytest.skip("no attention kernel was built")
+        paces.append(attention.kernel.pace)
+        is_quick = attention.kernel.level == AMX
+    assert paces == [AMX_PACE if is_quick else 1, 1]

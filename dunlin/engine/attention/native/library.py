@@ -17,7 +17,7 @@ from dunlin.engine.attention.base import PLAIN, AttentionKind
 SOURCE = Path(__file__).with_name("paged_attention.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
 LEVELS = ("portable", "AVX2", "AVX-512", "AVX-512 BF16", "AMX")
-AMX = 4
+AMX, AMX_PACE = 4, 4
 COLUMNS = 11
 """Of a row of the table that `PagedKernel.attend` takes: `Row` in the source."""
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -29,16 +29,18 @@ class KernelUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PagedKernel:
-    """The attention kernel for layers of one kind. `level` indexes `LEVELS`: the most that it uses of the processor."""
+    """The attention kernel for layers of one kind. `level` indexes `LEVELS`: the most that it uses of the processor.
+    `pace`: how many times a piece's work is one piece.
+    """
 
     function: Any
     level: int
     kind: AttentionKind = PLAIN
+    pace: int = 1
 
-    @property
-    def pace(self) -> int:
-        """How many times the work of a piece is done in a piece's time; of bf16: in fp32 pieces last longer."""
-        return 4 if self.level == AMX else 1
+    def for_bf16(self) -> "PagedKernel":
+        """The same for layers in bf16: with AMX their pieces have more work, and are no longer than those of others."""
+        return replace(self, pace=AMX_PACE) if self.level == AMX else self
 
     def of(self, kind: AttentionKind) -> "PagedKernel":
         """The kernel for layers of `kind`."""

@@ -72,6 +72,30 @@ class PromptKernels:
         )
         return True
 
+    def product_onto(self, hidden: Tensor, rows: Tensor, weight: Tensor) -> bool:
+        """`rows @ weight.T` added to `hidden` `[rows, columns]`, in its place, after it is rounded; by tiles."""
+        if not self._takes(rows, weight) or not _is_bf16(hidden) or hidden.stride(1) != 1:
+            return False
+        place = rows.data_ptr(), weight.data_ptr(), hidden.data_ptr(), rows.shape[0], *weight.shape
+        self.library.dunlin_product_onto(*place, rows.stride(0), hidden.stride(0), torch.get_num_threads())
+        return True
+
+    def gated_product(self, rows: Tensor, weight: Tensor) -> Tensor | None:
+        """`silu_gate` of `rows @ weight.T`, by tiles; `weight` `[2 columns, inputs]`."""
+        if not self._takes(rows, weight) or weight.shape[0] % 2:
+            return None
+        width = weight.shape[0] // 2
+        out = rows.new_empty(rows.shape[0], width)
+        place = rows.data_ptr(), weight.data_ptr(), out.data_ptr(), rows.shape[0], width
+        self.library.dunlin_gated_product(*place, weight.shape[1], rows.stride(0), torch.get_num_threads())
+        return out
+
+    def _takes(self, rows: Tensor, weight: Tensor) -> bool:
+        """Whether tiles multiply these, and what follows at once."""
+        if self.level != TILES or rows.ndim != 2 or not LEAST_ROWS <= rows.shape[0] <= self.most_rows:
+            return False
+        return _is_bf16(rows, weight) and rows.stride(1) == 1 and weight.is_contiguous()
+
     def norm(self, rows: Tensor, weight: Tensor, epsilon: float) -> Tensor | None:
         """RMS norm of `rows` `[rows, width]`."""
         if rows.ndim != 2 or rows.stride(1) != 1 or not _is_bf16(rows, weight):
@@ -121,6 +145,8 @@ def load_prompt_kernels(library: Path = LIBRARY, source: Path = SOURCE) -> Promp
         raise KernelUnavailable("this processor has no AVX-512")
     pointer, number, real, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
     loaded.dunlin_product.argtypes = [*[pointer] * 4, *[number] * 5, count, count]
+    loaded.dunlin_product_onto.argtypes = [*[pointer] * 3, *[number] * 5, count]
+    loaded.dunlin_gated_product.argtypes = [*[pointer] * 3, *[number] * 4, count]
     loaded.dunlin_norm.argtypes = [*[pointer] * 3, *[number] * 3, real, count]
     loaded.dunlin_gate.argtypes = [*[pointer] * 2, *[number] * 2, count]
     loaded.dunlin_turn.argtypes = [*[pointer] * 2, *[number] * 5, count]

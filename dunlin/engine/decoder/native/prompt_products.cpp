@@ -127,7 +127,7 @@ using Multiply = void (*)(const uint32_t *, const uint32_t *, int, float *, int6
 // ---------------------------------------------------------------------------------------------- products
 
 struct Product {
-    const uint16_t *rows, *weight, *bias; // the bias may be null
+    const uint16_t *rows, *weight, *bias, *residual; // the last two may be null; only tiles add a residual
     uint16_t *out;
     int64_t count, columns, inputs, row_stride, out_stride;
 };
@@ -244,14 +244,12 @@ constexpr int64_t TILED_COLUMNS = 2 * TILE; // of a task by tiles, at least
 constexpr int64_t NEAR_BYTES = 1 << 20;      // that stay in the second cache
 constexpr int64_t NEAR_ROWS = 256;           // that the weights' way from memory is worth
 
-// The same by tiles: rows of a chunk are packed, then each task computes some columns of them. Where enough rows stay near,
-// they pass by the columns; where they are too wide for that, wider tasks' columns stay near, and two panels pass at a time.
-void multiply_by_tiles(const Product &p, int threads) {
+// How many of such rows stay near.
+int64_t near_rows(int64_t inputs) { return NEAR_BYTES / (2 * padded(inputs)) / PANEL * PANEL; }
+
+// Packs a chunk of so many rows after another for tiles, and calls `compute(row, count, packed)`: the chunk's first row.
+template <typename Compute> void for_packed(const Product &p, int64_t chunk, int threads, const Compute &compute) {
     static thread_local Room<uint16_t> room;
-    const int64_t near = NEAR_BYTES / (2 * padded(p.inputs)) / PANEL * PANEL;
-    const int64_t chunk = near < NEAR_ROWS ? CHUNK : near, together = near < NEAR_ROWS ? 2 * TILE : chunk;
-    int64_t width = TILED_COLUMNS;
-    while (together < chunk && 4 * width <= near && cut(p.columns, 2 * width) >= TASKS * threads) width *= 2;
     for (int64_t row = 0; row < p.count; row += chunk) {
         const int64_t count = std::min(chunk, p.count - row), stride = p.row_stride;
         const uint16_t *rows = p.rows + row * stride;
@@ -261,14 +259,27 @@ void multiply_by_tiles(const Product &p, int threads) {
             pack_panel(rows + first * stride, stride, std::min<int64_t>(TILE, count - first), 0, p.inputs,
                        packed + first * padded(p.inputs));
         });
-        const TileProduct product{packed, p.weight, p.bias, nullptr, p.out + row * p.out_stride,
+        compute(row, count, packed);
+    }
+}
+
+// The same by tiles. Where enough rows stay near, they pass by a task's columns; where they are too wide for that, wider
+// tasks' columns stay near, and two panels of rows pass at a time.
+void multiply_by_tiles(const Product &p, int threads) {
+    const int64_t near = near_rows(p.inputs);
+    const int64_t chunk = near < NEAR_ROWS ? CHUNK : near, together = near < NEAR_ROWS ? 2 * TILE : chunk;
+    int64_t width = TILED_COLUMNS;
+    while (together < chunk && 4 * width <= near && cut(p.columns, 2 * width) >= TASKS * threads) width *= 2;
+    for_packed(p, chunk, threads, [&](int64_t row, int64_t count, const uint16_t *packed) {
+        const uint16_t *residual = p.residual ? p.residual + row * p.out_stride : nullptr;
+        const TileProduct product{packed, p.weight, p.bias, residual, p.out + row * p.out_stride,
                                   count, p.columns, p.inputs, p.out_stride};
         for_each(cut(p.columns, width), threads, [&](int64_t task) {
             for (int64_t first = 0; first < count; first += together)
                 columns_by_tiles(product, first, std::min(first + together, count), task * width,
                                  std::min((task + 1) * width, p.columns));
         });
-    }
+    });
 }
 
 // ---------------------------------------------------------------------------------------------- token by token
@@ -287,16 +298,38 @@ TARGET void norm_row(const uint16_t *x, const uint16_t *weight, uint16_t *out, i
     }
 }
 
-// out = silu(gate) * up of a row [gate, up], each `width` wide; the gate is rounded before, as torch's result is.
-TARGET void gate_row(const uint16_t *row, uint16_t *out, int64_t width) {
+// out = silu(gate) * up of a row, `width` numbers; the gate is rounded before, as torch's result is.
+TARGET void gate_row(const uint16_t *gates, const uint16_t *ups, uint16_t *out, int64_t width) {
     const __m512 one = _mm512_set1_ps(1.0f);
     for (int64_t at = 0; at < width; at += LANES) {
         const __mmask16 mask = mask16(width - at);
-        const __m512 gate = wide16(row + at, mask), up = wide16(row + width + at, mask);
+        const __m512 gate = wide16(gates + at, mask), up = wide16(ups + at, mask);
         const __m512 open =
             _mm512_div_ps(gate, _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), gate))));
         store16(out + at, _mm512_mul_ps(rounded16(open), up), mask);
     }
+}
+
+// `p` is gates and what they let through, side by side, and its result half as wide: a task computes columns of both, and
+// the gate while they are near.
+void gate_by_tiles(const Product &p, int threads) {
+    const int64_t inner = p.columns / 2;
+    for_packed(p, std::max(near_rows(p.inputs), NEAR_ROWS), threads, [&](int64_t row, int64_t count, const uint16_t *packed) {
+        for_each(cut(inner, TILED_COLUMNS), threads, [&](int64_t task) {
+            static thread_local Room<uint16_t> room;
+            const int64_t from = task * TILED_COLUMNS, width = std::min(TILED_COLUMNS, inner - from);
+            uint16_t *gates = room.of(size_t(2 * count * TILED_COLUMNS)), *ups = gates + count * TILED_COLUMNS;
+            const auto multiply = [&](int64_t column, uint16_t *into) {
+                const TileProduct product{packed, p.weight + column * p.inputs, nullptr, nullptr, into,
+                                          count, width, p.inputs, TILED_COLUMNS};
+                columns_by_tiles(product, 0, count, 0, width);
+            };
+            multiply(from, gates);
+            multiply(inner + from, ups);
+            for (int64_t i = 0; i < count; i++)
+                gate_row(gates + i * TILED_COLUMNS, ups + i * TILED_COLUMNS, p.out + (row + i) * p.out_stride + from, width);
+        });
+    });
 }
 
 // The pairs (x[d], x[d + half]) of one head turned by their angles; `turn` is [2, half] fp32: cosines, sines.
@@ -341,11 +374,25 @@ int dunlin_level() { return level_of_processor(); }
 // `level`: the processor's, AVX512, or BF16, which is computed slowly where the processor cannot.
 void dunlin_product(const void *rows, const void *weight, const void *bias, void *out, int64_t count,
                     int64_t columns, int64_t inputs, int64_t row_stride, int64_t out_stride, int level, int threads) {
-    const Product p{bf16(rows), bf16(weight), bf16(bias), bf16(out), count, columns, inputs, row_stride, out_stride};
+    const Product p{bf16(rows), bf16(weight), bf16(bias), nullptr, bf16(out), count, columns, inputs, row_stride, out_stride};
     if (level == AMX) multiply_by_tiles(p, threads);
     else if (level == AVX512) multiply_rows<Single>(p, multiply_single<2>, multiply_single<1>, threads);
     else if (__builtin_cpu_supports("avx512bf16")) multiply_rows<Pair>(p, multiply_pair<2>, multiply_pair<1>, threads);
     else multiply_rows<Pair>(p, multiply_pair_slowly<2>, multiply_pair_slowly<1>, threads);
+}
+
+// hidden[count, columns] += rows[count, inputs] @ weight[columns, inputs]^T, by tiles; the product is rounded before.
+void dunlin_product_onto(const void *rows, const void *weight, void *hidden, int64_t count, int64_t columns,
+                         int64_t inputs, int64_t row_stride, int64_t hidden_stride, int threads) {
+    multiply_by_tiles({bf16(rows), bf16(weight), nullptr, bf16(hidden), bf16(hidden), count, columns, inputs, row_stride,
+                       hidden_stride}, threads);
+}
+
+// out[count, width] = silu(gate) * up, where [gate, up] = rows[count, inputs] @ weight[2 width, inputs]^T, by tiles.
+void dunlin_gated_product(const void *rows, const void *weight, void *out, int64_t count, int64_t width, int64_t inputs,
+                          int64_t row_stride, int threads) {
+    gate_by_tiles({bf16(rows), bf16(weight), nullptr, nullptr, bf16(out), count, 2 * width, inputs, row_stride, width},
+                  threads);
 }
 
 void dunlin_norm(const void *rows, const void *weight, void *out, int64_t count, int64_t width, int64_t row_stride,
@@ -356,7 +403,10 @@ void dunlin_norm(const void *rows, const void *weight, void *out, int64_t count,
 }
 
 void dunlin_gate(const void *rows, void *out, int64_t count, int64_t width, int threads) {
-    for_rows(count, threads, [&](int64_t row) { gate_row(bf16(rows) + 2 * row * width, bf16(out) + row * width, width); });
+    for_rows(count, threads, [&](int64_t row) {
+        const uint16_t *gates = bf16(rows) + 2 * row * width;
+        gate_row(gates, gates + width, bf16(out) + row * width, width);
+    });
 }
 
 // Turn the first `heads` heads of each row [heads, dim] in place, each in its first `turned` numbers.
