@@ -3,7 +3,7 @@
 //
 // A product comes in three ways of multiplying: `Dot` by AVX-512 BF16's dot products of pairs, `Fused` by AVX-512's fused
 // multiply-add on numbers widened to fp32, which takes twice the instructions, `Tiles` by AMX. Each takes the rows in a form
-// of its own (`Given`), in which they are multiplied by many columns; weights are as they lie in memory.
+// of its own (`GivenRows`), in which they are multiplied by many columns; weights are as they lie in memory.
 //
 // Functions are compiled for the first two: the target allows AVX-512 BF16 throughout, and only `Dot` has its instructions, for a
 // compiler makes none of them from code without `__bf16`.
@@ -72,15 +72,15 @@ struct Tiles : Dot {
 
 // Rows that are multiplied: as they are written, `stride_of(inputs)` items apart, with zeros up to `padded(inputs)`; and as
 // they are taken, packed where their way wants it.
-template <class I> struct Given {
+template <class I> struct GivenRows {
     typename I::Item *rows, *taken;
     int64_t count, inputs;
 
     static constexpr int64_t items(int64_t count, int64_t inputs) {
         return count * stride_of(inputs) + (I::IS_PACKED ? packed_items(count, inputs) : 0);
     }
-    Given() = default;
-    Given(typename I::Item *room, int64_t count, int64_t inputs)
+    GivenRows() = default;
+    GivenRows(typename I::Item *room, int64_t count, int64_t inputs)
         : rows(room), taken(I::IS_PACKED ? room + count * stride_of(inputs) : room), count(count), inputs(inputs) {}
 
     typename I::Item *row(int64_t at) const { return rows + at * stride_of(inputs); }
@@ -90,7 +90,7 @@ template <class I> struct Given {
 
 // Packs inputs [from, to) of rows [first, last), where their way wants it; `first` is that of a panel.
 template <class I>
-INLINE void pack(const Given<I> &given, int64_t first, int64_t last, int64_t from, int64_t to) {
+INLINE void pack(const GivenRows<I> &given, int64_t first, int64_t last, int64_t from, int64_t to) {
     if constexpr (I::IS_PACKED)
         pack_rows(given.row(first), stride_of(given.inputs), last - first, from, to, given.inputs,
                   given.taken + first * padded(given.inputs));
@@ -98,7 +98,7 @@ INLINE void pack(const Given<I> &given, int64_t first, int64_t last, int64_t fro
 
 // ---------------------------------------------------------------------------------------------- products
 
-// out[count, columns] = given @ weight[columns, inputs]^T + bias + residual, of `Given::taken`. A result is rounded before the
+// out[count, columns] = given @ weight[columns, inputs]^T + bias + residual, of `GivenRows::taken`. A result is rounded before the
 // residual is added, and again. Bias and residual may be null.
 template <class I> struct Product {
     const typename I::Item *given;

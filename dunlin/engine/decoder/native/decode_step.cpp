@@ -73,7 +73,7 @@ template <class I> struct Call {
     std::vector<int64_t> first_run, first_split; // of each row, among all rows' runs, and splits
     std::vector<std::atomic<int32_t>> missing;   // [rows, head groups]: splits that are not computed
     int64_t head_groups = 1;                     // that the heads of a row are cut into
-    Given<I> normed, mixed, active;
+    GivenRows<I> normed, mixed, active;
     uint16_t *projected, *gate_up;
     float *turn; // [rows, turns, 2, turned / 2]: cosines and sines
     float *partial; // [splits, heads, 2 + dim]
@@ -346,7 +346,7 @@ template <class I> char *lay_out(Call<I> &call, char *at) {
     using Item = typename I::Item;
     const Step &s = call.step;
     const auto given = [&](int64_t inputs) {
-        return Given<I>(take<Item>(at, Given<I>::items(s.rows, inputs)), s.rows, inputs);
+        return GivenRows<I>(take<Item>(at, GivenRows<I>::items(s.rows, inputs)), s.rows, inputs);
     };
     call.normed = given(s.width);
     call.mixed = given(s.heads * s.dim);

@@ -35,14 +35,14 @@ template <class I> void take_columns(void *data) {
     }
 }
 
-template <class I> TARGET void take_rows(const uint16_t *rows, int64_t row_stride, const Given<I> &given) {
+template <class I> TARGET void take_rows(const uint16_t *rows, int64_t row_stride, const GivenRows<I> &given) {
     for (int64_t row = 0; row < given.count; row++) take_row<I>(rows + row * row_stride, given.row(row), given.inputs);
     pack(given, 0, given.count, 0, given.inputs);
 }
 
 template <class I> void multiply(Product<I> product, const uint16_t *rows, int64_t row_stride, int threads) {
     static thread_local Room<typename I::Item> room;
-    const Given<I> given(room.of(size_t(Given<I>::items(product.count, product.inputs))), product.count, product.inputs);
+    const GivenRows<I> given(room.of(size_t(GivenRows<I>::items(product.count, product.inputs))), product.count, product.inputs);
     take_rows(rows, row_stride, given);
     product.given = given.taken;
     Work<I> work{product, task_columns(product.inputs, I::UNIT, I::TASK_BYTES), {}};
