@@ -3,7 +3,7 @@
 #pragma once
 
 #include "head_block.h"
-#include "transpose.h"
+#include "vectors.h"
 
 #if X86
 
@@ -18,45 +18,13 @@ constexpr int FOLDED = 8; // rows that share transposed keys
 #define INLINE512 static inline TARGET512 __attribute__((always_inline))
 #define INLINEBF static inline TARGETBF __attribute__((always_inline))
 
-struct Add {
-    INLINE512 __m512 of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
-};
-struct Greater {
-    INLINE512 __m512 of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
-};
-
-// Sixteen vectors, each folded to a number of the result.
-template <class F> INLINE512 __m512 fold16(const __m512 *a) {
-    __m512 quads[4];
-    for (int i = 0; i < 4; i++) {
-        const __m512 x = F::of(_mm512_unpacklo_ps(a[4 * i], a[4 * i + 1]), _mm512_unpackhi_ps(a[4 * i], a[4 * i + 1]));
-        const __m512 y =
-            F::of(_mm512_unpacklo_ps(a[4 * i + 2], a[4 * i + 3]), _mm512_unpackhi_ps(a[4 * i + 2], a[4 * i + 3]));
-        const __m512d xd = _mm512_castps_pd(x), yd = _mm512_castps_pd(y);
-        quads[i] = F::of(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)), _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
-    }
-    const __m512 x = F::of(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88), _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
-    const __m512 y = F::of(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88), _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
-    return F::of(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
-}
-
-INLINE512 __m512 sum16(const __m512 *a) { return fold16<Add>(a); }
-
 INLINE512 __m512 exp512(__m512 x) {
     // Both keep what is no number.
     const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
     const __m512 limited = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)), 8);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), limited);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
-    return _mm512_maskz_scalef_ps(seen, p, n);
+    const ExpParts parts = exp_parts(limited);
+    const __m512 r = parts.r, p = _mm512_fmadd_ps(_mm512_mul_ps(parts.p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+    return _mm512_maskz_scalef_ps(seen, p, parts.n);
 }
 
 // Absolute error below 1e-7; keeps what is no number.

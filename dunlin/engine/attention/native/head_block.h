@@ -2,25 +2,17 @@
 
 #pragma once
 
+#include "bf16.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <limits>
-
-#if defined(__x86_64__)
-#define X86 1
-#else
-#define X86 0
-#endif
 
 namespace {
 
 constexpr int BLOCK = 64;      // keys that are scored at once
 constexpr int MOST_ROWS = 256; // of a task in a KV head, where a kernel has room for so many
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
-
-#define INLINE static inline __attribute__((always_inline))
 
 // What one (KV head, block of keys) needs. `rows` = tokens x group query rows of this head; `visible[row]` of the
 // `count` keys are seen by a row. `keys[i]` is slot i's KV; entries up to the next multiple of 16 may be read.
@@ -39,22 +31,8 @@ struct HeadBlock {
     float *mixed;      // [rows, dim], in the order of `place`
 };
 
-INLINE float from_bf16(uint16_t bits) {
-    uint32_t wide = uint32_t(bits) << 16;
-    float value;
-    std::memcpy(&value, &wide, 4);
-    return value;
-}
-
-INLINE uint16_t to_bf16(float value) {
-    uint32_t wide;
-    std::memcpy(&wide, &value, 4);
-    if ((wide & 0x7fffffff) > 0x7f800000) return uint16_t((wide >> 16) | 64);
-    return uint16_t((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
-}
-
 // exp of numbers that are not positive, within 2 ulp; 0 below -87. In a form that compilers make vectors of.
-INLINE float exp_small(float x) {
+INLINE_ANY float exp_small(float x) {
     const float limited = x < -87.0f ? -87.0f : x;
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
     const float shifted = limited * 1.44269504f + magic;
@@ -75,10 +53,10 @@ INLINE float exp_small(float x) {
     return x < -87.0f ? 0.0f : p * power;
 }
 
-INLINE float load_one(const float *from) { return *from; }
-INLINE float load_one(const uint16_t *from) { return from_bf16(*from); }
+INLINE_ANY float load_one(const float *from) { return *from; }
+INLINE_ANY float load_one(const uint16_t *from) { return from_bf16(*from); }
 
-template <typename T> INLINE void portable_block(const HeadBlock &b) {
+template <typename T> INLINE_ANY void portable_block(const HeadBlock &b) {
     const int dim = b.dim;
     constexpr int LANES = 16;
     for (int r = 0; r < b.rows; r++) {

@@ -77,26 +77,20 @@ struct Kernel {
 
 Kernel choose(const Call &call) {
 #if X86
-    if (call.dtype == BF16 && call.level >= AVX512_BF16 && __builtin_cpu_supports("avx512bf16") &&
-        call.group() <= 16) {
-        if (call.level >= AMX && may_use_tiles()) {
-            if (call.dim == 32) return {amx_bf16<1>, bf16_place, false, TILED_ROWS};
-            if (call.dim == 64) return {amx_bf16<2>, bf16_place, false, TILED_ROWS};
-            if (call.dim == 96) return {amx_bf16<3>, bf16_place, false, TILED_ROWS};
-            if (call.dim == 128) return {amx_bf16<4>, bf16_place, false, TILED_ROWS};
-        }
-        if (call.dim == 32) return {avx512_bf16<1>, bf16_place};
-        if (call.dim == 64) return {avx512_bf16<2>, bf16_place};
-        if (call.dim == 96) return {avx512_bf16<3>, bf16_place};
-        if (call.dim == 128) return {avx512_bf16<4>, bf16_place};
+    using Block = void (*)(const HeadBlock &);
+    static constexpr Block by_tiles[] = {amx_bf16<1>, amx_bf16<2>, amx_bf16<3>, amx_bf16<4>};
+    static constexpr Block by_pairs[] = {avx512_bf16<1>, avx512_bf16<2>, avx512_bf16<3>, avx512_bf16<4>};
+    static constexpr Block widened[] = {avx512_f32<2, uint16_t>, avx512_f32<4, uint16_t>, avx512_f32<6, uint16_t>,
+                                        avx512_f32<8, uint16_t>};
+    static constexpr Block plain[] = {avx512_f32<2, float>, avx512_f32<4, float>, avx512_f32<6, float>, avx512_f32<8, float>};
+    const bool is_bf16 = call.dtype == BF16, has_blocks = call.dim % 32 == 0 && call.dim <= 128;
+    const int at = call.dim / 32 - 1;
+    if (has_blocks && is_bf16 && call.level >= AVX512_BF16 && __builtin_cpu_supports("avx512bf16") && call.group() <= 16) {
+        if (call.level >= AMX && may_use_tiles()) return {by_tiles[at], bf16_place, false, TILED_ROWS};
+        return {by_pairs[at], bf16_place};
     }
-    if (call.level >= AVX512 && __builtin_cpu_supports("avx512dq")) {
-        const bool is_bf16 = call.dtype == BF16;
-        if (call.dim == 32) return {is_bf16 ? avx512_f32<2, uint16_t> : avx512_f32<2, float>, same_place, is_bf16};
-        if (call.dim == 64) return {is_bf16 ? avx512_f32<4, uint16_t> : avx512_f32<4, float>, same_place, is_bf16};
-        if (call.dim == 96) return {is_bf16 ? avx512_f32<6, uint16_t> : avx512_f32<6, float>, same_place, is_bf16};
-        if (call.dim == 128) return {is_bf16 ? avx512_f32<8, uint16_t> : avx512_f32<8, float>, same_place, is_bf16};
-    }
+    if (has_blocks && call.level >= AVX512 && __builtin_cpu_supports("avx512dq"))
+        return {is_bf16 ? widened[at] : plain[at], same_place, is_bf16};
     if (call.level >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return {call.dtype == BF16 ? avx2_bf16 : avx2_f32, same_place};
 #endif

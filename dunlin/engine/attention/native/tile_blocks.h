@@ -178,7 +178,6 @@ template <int NV> TARGET_TILES void amx_bf16(const HeadBlock &b) {
     if (b.rows < FOLDED) return avx512_bf16<NV>(b);
     PackedBlock<NV> packed;
     pack_block(b, packed);
-
     for_tiles(b.rows, [&](int r) TARGET_TILES { score_tiles<NV>(b, r, packed); });
     settle();
     alignas(64) uint32_t shares[MOST_ROWS * (BLOCK / 2)];

@@ -19,10 +19,12 @@ namespace {
 constexpr int TILE = 16;       // lines of a tile, and numbers in fp32 of a line
 constexpr int TILE_BYTES = 64; // of a line
 
-// Whether this process may use the matrix unit: Linux lends it to those that ask.
+// Whether this process may use the matrix unit: Linux lends it to those that ask, once.
 bool may_use_tiles() {
     constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-    return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    static const bool granted =
+        __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    return granted;
 }
 
 // What was written is in memory from here on: the compiler does not know what a tile's loads read.

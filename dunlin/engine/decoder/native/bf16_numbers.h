@@ -2,18 +2,14 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
+#include "../../attention/native/bf16.h"
 
-#if defined(__x86_64__)
+#if X86
 #include "../../attention/native/tile_unit.h"
-
-#include <immintrin.h>
-#define X86 1
-#else
-#define X86 0
+#include "../../attention/native/vectors.h"
 #endif
+
+#include <algorithm>
 
 namespace {
 
@@ -77,24 +73,9 @@ INLINE Planes rounded(Planes values) { return widen(narrow(values)); }
 // exp within 2 ulp; 0 below -87, infinite beyond 89.
 INLINE __m512 exponential(__m512 x) {
     const __m512 limited = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-87.0f)), _mm512_set1_ps(200.0f));
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(limited, _mm512_set1_ps(1.44269504f)), 8);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), limited);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r), _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
-}
-
-inline float from_bf16(uint16_t bits) {
-    const uint32_t wide = uint32_t(bits) << 16;
-    float value;
-    std::memcpy(&value, &wide, 4);
-    return value;
+    const ExpParts parts = exp_parts(limited);
+    const __m512 r = parts.r, p = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(parts.p, r), r, r), _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, parts.n);
 }
 
 INLINE __m512 wide16(const uint16_t *from, __mmask16 mask) {

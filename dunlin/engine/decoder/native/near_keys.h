@@ -14,25 +14,6 @@ namespace {
 constexpr int NEAR = 64; // keys that are scored at once
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
-// Sixteen vectors of partial sums to one vector of sums.
-INLINE __m512 sum16(const __m512 *a) {
-    __m512 quads[4];
-    for (int i = 0; i < 4; i++) {
-        const __m512 x =
-            _mm512_add_ps(_mm512_unpacklo_ps(a[4 * i], a[4 * i + 1]), _mm512_unpackhi_ps(a[4 * i], a[4 * i + 1]));
-        const __m512 y = _mm512_add_ps(_mm512_unpacklo_ps(a[4 * i + 2], a[4 * i + 3]),
-                                       _mm512_unpackhi_ps(a[4 * i + 2], a[4 * i + 3]));
-        const __m512d xd = _mm512_castps_pd(x), yd = _mm512_castps_pd(y);
-        quads[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)),
-                                 _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
-    }
-    const __m512 x = _mm512_add_ps(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88),
-                                   _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
-    const __m512 y = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88),
-                                   _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
-}
-
 // Keys of one KV head that are near: `keys[i]` to 32 * NV numbers, the values `value` numbers further; entries up to the
 // next multiple of 16 may be read.
 struct Near {

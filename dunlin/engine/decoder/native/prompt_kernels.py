@@ -52,11 +52,7 @@ class PromptKernels:
 
     def product_into(self, into: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """The same into `into` `[rows, columns]`, which may be some columns of a larger result."""
-        if rows.ndim != 2 or not LEAST_ROWS <= rows.shape[0] <= self.most_rows:
-            return False
-        if not _is_bf16(into, rows, weight, bias):
-            return False
-        if into.stride(1) != 1 or rows.stride(1) != 1 or not weight.is_contiguous():
+        if not self._takes(rows, weight) or not _is_bf16(into, bias) or into.stride(1) != 1:
             return False
         self.library.dunlin_product(
             rows.data_ptr(),
@@ -74,7 +70,7 @@ class PromptKernels:
 
     def product_onto(self, hidden: Tensor, rows: Tensor, weight: Tensor) -> bool:
         """`rows @ weight.T` added to `hidden` `[rows, columns]`, in its place, after it is rounded; by tiles."""
-        if not self._takes(rows, weight) or not _is_bf16(hidden) or hidden.stride(1) != 1:
+        if self.level != TILES or not self._takes(rows, weight) or not _is_bf16(hidden) or hidden.stride(1) != 1:
             return False
         place = rows.data_ptr(), weight.data_ptr(), hidden.data_ptr(), rows.shape[0], *weight.shape
         self.library.dunlin_product_onto(*place, rows.stride(0), hidden.stride(0), torch.get_num_threads())
@@ -82,7 +78,7 @@ class PromptKernels:
 
     def gated_product(self, rows: Tensor, weight: Tensor) -> Tensor | None:
         """`silu_gate` of `rows @ weight.T`, by tiles; `weight` `[2 columns, inputs]`."""
-        if not self._takes(rows, weight) or weight.shape[0] % 2:
+        if self.level != TILES or not self._takes(rows, weight) or weight.shape[0] % 2:
             return None
         width = weight.shape[0] // 2
         out = rows.new_empty(rows.shape[0], width)
@@ -91,8 +87,8 @@ class PromptKernels:
         return out
 
     def _takes(self, rows: Tensor, weight: Tensor) -> bool:
-        """Whether tiles multiply these, and what follows at once."""
-        if self.level != TILES or rows.ndim != 2 or not LEAST_ROWS <= rows.shape[0] <= self.most_rows:
+        """Whether these are multiplied here."""
+        if rows.ndim != 2 or not LEAST_ROWS <= rows.shape[0] <= self.most_rows:
             return False
         return _is_bf16(rows, weight) and rows.stride(1) == 1 and weight.is_contiguous()
 

@@ -4,13 +4,12 @@
 // A plain C interface: it depends on no version of torch or Python, so it is built without either. Threads are those of
 // the OpenMP runtime that the process has loaded (torch's), found by name.
 //
-// A product multiplies in fp32, in bf16 pairs where the processor can, or by its matrix unit (tiles.h). Of the first two:
-// vectors lie along the rows: panels hold 32 rows,
-// input after input, and each weight is broadcast to all of them. So weights stay as they lie: no other layout of
-// them has to be kept, and a slice of columns is a slice. A task is some columns with all rows; it copies their weights
-// into its thread's cache block by block (widened to fp32 where it multiplies in fp32). There are more tasks than threads
-// and each thread takes the next one, so a thread without a core holds up one task only. A result's bits depend on its own
-// row and column alone: every sum is over the inputs in order.
+// A product multiplies in fp32, in bf16 pairs where the processor can, or by its matrix unit (tiles.h). In the first two
+// ways vectors lie along the rows: panels hold 32 rows, input after input, and each weight is broadcast to all of them. So
+// weights stay as they lie: no other layout of them has to be kept, and a slice of columns is a slice. A task is some columns
+// with all rows; it copies their weights into its thread's cache block by block (widened to fp32 where it multiplies in
+// fp32). There are more tasks than threads and each thread takes the next one, so a thread without a core holds up one task
+// only. A result's bits depend on its own row and column alone: every sum is over the inputs in order.
 
 #include "../../attention/native/room.h"
 #include "tiles.h"
@@ -273,7 +272,7 @@ void multiply_by_tiles(const Product &p, int threads) {
     for_packed(p, chunk, threads, [&](int64_t row, int64_t count, const uint16_t *packed) {
         const uint16_t *residual = p.residual ? p.residual + row * p.out_stride : nullptr;
         const TileProduct product{packed, p.weight, p.bias, residual, p.out + row * p.out_stride,
-                                  count, p.columns, p.inputs, p.out_stride};
+                                  count, p.inputs, p.out_stride};
         for_each(cut(p.columns, width), threads, [&](int64_t task) {
             for (int64_t first = 0; first < count; first += together)
                 columns_by_tiles(product, first, std::min(first + together, count), task * width,
@@ -321,7 +320,7 @@ void gate_by_tiles(const Product &p, int threads) {
             uint16_t *gates = room.of(size_t(2 * count * TILED_COLUMNS)), *ups = gates + count * TILED_COLUMNS;
             const auto multiply = [&](int64_t column, uint16_t *into) {
                 const TileProduct product{packed, p.weight + column * p.inputs, nullptr, nullptr, into,
-                                          count, width, p.inputs, TILED_COLUMNS};
+                                          count, p.inputs, TILED_COLUMNS};
                 columns_by_tiles(product, 0, count, 0, width);
             };
             multiply(from, gates);

@@ -7,8 +7,6 @@
 #pragma once
 
 #include "../../attention/native/room.h"
-#include "../../attention/native/tile_unit.h"
-#include "../../attention/native/transpose.h"
 #include "bf16_numbers.h"
 
 namespace {
@@ -43,7 +41,7 @@ INLINE void pack_rows(const uint16_t *rows, int64_t stride, int64_t count, int64
 struct TileProduct {
     const uint16_t *packed, *weight, *bias, *residual;
     uint16_t *out;
-    int64_t count, columns, inputs, out_stride;
+    int64_t count, inputs, out_stride;
 };
 
 // Adds what 32 inputs make: of one or two tiles of weights, `step` bytes from line to line, and of one or two panels, which
