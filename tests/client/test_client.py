@@ -136,10 +136,9 @@ def test_a_chat_goes_through_the_models_template(messages: Sequence[Any]) -> Non
 
 def test_both_doors_say_the_same() -> None:
     async def test(cluster: Doors, client: AsyncClient) -> None:
-        import openai
-
-        http = openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none")
-        answer = await http.completions.create(model="builtin:tiny", prompt="x", max_tokens=200, stop=["🐦"])
+        answer = await cluster.client().completions.create(
+            model="builtin:tiny", prompt="x", max_tokens=200, stop=["🐦"]
+        )
         done = await client.generate("x", max_tokens=200, stop=["🐦"])
         assert answer.choices[0].text == done.text != ""
         assert done.finish is FinishReason.STOP

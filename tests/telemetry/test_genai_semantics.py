@@ -18,8 +18,8 @@ from dunlin.messages.fleet import Reason, Reasons
 from dunlin.telemetry.otlp_exporter import SpanExporter, otlp_sink
 from dunlin.wire.codec import encode
 from services.monitor.server_traces import TraceOutlet
-from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
-from tests.services.dispatcher.doors.test_authentication import ACME, ai, tenants
+from tests.services.dispatcher.door_requests import MODEL, post, with_doors
+from tests.services.dispatcher.doors.test_authentication import ACME, tenants
 from tests.services.dispatcher.running_doors import Doors
 from tests.telemetry.test_otlp_exporter import Collector, serving
 
@@ -104,7 +104,7 @@ def test_a_chat_through_http() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.reuses = 4
         messages: Any = [{"role": "user", "content": "hi"}]
-        await ai(cluster, ACME).chat.completions.create(
+        await cluster.client(ACME).chat.completions.create(
             model=MODEL,
             messages=messages,
             max_tokens=3,
@@ -148,7 +148,7 @@ def test_a_chat_through_http() -> None:
 
 def test_the_phases_hang_below_the_request_and_lie_within_it() -> None:
     async def test(cluster: Doors) -> None:
-        await client(cluster).completions.create(model=MODEL, prompt="hi", max_tokens=3)
+        await cluster.client().completions.create(model=MODEL, prompt="hi", max_tokens=3)
 
     viewer = seen(test)
     root, _ = only(viewer)
@@ -173,7 +173,7 @@ def test_a_word_means_one_thing_wherever_it_stands() -> None:
     """Prompt, sequence (prompt and what came before this attempt) and generated tokens have a name each."""
 
     async def test(cluster: Doors) -> None:
-        await client(cluster).completions.create(model=MODEL, prompt="hi", max_tokens=3)
+        await cluster.client().completions.create(model=MODEL, prompt="hi", max_tokens=3)
 
     viewer = seen(test)
     by_name = {span.name.split()[0]: attributes(span) for span in viewer.spans.values()}

@@ -7,15 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-import openai
 
 from tests.services.dispatcher.running_doors import Doors, doors
 
 MODEL = "builtin:tiny"
-
-
-def client(cluster: Doors) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def with_doors(

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import openai
 from aiohttp import web
 
 import dunlin.text
@@ -225,6 +226,17 @@ class Doors:
         self.instance = instance
         self.url = f"http://127.0.0.1:{http}"
         self.endpoint = f"127.0.0.1:{grpc}"
+        self._clients: list[openai.AsyncOpenAI] = []
+
+    def client(self, api_key: str = "none") -> openai.AsyncOpenAI:
+        """A new client of the HTTP door, closed with the doors: one left open complains in another test's log."""
+        made = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=300)
+        self._clients.append(made)
+        return made
+
+    async def close_clients(self) -> None:
+        for client in self._clients:
+            await client.close()
 
     def text(self, tokens: int) -> str:
         """The first so many tokens of what the fake says, decoded together."""
@@ -277,10 +289,12 @@ async def doors(
         routes,
     )
     await door.start()
+    http_port = listening.getsockname()[1]
+    opened = Doors(host, core, gateway, authenticator, instance, http_port, server.port, door, refused, listening)
     try:
-        http_port = listening.getsockname()[1]
-        yield Doors(host, core, gateway, authenticator, instance, http_port, server.port, door, refused, listening)
+        yield opened
     finally:
+        await opened.close_clients()
         await door.stop()
         await server.stop(0.0)
         gateway.shut_down()

@@ -8,7 +8,7 @@ import pytest
 from dunlin.client import AsyncClient
 from dunlin.client.errors import DunlinError
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits
-from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
+from tests.services.dispatcher.door_requests import MODEL, post, with_doors
 from tests.services.dispatcher.running_doors import Doors, model
 
 ADAPTERS = {"terse": "aa" * 16, "org/kind": "bb" * 16}
@@ -22,11 +22,11 @@ def placed(cluster: Doors) -> list[str]:
 
 def test_the_model_and_its_adapters_are_listed() -> None:
     async def test(cluster: Doors) -> None:
-        listed = [one async for one in client(cluster).models.list()]
+        listed = [one async for one in cluster.client().models.list()]
         assert [one.id for one in listed] == [*CHOICES]
-        found = await client(cluster).models.retrieve("org/kind")
+        found = await cluster.client().models.retrieve("org/kind")
         assert (found.id, found.model_extra and found.model_extra["parent"]) == ("org/kind", MODEL)
-        plain = await client(cluster).models.retrieve(MODEL)
+        plain = await cluster.client().models.retrieve(MODEL)
         assert "parent" not in (plain.model_extra or {})
 
     with_doors(test, **SERVED)
@@ -35,7 +35,7 @@ def test_the_model_and_its_adapters_are_listed() -> None:
 @pytest.mark.parametrize("inline_bytes", [0, 8192])
 def test_a_request_runs_with_the_adapter_that_its_model_names(inline_bytes: int) -> None:
     async def test(cluster: Doors) -> None:
-        asked = client(cluster)
+        asked = cluster.client()
         for name in CHOICES:
             text = await asked.completions.create(model=name, prompt="x", max_tokens=3)
             said = await asked.chat.completions.create(
@@ -56,7 +56,7 @@ def test_a_request_runs_with_the_adapter_that_its_model_names(inline_bytes: int)
 def test_another_name_is_refused_with_the_names_there_are() -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(openai.NotFoundError, match=f"'{MODEL}', 'terse', 'org/kind' are served") as caught:
-            await client(cluster).completions.create(model="aa" * 16, prompt="x")
+            await cluster.client().completions.create(model="aa" * 16, prompt="x")
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
         async with AsyncClient(cluster.endpoint) as sdk:
             with pytest.raises(DunlinError, match="'kind' does not exist here"):

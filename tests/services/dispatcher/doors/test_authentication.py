@@ -36,13 +36,9 @@ def with_keys(test: Callable[[Doors], Awaitable[None]], **limits: Any) -> None:
     with_doors(test, tenants=tenants(**limits))
 
 
-def ai(cluster: Doors, key: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key=key, max_retries=0, timeout=300)
-
-
 async def chat(cluster: Doors, key: str, **options: Any) -> Any:
     messages: Any = [{"role": "user", "content": "hi"}]
-    return await ai(cluster, key).chat.completions.create(**{"model": MODEL, "messages": messages, **options})
+    return await cluster.client(key).chat.completions.create(**{"model": MODEL, "messages": messages, **options})
 
 
 # --- the authenticator ---
@@ -133,7 +129,7 @@ def test_http_knows_its_callers() -> None:
             await chat(cluster, CLOSED, max_tokens=3)
         assert "'closed' is disabled" in closed.value.message
         with pytest.raises(openai.AuthenticationError):
-            await ai(cluster, "dk-no").models.list()
+            await cluster.client("dk-no").models.list()
         assert len(cluster.instance.placed) == 1
         assert 'dunlin_requests_refused_total{code="unauthenticated",door="http",tenant=""} 2.0' in (
             await _metrics(cluster)

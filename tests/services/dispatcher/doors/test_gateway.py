@@ -13,7 +13,7 @@ from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
 from services.dispatcher.doors.generation.idempotency import RetryIdentity, derived_seed
 from services.dispatcher.doors.generation.settings import RequestSettings
-from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.door_requests import MODEL, with_doors
 from tests.services.dispatcher.running_doors import Doors, model
 
 TOKENS = i32((5, 6, 7))
@@ -76,7 +76,7 @@ def test_a_text_goes_on_after_its_prompt_with_the_space_of_its_first_word() -> N
 
     async def test(cluster: Doors) -> None:
         cluster.instance.text = [2, 3]
-        made = await client(cluster).completions.create(model=MODEL, prompt=[1], max_tokens=2, echo=True)
+        made = await cluster.client().completions.create(model=MODEL, prompt=[1], max_tokens=2, echo=True)
         assert made.choices[0].text == "the bird sea"
 
     with_doors(test, served=model(tokenizer=Tokenizer(inner)))

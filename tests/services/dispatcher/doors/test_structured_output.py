@@ -14,7 +14,7 @@ from services.dispatcher.doors.preprocess import helper
 from services.dispatcher.doors.preprocess.lanes import LaneLimits
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
-from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.door_requests import MODEL, with_doors
 from tests.services.dispatcher.doors.preprocess import silent_child
 from tests.services.dispatcher.running_doors import Doors
 
@@ -33,14 +33,14 @@ class Bird(BaseModel, extra="forbid"):
 
 def test_real_clients_get_what_they_ask_for() -> None:
     async def test(cluster: Doors) -> None:
-        chat = client(cluster).chat.completions
+        chat = cluster.client().chat.completions
         for seed in range(4):
             parsed = await chat.parse(
                 model=MODEL, messages=MESSAGES, response_format=Bird, max_completion_tokens=ENOUGH, seed=seed
             )
             assert isinstance(parsed.choices[0].message.parsed, Bird)
             assert parsed.choices[0].finish_reason == "stop"
-        made = await client(cluster).completions.create(
+        made = await cluster.client().completions.create(
             model=MODEL, prompt="x", n=8, max_tokens=ENOUGH, extra_body={"structured_outputs": {"regex": GOOD}}
         )
         texts = [choice.text for choice in made.choices]
@@ -86,7 +86,7 @@ def test_the_sdk_asks_for_the_same() -> None:
 def test_what_cannot_be_kept_to_is_refused_by_name(field: str, value: Any, param: str) -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
-            await client(cluster).completions.create(model=MODEL, prompt="x", extra_body={field: value})
+            await cluster.client().completions.create(model=MODEL, prompt="x", extra_body={field: value})
         assert caught.value.param == param
         assert "cannot be kept to: " in str(caught.value)
         assert not cluster.instance.placed
@@ -120,7 +120,7 @@ def test_a_grammar_that_takes_too_long_is_refused_by_name(monkeypatch: pytest.Mo
     lane = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=0, nice=0, within_s=0.001)
 
     async def test(cluster: Doors) -> None:
-        ask = client(cluster).completions.create
+        ask = cluster.client().completions.create
         with pytest.raises(openai.BadRequestError, match="too much time or memory") as caught:
             await ask(model=MODEL, prompt="x", extra_body={"guided_regex": GOOD})
         assert caught.value.param == "guided_regex"

@@ -5,7 +5,7 @@ import pytest
 from dunlin.messages.public import GenerateRequest
 from dunlin.wire.channels import open_channel
 from dunlin.wire.rpc.methods import GENERATE, stub
-from tests.services.dispatcher.door_requests import client, with_doors
+from tests.services.dispatcher.door_requests import with_doors
 from tests.services.dispatcher.running_doors import Doors
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -16,7 +16,7 @@ CASES = pytest.mark.parametrize(("sent", "kept"), [(TRACE, TRACE), ("no-trace-at
 def test_http(sent: str | None, kept: str) -> None:
     async def test(cluster: Doors) -> None:
         headers = {"traceparent": sent} if sent else {}
-        await client(cluster).completions.create(
+        await cluster.client().completions.create(
             model="builtin:tiny", prompt="Hi", n=2, max_tokens=1, extra_headers=headers
         )
         assert [place.trace for place in cluster.instance.placed] == [kept, kept]

@@ -35,8 +35,7 @@ class RunningBatches:
 
     def client(self, api_key: str = "none") -> openai.AsyncOpenAI:
         if api_key not in self.clients:
-            url = f"{self.doors.url}/v1"
-            self.clients[api_key] = openai.AsyncOpenAI(base_url=url, api_key=api_key, max_retries=0)
+            self.clients[api_key] = self.doors.client(api_key)
         return self.clients[api_key]
 
 
@@ -67,5 +66,3 @@ async def running_batches(
             yield at
         finally:
             await jobs.stop()
-            for client in at.clients.values():
-                await client.close()

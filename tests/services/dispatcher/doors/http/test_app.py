@@ -14,7 +14,7 @@ from dunlin.messages.types import RequestClass
 from dunlin.text.chat_template import ChatTemplate
 from dunlin.wire.errors import StartError
 from services.dispatcher.doors.http.app import bind
-from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
+from tests.services.dispatcher.door_requests import MODEL, post, with_doors
 from tests.services.dispatcher.running_doors import Doors, model
 
 # --- the openai package ---
@@ -23,7 +23,7 @@ from tests.services.dispatcher.running_doors import Doors, model
 def test_a_chat() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.end_after = 7
-        answer = await client(cluster).chat.completions.create(
+        answer = await cluster.client().chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "Tell me a story"}]
         )
         choice = answer.choices[0]
@@ -41,7 +41,7 @@ def test_a_chat() -> None:
 
 def test_a_streamed_chat_says_the_same() -> None:
     async def test(cluster: Doors) -> None:
-        stream = await client(cluster).chat.completions.create(
+        stream = await cluster.client().chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
             max_completion_tokens=40,
@@ -62,7 +62,7 @@ def test_a_streamed_chat_says_the_same() -> None:
 
 def test_a_name_goes_to_a_template_that_reads_it() -> None:
     async def test(cluster: Doors) -> None:
-        await client(cluster).chat.completions.create(
+        await cluster.client().chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "Hi", "name": "Ann"}], max_tokens=1
         )
         prompt = list(cluster.instance.placed[0].tokens)
@@ -75,7 +75,7 @@ def test_a_name_goes_to_a_template_that_reads_it() -> None:
 @pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
 def test_completions_of_token_ids(prompt: Any) -> None:
     async def test(cluster: Doors) -> None:
-        await client(cluster).completions.create(model=MODEL, prompt=prompt)
+        await cluster.client().completions.create(model=MODEL, prompt=prompt)
         place = cluster.instance.placed[0]
         assert (list(place.tokens), place.max_tokens) == ([5, 6, 7], 16)
 
@@ -88,7 +88,7 @@ def test_extra_fields_reach_the_instance() -> None:
             "ignore_eos": True, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "stop_token_ids": [9],
             "request_class": "batch", "timeout_s": 9.5,
         }  # fmt: skip
-        await client(cluster).completions.create(
+        await cluster.client().completions.create(
             model=MODEL, prompt="x", extra_body=extra, logit_bias={"7": 2}, presence_penalty=0.5, top_p=0.9
         )
         place = cluster.instance.placed[0]
@@ -104,7 +104,7 @@ def test_extra_fields_reach_the_instance() -> None:
 
 def test_without_ignore_eos_the_models_ends_stop_it() -> None:
     async def test(cluster: Doors) -> None:
-        await client(cluster).completions.create(model=MODEL, prompt="x", extra_body={"stop_token_ids": [9]})
+        await cluster.client().completions.create(model=MODEL, prompt="x", extra_body={"stop_token_ids": [9]})
         assert list(cluster.instance.placed[0].stop_ids) == [*cluster.gateway.model.eos_ids, 9]
 
     with_doors(test)
@@ -128,13 +128,13 @@ def test_the_synchronous_client_works_too() -> None:
 
 def test_the_model_is_listed_and_others_are_not_found() -> None:
     async def test(cluster: Doors) -> None:
-        found = await client(cluster).models.retrieve(MODEL)
+        found = await cluster.client().models.retrieve(MODEL)
         assert (found.id, found.object, found.owned_by) == (MODEL, "model", "dunlin")
         with pytest.raises(openai.NotFoundError) as caught:
-            await client(cluster).models.retrieve("gpt-0")
+            await cluster.client().models.retrieve("gpt-0")
         assert caught.value.code == "model_not_found"
         with pytest.raises(openai.NotFoundError, match="'gpt-0' does not exist here"):
-            await client(cluster).completions.create(model="gpt-0", prompt="x")
+            await cluster.client().completions.create(model="gpt-0", prompt="x")
 
     with_doors(test)
 
@@ -144,7 +144,7 @@ def test_the_model_is_listed_and_others_are_not_found() -> None:
 
 def test_health_metrics_and_version() -> None:
     async def test(cluster: Doors) -> None:
-        await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=5)
+        await cluster.client().completions.create(model=MODEL, prompt="x", max_tokens=5)
         await post(cluster, "/v1/completions", {"prompt": "x", "max_tokens": 5000})
         async with aiohttp.ClientSession(cluster.url) as session:
             health = await session.get("/health")
@@ -199,7 +199,7 @@ def test_the_model_needs_no_weights() -> None:
 def test_a_header_sets_the_class(header: str | None, body: dict[str, str], wanted: RequestClass) -> None:
     async def test(cluster: Doors) -> None:
         headers = {"X-Request-Class": header} if header is not None else {}
-        async with client(cluster) as ai:
+        async with cluster.client() as ai:
             messages: Any = [{"role": "user", "content": "hi"}]
             await ai.chat.completions.create(
                 model=MODEL, messages=messages, max_tokens=1, extra_body=body, extra_headers=headers
@@ -213,7 +213,7 @@ def test_a_header_sets_the_class(header: str | None, body: dict[str, str], wante
 
 def test_objectives_of_a_request_and_of_its_tenant() -> None:
     async def test(cluster: Doors) -> None:
-        async with openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="dk-a", max_retries=0, timeout=300) as ai:
+        async with cluster.client("dk-a") as ai:
             messages: Any = [{"role": "user", "content": "hi"}]
             for body in ({}, {"ttft_objective_s": 3, "tpot_objective_s": 0.5}):
                 await ai.chat.completions.create(model=MODEL, messages=messages, max_tokens=1, extra_body=body)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.services.dispatcher.door_requests import MODEL, client, sent, with_doors
+from tests.services.dispatcher.door_requests import MODEL, sent, with_doors
 from tests.services.dispatcher.raw_http import HEAD, HEALTH, LOOPS, Loop, error_of, limits, lines
 from tests.services.dispatcher.running_doors import Doors
 
@@ -72,7 +72,7 @@ def test_an_idle_connection_is_closed_without_a_response() -> None:
 def test_a_request_that_takes_long_is_no_idle_connection() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
-        async with client(cluster) as ours:
+        async with cluster.client() as ours:
             call = asyncio.create_task(ours.completions.create(model=MODEL, prompt="x", max_tokens=3))
             await cluster.instance.until(lambda: cluster.instance.placed)
             await asyncio.sleep(0.7)

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from services.dispatcher.doors.http.peer_log import PeerLog
+from tests.services.dispatcher.raw_http import lines
 
 
 def test_one_line_a_second_and_a_count_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -17,7 +18,7 @@ def test_one_line_a_second_and_a_count_of_the_others(caplog: pytest.LogCaptureFi
         complaints.warn("10.0.0.2", "second")
         now_s = 102.5
         complaints.warn("", "third")
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in lines(caplog)] == [
         "HTTP: 10.0.0.1: first",
         "HTTP: 10.0.0.2: second (and 4 more since the last such line)",
         "HTTP: a peer: third",

@@ -21,7 +21,7 @@ from services.dispatcher.doors.http.app import HttpConfig
 from services.dispatcher.doors.openai.reply import CompletionReply, Json
 from services.dispatcher.doors.preprocess.lanes import LaneLimits
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits
-from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
+from tests.services.dispatcher.door_requests import MODEL, post, with_doors
 from tests.services.dispatcher.running_doors import Doors
 
 BODY = json.dumps({"prompt": "Once upon a time", "max_tokens": 2}).encode()
@@ -147,7 +147,7 @@ def test_many_tokens_that_come_at_once_are_made_json_of_in_a_thread(monkeypatch:
 
     async def test(cluster: Doors) -> None:
         async def tokens() -> list[str]:
-            stream = await client(cluster).completions.create(
+            stream = await cluster.client().completions.create(
                 model=MODEL, prompt="x", max_tokens=120, logprobs=2, stream=True, extra_headers={"Idempotency-Key": "k"}
             )
             seen = [event.choices[0].logprobs async for event in stream]

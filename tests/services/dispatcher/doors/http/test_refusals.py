@@ -8,7 +8,7 @@ import pytest
 
 from dunlin.effects import Gone
 from services.dispatcher.doors.http.app import HttpConfig
-from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
+from tests.services.dispatcher.door_requests import MODEL, post, with_doors
 from tests.services.dispatcher.factories import A
 from tests.services.dispatcher.running_doors import Doors
 
@@ -142,7 +142,7 @@ def test_bad_chats_are_refused_by_name(body: Any, param: str) -> None:
 
 def test_fields_without_effect_are_accepted() -> None:
     async def test(cluster: Doors) -> None:
-        await client(cluster).chat.completions.create(
+        await cluster.client().chat.completions.create(
             model=MODEL,
             messages=[{"role": "developer", "content": "Be brief"}, {"role": "user", "content": "Hi"}],
             max_tokens=1,
@@ -162,7 +162,7 @@ def test_fields_without_effect_are_accepted() -> None:
 
 def test_a_full_queue_is_429_with_retry_after() -> None:
     async def test(cluster: Doors) -> None:
-        openai_client = client(cluster)
+        openai_client = cluster.client()
         waiting = asyncio.create_task(openai_client.completions.create(model=MODEL, prompt="x"))
         while not cluster.core.journal.queued:
             await asyncio.sleep(0)
@@ -178,7 +178,7 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
 def test_a_refused_choice_cancels_the_others() -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(openai.RateLimitError):
-            await client(cluster).completions.create(model=MODEL, prompt="x", n=3)
+            await cluster.client().completions.create(model=MODEL, prompt="x", n=3)
         assert len(cluster.core.journal) == 0
 
     with_doors(test, serving=False, admission__max_queued=2)
@@ -207,7 +207,7 @@ def test_a_deadline_is_504() -> None:
 def test_a_stream_that_fails_says_so_and_ends() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
-        stream = await client(cluster).completions.create(model=MODEL, prompt="x", stream=True)
+        stream = await cluster.client().completions.create(model=MODEL, prompt="x", stream=True)
         cluster.instance.one()
         iterator = aiter(stream)
         assert (await anext(iterator)).choices[0].text == cluster.text(1)

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.door_requests import MODEL, with_doors
 from tests.services.dispatcher.running_doors import Doors
 
 
@@ -23,10 +23,10 @@ def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
         }
         if streams:
             options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-            stream = await client(cluster).completions.create(**parameters, **options)
+            stream = await cluster.client().completions.create(**parameters, **options)
             usage = [chunk async for chunk in stream][-1].usage
         else:
-            usage = (await client(cluster).completions.create(**parameters)).usage
+            usage = (await cluster.client().completions.create(**parameters)).usage
         assert usage.completion_tokens == 12
         assert usage.prompt_tokens_details.cached_tokens == 4
 
@@ -35,7 +35,7 @@ def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
 
 def test_chat_logprobs() -> None:
     async def test(cluster: Doors) -> None:
-        answer = await client(cluster).chat.completions.create(
+        answer = await cluster.client().chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "Hi"}], logprobs=True, top_logprobs=2, max_tokens=3
         )
         assert cluster.instance.placed[0].sampling.logprobs == 2
@@ -52,7 +52,7 @@ def test_chat_logprobs() -> None:
 
 def test_completions_of_several_prompts_and_choices() -> None:
     async def test(cluster: Doors) -> None:
-        answer = await client(cluster).completions.create(
+        answer = await cluster.client().completions.create(
             model=MODEL, prompt=["one", "two words"], n=2, max_tokens=5, seed=3, temperature=0.5
         )
         assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
@@ -70,7 +70,7 @@ def test_completions_of_several_prompts_and_choices() -> None:
 def test_choices_without_a_seed_share_a_drawn_one() -> None:
     async def test(cluster: Doors) -> None:
         for _ in range(2):
-            await client(cluster).completions.create(model=MODEL, prompt="x", n=3, max_tokens=1)
+            await cluster.client().completions.create(model=MODEL, prompt="x", n=3, max_tokens=1)
         seeds = [place.sampling.seed for place in cluster.instance.placed]
         assert len({*seeds[:3]}) == len({*seeds[3:]}) == 1
         assert seeds[0] != seeds[3]
@@ -80,7 +80,7 @@ def test_choices_without_a_seed_share_a_drawn_one() -> None:
 
 def test_completion_logprobs_line_up_with_the_text() -> None:
     async def test(cluster: Doors) -> None:
-        answer = await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=30, logprobs=2)
+        answer = await cluster.client().completions.create(model=MODEL, prompt="x", max_tokens=30, logprobs=2)
         shown = answer.choices[0].logprobs
         assert shown is not None
         assert shown.tokens is not None
@@ -96,7 +96,7 @@ def test_completion_logprobs_line_up_with_the_text() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_stop_string_cuts_the_text_and_cancels_the_rest(streamed: bool) -> None:
     async def test(cluster: Doors) -> None:
-        openai_client = client(cluster)
+        openai_client = cluster.client()
         arguments: Any = {"model": MODEL, "prompt": "x", "max_tokens": 900, "stop": ["heron, and", "zzz"]}
         if streamed:
             chunks = [c async for c in await openai_client.completions.create(**arguments, stream=True)]
@@ -145,13 +145,13 @@ def test_a_dispatcher_that_stops_ends_its_streams_with_a_clear_error(streamed: b
             await call
         assert len(cluster.instance.cancelled) == 1
         with pytest.raises(openai.InternalServerError, match="this dispatcher is stopping"):
-            await client(cluster).completions.create(model=MODEL, prompt="x")
+            await cluster.client().completions.create(model=MODEL, prompt="x")
 
     with_doors(test)
 
 
 async def _all(cluster: Doors, streamed: bool) -> None:
-    made: Any = await client(cluster).completions.create(model=MODEL, prompt="x", stream=streamed)
+    made: Any = await cluster.client().completions.create(model=MODEL, prompt="x", stream=streamed)
     if streamed:
         async for _ in made:
             pass
@@ -161,9 +161,9 @@ async def _all(cluster: Doors, streamed: bool) -> None:
 def test_echo_with_logprobs_streamed_and_whole(prompt: Any) -> None:
     async def test(cluster: Doors) -> None:
         asked: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "echo": True, "logprobs": 1, "n": 2}
-        whole = await client(cluster).completions.create(**asked)
+        whole = await cluster.client().completions.create(**asked)
         assert cluster.instance.placed[0].sampling.prompt_logprobs == 1
-        chunks = [chunk async for chunk in await client(cluster).completions.create(**asked, stream=True)]
+        chunks = [chunk async for chunk in await cluster.client().completions.create(**asked, stream=True)]
         for choice in whole.choices:
             parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
             assert "".join(part.text for part in parts) == choice.text
@@ -183,14 +183,14 @@ def test_echo_alone_generates_nothing_that_anyone_sees(streams: bool) -> None:
     async def test(cluster: Doors) -> None:
         asked: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 0, "echo": True}
         if streams:
-            made = await client(cluster).completions.create(
+            made = await cluster.client().completions.create(
                 **asked, logprobs=0, stream=True, stream_options={"include_usage": True}
             )
             chunks = [chunk async for chunk in made]
             (choice,), usage = chunks[0].choices, chunks[-1].usage
             assert len(chunks) == 2
         else:
-            answer = await client(cluster).completions.create(**asked, logprobs=0)
+            answer = await cluster.client().completions.create(**asked, logprobs=0)
             (choice,), usage = answer.choices, answer.usage
         assert (choice.text, choice.finish_reason) == ("Once upon a time", "length")
         assert choice.logprobs is not None
@@ -204,12 +204,12 @@ def test_echo_alone_generates_nothing_that_anyone_sees(streams: bool) -> None:
 def test_prompt_logprobs_as_vllm_has_them() -> None:
     async def test(cluster: Doors) -> None:
         more: dict[str, Any] = {"extra_body": {"prompt_logprobs": 2}, "max_tokens": 1, "model": MODEL}
-        text = await client(cluster).completions.create(prompt=["Once upon a time", "there"], **more)
+        text = await cluster.client().completions.create(prompt=["Once upon a time", "there"], **more)
         first, second = (choice.model_dump()["prompt_logprobs"] for choice in text.choices)
         assert (len(first), len(second)) == (4, 2)
         assert [entry and sorted(one["rank"] for one in entry.values()) for entry in first[:2]] == [None, [1, 1, 2]]
         messages: Any = [{"role": "user", "content": "Hi"}]
-        chat = (await client(cluster).chat.completions.create(messages=messages, **more)).model_dump()
+        chat = (await cluster.client().chat.completions.create(messages=messages, **more)).model_dump()
         assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
 
     with_doors(test)

@@ -11,7 +11,7 @@ import pytest
 from dunlin.text.chat_template import ChatTemplate
 from services.dispatcher.doors.generation.served_model import ServedModel
 from services.dispatcher.doors.tools.formats import FORMATS, HERMES, LLAMA3, MISTRAL, ToolFormat
-from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.door_requests import MODEL, with_doors
 from tests.services.dispatcher.running_doors import Doors, model
 
 PARAMETERS = {
@@ -53,7 +53,7 @@ def check(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_required_calls_keep_to_their_schemas(kind: ToolFormat) -> None:
     async def test(cluster: Doors) -> None:
-        chat = client(cluster).chat.completions
+        chat = cluster.client().chat.completions
         for seed, choice in enumerate(["required", "required", NAMED]):
             asked = {"model": MODEL, "messages": HELLO, "tools": TOOLS, "tool_choice": choice, "seed": seed}
             made = await chat.create(**asked, parallel_tool_calls=False, max_tokens=300)
@@ -77,7 +77,7 @@ def test_what_the_model_says_by_itself_is_parsed() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.text = cluster.gateway.model.tokenizer.encode(text, add_special_tokens=False)
         cluster.instance.end_after = len(cluster.instance.text)
-        chat = client(cluster).chat.completions
+        chat = cluster.client().chat.completions
         made = (await chat.create(model=MODEL, messages=HELLO, tools=TOOLS)).choices[0]
         assert (made.message.content, made.finish_reason) == ("I look.", "tool_calls")
         calls = [call.function.name for call in made.message.tool_calls or [] if call.type == "function"]
@@ -101,7 +101,7 @@ def test_the_template_reads_tools_calls_and_answers() -> None:
     ]
 
     async def test(cluster: Doors) -> None:
-        chat = client(cluster).chat.completions
+        chat = cluster.client().chat.completions
         await chat.create(model=MODEL, messages=messages, tools=TOOLS, max_tokens=2)
         told = prompt_of(cluster)
         assert "look_up(heron)#call_1" in told
@@ -138,7 +138,7 @@ def test_the_template_reads_tools_calls_and_answers() -> None:
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
-            await client(cluster).chat.completions.create(
+            await cluster.client().chat.completions.create(
                 model=MODEL, extra_body={"messages": HELLO, **fields}, messages=[]
             )
         assert caught.value.param == param, caught.value
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
 def test_a_model_that_calls_no_tools_says_so() -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(openai.BadRequestError, match="writes no tool calls") as caught:
-            await client(cluster).chat.completions.create(model=MODEL, messages=HELLO, tools=TOOLS)
+            await cluster.client().chat.completions.create(model=MODEL, messages=HELLO, tools=TOOLS)
         assert caught.value.param == "tools"
 
     with_doors(test)
