@@ -105,11 +105,12 @@ class EtcdConnection:
     async def call(self, attempt: EtcdCall[T], *, repeatable: bool) -> T:
         """Run `attempt` on the first endpoint that can be reached.
 
-        A repeatable call (a read) goes on to the next endpoint when the answer is lost; any other one does not, since
-        it may have been carried out. Raises EtcdUnavailable, or what `translate` makes of the refusal.
+        A repeatable call (a read) goes on to the next endpoint when the answer is lost, and comes back to the first
+        one at the end, whose connection may have been lost while etcd was away. Any other call does not, since it may
+        have been carried out. Raises EtcdUnavailable, or what `translate` makes of the refusal.
         """
         failures: list[str] = []
-        for _ in self.endpoints:
+        for _ in range(len(self.endpoints) + 1):
             channel, endpoint = await self.channel()
             try:
                 metadata = await self.metadata(channel, endpoint)

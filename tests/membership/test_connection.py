@@ -62,6 +62,24 @@ def test_the_client_comes_back_when_the_connection_does(etcd_endpoint: str) -> N
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("repeatable", "attempts"), [(True, 2), (False, 1)])
+def test_a_read_whose_connection_was_lost_is_tried_again(etcd_endpoint: str, repeatable: bool, attempts: int) -> None:
+    async def scenario() -> None:
+        tried: list[str] = []
+
+        async def lost(channel: grpc.aio.Channel, metadata: object) -> bytes:
+            tried.append("once")
+            raise EtcdUnavailable("the connection was lost")
+
+        connection = EtcdConnection([etcd_endpoint], Timeouts(60.0, 60.0))
+        with pytest.raises(EtcdUnavailable):
+            await connection.call(lost, repeatable=repeatable)
+        assert len(tried) == attempts
+        await connection.close()
+
+    asyncio.run(scenario())
+
+
 def test_cancelling_a_call_cancels_the_task() -> None:
     async def scenario() -> None:
         async with client_of(DEAD, timeouts=Timeouts(30.0, 30.0)) as client:
