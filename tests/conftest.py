@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 # What checks a change tries the same examples every time and everywhere, and remembers none: a red run can be repeated.
 # No deadline: a slow example is no wrong example.
@@ -24,10 +25,12 @@ settings.load_profile("checked")
 SEARCH_S = 900
 LONGER = 3
 """`make fuzz` gives state machines this many times as many steps."""
+CLUSTERS = "cluster"
+"""The share of the tests that start clusters."""
 
 
 class ClustersInOne(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """How `make test` shares the tests out to its processes: all that start clusters to one of them.
+    """How `make test` shares the tests out to its processes: all that start clusters to one of them, from the start.
 
     They wait more than they compute, and two clusters would fight for the cores. All else goes file by file to the
     process that is free, so the fixtures of a file are made once. Groups of xdist would say the same, but they are lost
@@ -36,11 +39,16 @@ class ClustersInOne(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "cluster" if _starts_processes(self.config.rootpath / file) else file
+        return CLUSTERS if _starts_clusters(self.config.rootpath / file) else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if CLUSTERS in self.workqueue:  # a third of all time: last, it would be waited for
+            self.workqueue.move_to_end(CLUSTERS, last=False)
+        super()._assign_work_unit(node)
 
 
 @functools.cache
-def _starts_processes(file: Path) -> bool:
+def _starts_clusters(file: Path) -> bool:
     return "pytest.mark.cluster" in file.read_text()
 
 

@@ -85,7 +85,7 @@ async def serves(endpoints: list[str], security: TlsIdentity, value: bytes) -> N
         await client.close()
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_three_members_of_the_unit_serve_and_outlive_one(root: Path, tmp_path: Path) -> None:
     make_ca(tmp_path / "ca")
     issue_certificate(tmp_path / "ca", tmp_path / "certificates", CertificateRequest("etcd", "*", ("127.0.0.1",)))

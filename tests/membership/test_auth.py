@@ -16,7 +16,7 @@ from dunlin.membership.watch import PrefixWatch, PutEvent, ResetEvent, WatchEven
 from dunlin.messages.membership import Deposed, Elected, MemberDown
 from tests.membership.helpers import PrivateEtcd, demand_users, private_etcd, until
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.processes
 
 ROOT, DUNLIN = EtcdUser("root", "secret"), EtcdUser("dunlin", "hello")
 

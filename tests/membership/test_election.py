@@ -16,7 +16,7 @@ from tests.membership.helpers import QUICK, client_of, private_etcd, until
 from tests.membership.relay import relay_to
 from tests.membership.scripted_etcd import REVISION, ScriptedEtcd, ScriptedWatch
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.processes
 
 
 class Candidate:

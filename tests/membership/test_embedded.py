@@ -13,7 +13,7 @@ from dunlin.membership.embedded import EmbeddedConfig, EmbeddedEtcd, find_binary
 from dunlin.membership.errors import EtcdStartError
 from tests.membership.helpers import client_of, private_etcd
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.processes
 
 
 def gone(pid: int) -> bool:

@@ -120,7 +120,7 @@ def _json(own: MemberRecord, field: str) -> str:
     return json.dumps(json.loads(own.encode())[field])
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_members_are_seen_coming_and_going(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         async with client_of(etcd_endpoint) as client:

@@ -16,7 +16,7 @@ from dunlin.membership.values import KeyValue
 from tests.membership.helpers import QUICK, client_of, private_etcd, until
 from tests.membership.relay import relay_to
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.processes
 
 REGISTERED, DEGRADED = RegistrationState.REGISTERED, RegistrationState.DEGRADED
 SUPERSEDED, STOPPED = RegistrationState.SUPERSEDED, RegistrationState.STOPPED

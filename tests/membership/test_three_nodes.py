@@ -29,7 +29,7 @@ def test_history_that_was_forgotten_already_is_no_trouble(etcd_endpoint: str) ->
     asyncio.run(scenario())
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_a_counter_is_seen_once_and_in_order_through_all_troubles(tmp_path: Path) -> None:
     """Each trouble once, however long it takes; numbers are written all the time."""
     plan = EtcdChaosPlan(
@@ -50,7 +50,7 @@ async def connect(client: EtcdClient, endpoint: str) -> None:
                 connection.rotate(connection.current)
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_a_member_that_hangs_is_left_after_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[tuple[EtcdConnection, str]] = []
     rotate = EtcdConnection.rotate

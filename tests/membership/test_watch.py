@@ -12,7 +12,7 @@ from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEv
 from tests.membership.helpers import QUICK, PrivateEtcd, client_of, private_etcd, until
 from tests.membership.relay import relay_to
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.processes
 
 COUNTER = "/count/n"
 

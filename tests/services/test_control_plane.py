@@ -41,7 +41,7 @@ from dunlin.wire.rpc.methods import stub
 from dunlin.wire.service.options import ServiceOptions
 from dunlin.wire.service.service import ServiceProcess
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.processes
 
 NODE = "node-t"
 TIER_BYTES = 1 << 20

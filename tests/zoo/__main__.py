@@ -1,6 +1,7 @@
 """`python -m tests.zoo [BUG…]`: hunt planted bugs; exit code 1 if one is not caught.
 
-With `--restore` their seeds are found anew where they do not catch them any more, and noted beside them.
+With `--restore` their seeds are found anew where they do not catch them any more, and noted beside them; with
+`--lighter` too, also where another one catches them sooner.
 """
 
 import argparse
@@ -20,9 +21,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("--restore", action="store_true", help="find seeds anew and write them beside the bugs")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, metavar="K", help="where --restore begins")
     parser.add_argument("--seeds", type=int, default=MOST_SEEDS, metavar="N", help="the most that --restore tries")
+    parser.add_argument("--lighter", action="store_true", help="with --restore: try all, keep the one of fewest events")
     arguments = parser.parse_args(words)
     if arguments.restore:
-        missing = restore(arguments.bugs, arguments.first_seed, arguments.seeds, lambda line: print(line, flush=True))
+        first, most = arguments.first_seed, arguments.seeds
+        missing = restore(arguments.bugs, first, most, lambda line: print(line, flush=True), lighter=arguments.lighter)
         print(f"no seed found: {', '.join(missing) or 'none'}")
         return 1 if missing else 0
     results = hunt(arguments.bugs, None, lambda line: print(line, flush=True))

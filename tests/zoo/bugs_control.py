@@ -138,7 +138,7 @@ BUGS = (
         "other nodes are not told that what they keep copies of is gone",
         ("I8",),
         (swap(RegionCatalog._remove, _remove_untold),),
-        seed=4206840,
+        seed=300326,
     ),
     Bug(
         "silent-writer-s-room-lost",
@@ -159,7 +159,7 @@ BUGS = (
         "a leader that lost its term goes on giving orders",
         ("I3", "I9"),
         (swap(GlobalManagerCore._on_deposed, _lead_on),),
-        seed=100324,
+        seed=300346,
     ),
     Bug(
         "own-epoch",
@@ -206,14 +206,14 @@ BUGS = (
             ),
             swap(GroupOrders._refusal, lambda original, self, order: original(self, replace(order, layers=i32()))),
         ),
-        seed=30000,
+        seed=300368,
     ),
     Bug(
         "monitor-forgives-nothing",
         "a monitor that slept holds every process responsible for that time",
         ("I9",),
         (skip(InstanceWatchdog.restart_clocks, lambda: None, called_by=MonitorCore._after_sleep),),
-        seed=40007,
+        seed=300371,
     ),
     Bug(
         "old-suspicion-told-again",
@@ -248,6 +248,6 @@ BUGS = (
         "an instance is suspected between two of its reports",
         ("I9",),
         (swap(InstanceWatchdog.update_suspicion, _judge_soon),),
-        seed=50002,
+        seed=300415,
     ),
 )

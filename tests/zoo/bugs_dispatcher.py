@@ -160,7 +160,7 @@ BUGS = (
         "the last token that was delivered is not in the journal when the request moves on",
         ("I1",),
         (swap(Journal.requeue, _take_back_short),),
-        seed=100182,
+        seed=300188,
     ),
     Bug(
         "dropped-fence",
@@ -181,7 +181,7 @@ BUGS = (
         "a suspect instance keeps its requests",
         ("I12",),
         (skip(RequestCompletion.requeue_lost, list, called_by=DispatcherCore._on_view),),
-        seed=213,
+        seed=300211,
     ),
     Bug(
         "deadline-ignored",
@@ -228,7 +228,7 @@ BUGS = (
         "a tenant runs one request more than it may",
         ("I11",),
         (swap(_exceeds_remaining, _too_soon_by_one),),
-        seed=249,
+        seed=300247,
     ),
     Bug(
         "quota-never-returned",

@@ -169,7 +169,7 @@ BUGS = (
         "the slots of a sequence that ends are not given back",
         ("I8",),
         (skip(KvCache.release_to_prefix_cache, lambda: None, called_by=SequenceLifecycle.end),),
-        seed=100017,
+        seed=300009,
     ),
     Bug(
         "leaked-extent",
@@ -204,7 +204,7 @@ BUGS = (
         "a prefix is found by its tokens, whichever tenant's it is",
         ("I6",),
         (swap(KvCache._chain_of, _link_of_any_tenant),),
-        seed=30000,
+        seed=300049,
     ),
     Bug(
         "donated-too-much",
@@ -273,14 +273,14 @@ BUGS = (
         "after an engine's wild write its slab is used again",
         ("I6",),
         (swap(is_kv_trusted, lambda original, exited: exited is not None),),
-        seed=30010,
+        seed=300106,
     ),
     Bug(
         "unanswered-rows-count",
         "after an engine's end a sequence goes on behind rows that were never answered",
         ("I6", "I1", "I12", "core"),
         (swap(EngineRecovery._roll_back, _hold_unanswered),),
-        seed=60123,
+        seed=300115,
     ),
     Bug(
         "poison-runs-for-ever",
@@ -308,7 +308,7 @@ BUGS = (
                 ),
             ),
         ),
-        seed=100119,
+        seed=300135,
     ),
     Bug(
         "arrival-not-given-up",
@@ -329,13 +329,13 @@ BUGS = (
         "a client's end does not reach the instance: cancelled sequences run on",
         ("I12", "I1"),
         (skip(SequenceLifecycle.stop, list, called_by=AttemptAdmission.cancel),),
-        seed=158,
+        seed=300157,
     ),
     Bug(
         "kept-room-never-returned",
         "what was kept in the host tier stays there when it is not needed any more",
         ("I8",),
         (skip(HostCacheClient.release, list, called_by=HostCacheClient.truncate),),
-        seed=50002,
+        seed=300161,
     ),
 )

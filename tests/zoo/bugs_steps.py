@@ -102,7 +102,7 @@ BUGS = (
         ANY,
         (swap(LedgerRow.roll_back, _roll_back_the_tokens_alone),),
         restless=True,
-        seed=422,
+        seed=300415,
     ),
     Bug(
         "row-left-and-its-token-is-awaited",
@@ -118,7 +118,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.without_held, lambda original, self, running: running),),
         restless=True,
-        seed=435,
+        seed=300437,
     ),
     Bug(
         "held-for-ever",
@@ -158,7 +158,7 @@ BUGS = (
         ANY,
         (swap(StepLedger._park, lambda original, self, row: self._roll_back(row)),),
         restless=True,
-        seed=470,
+        seed=300467,
     ),
     Bug(
         "resumed-from-different-places",
@@ -166,7 +166,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.resume, _resume_from_anywhere),),
         restless=True,
-        seed=577,
+        seed=300517,
     ),
     Bug(
         "discarded-here-alone",
@@ -190,7 +190,7 @@ BUGS = (
         ANY,
         (skip(StepLedger.discard, list, called_by=SequenceLifecycle.preempt),),
         restless=True,
-        seed=100499,
+        seed=300497,
     ),
     Bug(
         "parked-row-of-the-dead",
@@ -214,7 +214,7 @@ BUGS = (
         ("I12", "I9"),
         (skip(RowInterrupts.resume_if_idle, list),),
         restless=True,
-        seed=530,
+        seed=300517,
     ),
     Bug(
         "checkpoint-of-the-issued",

@@ -42,7 +42,7 @@ MOST_SEEDS = 400
 @dataclass(frozen=True, slots=True)
 class Result:
     """How a hunt ended: after `seeds` runs, the last of them of `seed`, by `violation`, which is None if nothing was
-    noticed. `violation_seed`: of the run that it broke.
+    noticed. `violation_seed`: of the run that it broke. `events`: of the last run, with the bug and without.
     """
 
     bug: Bug
@@ -50,6 +50,7 @@ class Result:
     seed: int
     violation: Violation | None
     violation_seed: int = 0
+    events: int = 0
 
     @property
     def is_caught(self) -> bool:
@@ -89,17 +90,18 @@ def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> R
     last, last_seed = None, first
     with planted(bug):
         for seed in range(first, first + most):
-            violation = CampaignTrial(plan_for(bug, seed)).run().violation
+            outcome = CampaignTrial(plan_for(bug, seed)).run()
+            violation = outcome.violation
             if violation is not None:
                 last, last_seed = violation, seed
             if violation is not None and violation.invariant in bug.invariants:
                 break
         else:
             return Result(bug, most, seed, last, last_seed)
-    innocent = CampaignTrial(plan_for(bug, seed)).run().violation
-    if innocent is not None:
-        violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
-    return Result(bug, seed - first + 1, seed, violation, seed)
+    without = CampaignTrial(plan_for(bug, seed)).run()
+    if without.violation is not None:
+        violation = Violation("none", without.violation.at_s, f"without the bug too: {without.violation}")
+    return Result(bug, seed - first + 1, seed, violation, seed, outcome.events + without.events)
 
 
 def plan_for(bug: Bug, seed: int) -> TrialPlan:

@@ -258,7 +258,7 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Single:
-    """One cell of a row that has several: its result is fp32 and merges."""
+    """One cell of a row that has several: its result is fp32 and merges, unless it is all that its queries have."""
 
     kernel: PagedKernel
     cell: Cell
@@ -269,6 +269,10 @@ class _Single:
         cell = self.cell
         keys = cell.span.room if isinstance(cell.span, RoomSpan) else layer_kv
         is_last = len(cell.row.keys) == 1 and not cell.row.awaited and self._is_last
+        if is_last and not results.has_parts(cell.index, cell.first):
+            run_at, run_slot = self.table.run_at, self.table.run_slot
+            self.kernel.attend(results.query, keys, self.table.rows, run_at, run_slot, results.out, results.lse)
+            return
         out = results.query.new_empty(cell.stop - cell.first, *results.query.shape[1:], dtype=torch.float32)
         lse = out.new_empty(out.shape[:2])
         placed = self.table.rows.clone()

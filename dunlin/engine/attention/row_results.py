@@ -45,6 +45,10 @@ class RowResults:
         else:
             parts[first, order] = merged[0].float(), merged[1]
 
+    def has_parts(self, row: int, first: int) -> bool:
+        """Whether there are results for the row's queries from its `first` on, which are not finished."""
+        return any(at == first for at, _ in self._parts.get(row, ()))
+
     def finish(self, row: int, arrived: Sequence[PartialResult]) -> None:
         """Merge what the row's blocks of queries have, in order of the keys' positions, and cast it."""
         parts = self._parts.pop(row, {})

@@ -17,7 +17,7 @@ WORKLOADS = (
 )
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_every_contestant_computes_every_workload() -> None:
     pytest.importorskip("transformers")
     plan = SpeedPlan(("tiny",), 1, 1, ROOT, WORKLOADS, least_s=0.0, limit_s=0.0)

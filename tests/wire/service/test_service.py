@@ -382,7 +382,7 @@ async def program(etcd: str) -> AsyncIterator[Program]:
         await process.wait()
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGINT, 0)], ids=["kill", "term", "int"]
 )
@@ -404,7 +404,7 @@ def test_a_process_that_ends_is_gone_at_its_peers(etcd_endpoint: str, number: si
     run(scenario)
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_a_hung_process_without_a_lease_counts_as_gone_and_comes_back(
     etcd_endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -432,7 +432,7 @@ def test_a_hung_process_without_a_lease_counts_as_gone_and_comes_back(
         run(scenario)
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_a_core_that_fails_ends_its_process_and_says_why(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         dispatcher_options = options_of("dispatcher", etcd_endpoint)
@@ -449,7 +449,7 @@ def test_a_core_that_fails_ends_its_process_and_says_why(etcd_endpoint: str) -> 
     run(scenario)
 
 
-@pytest.mark.cluster
+@pytest.mark.processes
 def test_a_process_that_cannot_start_says_one_line_and_exits_with_2(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -204,7 +204,7 @@ template <int NV, int N> INLINEBF void score_tile(const HeadBlock &b, int r, int
     for (int i = 0; i < N; i++) _mm512_storeu_ps(b.scores + (r + i) * BLOCK + at, sums[i]);
 }
 
-// Mixes values into `N` rows. Values of two keys are interleaved for the dot product: `bf16_place` undoes the order.
+// Mixes values into `N` rows. Values of two keys are interleaved for the dot product: `put_in_order` undoes the order.
 template <int NV, int N> INLINEBF void mix_tile(const HeadBlock &b, int r, const uint32_t *shares, const float *kept) {
     float *mixed = b.mixed + size_t(r) * NV * 32;
     __m512 out[N][2 * NV];
@@ -289,10 +289,22 @@ template <int NV> TARGETBF void avx512_bf16(const HeadBlock &b) {
     for (; r < b.rows; r++) mix_tile<NV, 1>(b, r, shares, kept);
 }
 
-// Where dimension d lies in what `mix_tile` makes.
-int bf16_place(int, int d) {
-    const int chunk = d / 32, lane = d % 32 / 8, j = d % 8;
-    return chunk * 32 + (j / 4) * 16 + lane * 4 + j % 4;
+// A row of what `mix_tile` makes, times `scale`, in the order of the head's numbers.
+TARGETBF void put_in_order(const float *mixed, float scale, int dim, bool is_bf16, char *out) {
+    const __m512i first = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    const __m512i second = _mm512_set_epi32(31, 30, 29, 28, 15, 14, 13, 12, 27, 26, 25, 24, 11, 10, 9, 8);
+    const __m512 scales = _mm512_set1_ps(scale);
+    for (int d = 0; d < dim; d += 32) {
+        const __m512 low = _mm512_loadu_ps(mixed + d), high = _mm512_loadu_ps(mixed + d + 16);
+        const __m512 one = _mm512_mul_ps(_mm512_permutex2var_ps(low, first, high), scales);
+        const __m512 two = _mm512_mul_ps(_mm512_permutex2var_ps(low, second, high), scales);
+        if (is_bf16) {
+            _mm512_storeu_si512(out + 2 * d, (__m512i)_mm512_cvtne2ps_pbh(two, one));
+        } else {
+            _mm512_storeu_ps(out + 4 * d, one);
+            _mm512_storeu_ps(out + 4 * d + 64, two);
+        }
+    }
 }
 
 } // namespace

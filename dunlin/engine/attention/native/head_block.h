@@ -28,7 +28,7 @@ struct HeadBlock {
     float scale, cap;
     float *scores;     // [rows, BLOCK]
     float *high, *sum; // [rows]
-    float *mixed;      // [rows, dim], in the order of `place`
+    float *mixed;      // [rows, dim], in the kernel's order
 };
 
 // exp of numbers that are not positive, within 2 ulp; 0 below -87. In a form that compilers make vectors of.

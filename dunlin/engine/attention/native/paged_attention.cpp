@@ -3,10 +3,11 @@
 // A plain C interface: it depends on no version of torch or Python, so it is built without either. Threads are those of
 // the OpenMP runtime that the process has loaded (torch's), found by name.
 //
-// Work is cut into tasks: a block of a row's queries, with all heads, against a block of its keys. A task reads a slot's
-// KV once, key after key, whether slots follow each other or not. There are more tasks than threads, each thread takes
-// the next one, so a thread without a core holds up one task only. How a row is cut depends on the row alone, and the
-// last task of a block of queries merges it in the order of keys: bits depend neither on threads nor on other rows.
+// Work is cut into tasks: a block of a row's queries, with all heads or, where such tasks are few, with some, against a
+// block of its keys. A task reads a slot's KV once, key after key, whether slots follow each other or not. There are more
+// tasks than threads, each thread takes the next one, so a thread without a core holds up one task only. How a row's keys
+// are cut depends on the row alone, and the last task of a block of queries merges it in the order of keys: bits depend
+// neither on threads nor on other rows.
 
 #include "head_block.h"
 #include "room.h"
@@ -30,6 +31,7 @@ constexpr int QUERY_BLOCK = 16;      // tokens of a task, at least
 constexpr int64_t DECODE_KEYS = 256; // keys of a task of few tokens: small, for there are few tasks
 constexpr int64_t PREFILL_KEYS = 4096;
 constexpr int FEW_TOKENS = 4;
+constexpr int64_t TASKS = 4; // for each thread, where tasks have some heads
 
 enum Dtype { F32 = 0, BF16 = 1 };
 enum Level { PORTABLE = 0, AVX2 = 1, AVX512 = 2, AVX512_BF16 = 3, AMX = 4 };
@@ -55,6 +57,7 @@ struct Call {
 
 struct Task {
     int32_t row, first, count, block; // queries [first, first + count) of the row; the block of queries that it is of
+    int32_t head, heads;              // KV heads [head, head + heads)
     int64_t from, to;                 // keys
     size_t scratch;                   // where its result lies, in floats
 };
@@ -64,13 +67,18 @@ struct QueryBlock {
     std::atomic<int32_t> missing;
 };
 
-int same_place(int, int d) { return d; }
+void put_as_it_is(const float *mixed, float scale, int dim, bool is_bf16, char *out) {
+    if (is_bf16)
+        for (int d = 0; d < dim; d++) reinterpret_cast<uint16_t *>(out)[d] = to_bf16(mixed[d] * scale);
+    else
+        for (int d = 0; d < dim; d++) reinterpret_cast<float *>(out)[d] = mixed[d] * scale;
+}
 
 // ---------------------------------------------------------------------------------------------- one task
 
 struct Kernel {
     void (*block)(const HeadBlock &);
-    int (*place)(int dim, int d);
+    void (*put)(const float *mixed, float scale, int dim, bool is_bf16, char *out); // a row of its results
     bool widens = false; // queries in bf16 are given in fp32
     int rows = 0;        // of a KV head that a task has where a row has so many: for what is done once for all of them
 };
@@ -86,15 +94,15 @@ Kernel choose(const Call &call) {
     const bool is_bf16 = call.dtype == BF16, has_blocks = call.dim % 32 == 0 && call.dim <= 128;
     const int at = call.dim / 32 - 1;
     if (has_blocks && is_bf16 && call.level >= AVX512_BF16 && __builtin_cpu_supports("avx512bf16") && call.group() <= 16) {
-        if (call.level >= AMX && may_use_tiles()) return {by_tiles[at], bf16_place, false, TILED_ROWS};
-        return {by_pairs[at], bf16_place};
+        if (call.level >= AMX && may_use_tiles()) return {by_tiles[at], put_in_order, false, TILED_ROWS};
+        return {by_pairs[at], put_in_order};
     }
     if (has_blocks && call.level >= AVX512 && __builtin_cpu_supports("avx512dq"))
-        return {is_bf16 ? widened[at] : plain[at], same_place, is_bf16};
+        return {is_bf16 ? widened[at] : plain[at], put_as_it_is, is_bf16};
     if (call.level >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return {call.dtype == BF16 ? avx2_bf16 : avx2_f32, same_place};
+        return {call.dtype == BF16 ? avx2_bf16 : avx2_f32, put_as_it_is};
 #endif
-    return {call.dtype == BF16 ? portable_bf16 : portable_f32, same_place};
+    return {call.dtype == BF16 ? portable_bf16 : portable_f32, put_as_it_is};
 }
 
 // Slots of keys [from, to) of a row, one key after another.
@@ -134,7 +142,7 @@ int64_t count_hidden(const Row &row, int64_t token, int64_t window) {
     return std::min((first - row.key_at - 1) / row.key_step + 1, row.key_to);
 }
 
-// A task's part of the scratch: high [heads x tokens], sum, mixed.
+// A task's part of the scratch: high [its heads x tokens], sum, mixed.
 struct Part {
     float *high, *sum, *mixed;
     Part(float *at, size_t rows) : high(at), sum(at + rows), mixed(at + whole(2 * rows)) {}
@@ -149,7 +157,7 @@ void widen(const uint16_t *from, float *to, int count) {
 void compute_task(const Call &call, const Kernel &kernel, const Task &task, float *scratch) {
     const Row &row = call.rows[task.row];
     const int group = call.group(), rows = task.count * group, dim = call.dim;
-    const size_t item = call.dtype == BF16 ? 2 : 4, all = size_t(task.count) * call.heads;
+    const size_t item = call.dtype == BF16 ? 2 : 4, all = size_t(rows) * task.heads;
     Part part(scratch + task.scratch, all);
     std::fill(part.high, part.high + all, NOTHING);
     std::fill(part.sum, part.sum + all, 0.0f);
@@ -161,9 +169,9 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
     char *packed = query_room.of(all * dim * query_item);
     float *scores = score_room.of(size_t(rows) * BLOCK);
     const size_t span = size_t(group) * dim * item; // of a token, in a KV head
-    for (int head = 0; head < call.kv_heads; head++)
+    for (int head = 0; head < task.heads; head++)
         for (int t = 0; t < task.count; t++) {
-            const char *from = call.query + (row.query + task.first + t) * call.query_stride * item + head * span;
+            const char *from = call.query + (row.query + task.first + t) * call.query_stride * item + (task.head + head) * span;
             char *to = packed + (size_t(head) * task.count + t) * group * dim * query_item;
             if (kernel.widens) widen(reinterpret_cast<const uint16_t *>(from), reinterpret_cast<float *>(to), group * dim);
             else std::memcpy(to, from, span);
@@ -188,8 +196,8 @@ void compute_task(const Call &call, const Kernel &kernel, const Task &task, floa
             const int64_t before = count_hidden(row, task.first + t, call.window) - at;
             std::fill(hidden.begin() + t * group, hidden.begin() + (t + 1) * group, int(std::max<int64_t>(std::min<int64_t>(before, counts[turn]), 0)));
         }
-        for (int head = 0; head < call.kv_heads; head++) {
-            const size_t offset = size_t(head) * dim * item;
+        for (int head = 0; head < task.heads; head++) {
+            const size_t offset = size_t(task.head + head) * dim * item;
             const HeadBlock b{keys[turn], counts[turn ^ 1] ? keys[turn ^ 1] : nullptr, counts[turn], counts[turn ^ 1],
                               offset, offset + size_t(call.kv_heads) * dim * item, dim * item,
                               packed + size_t(head) * task.count * group * dim * query_item, seen,
@@ -206,31 +214,28 @@ void merge_tasks(const Call &call, const Kernel &kernel, const Task *tasks, int 
     const Task &first = tasks[0];
     const Row &row = call.rows[first.row];
     const int group = call.group(), dim = call.dim;
-    const size_t all = size_t(first.count) * call.heads;
-    int places[512];
-    for (int d = 0; d < dim; d++) places[d] = kernel.place(dim, d);
+    const size_t all = size_t(first.count) * first.heads * group, item = call.out_dtype == BF16 ? 2 : 4;
     std::vector<float> out(dim);
     for (size_t r = 0; r < all; r++) {
         float high = NOTHING, sum = 0;
         for (int i = 0; i < count; i++)
             high = std::max(high, Part(const_cast<float *>(scratch) + tasks[i].scratch, all).high[r]);
-        std::fill(out.begin(), out.end(), 0.0f);
+        const float *whole = Part(const_cast<float *>(scratch) + first.scratch, all).mixed + r * dim;
+        if (count > 1) std::fill(out.begin(), out.end(), 0.0f), whole = out.data();
         for (int i = 0; i < count; i++) {
             const Part part(const_cast<float *>(scratch) + tasks[i].scratch, all);
             if (part.high[r] == NOTHING) continue;
             const float share = part.high[r] == high ? 1.0f : std::exp(part.high[r] - high);
             sum += part.sum[r] * share;
+            if (count == 1) break;
             const float *mixed = part.mixed + r * dim;
             for (int d = 0; d < dim; d++) out[d] += mixed[d] * share;
         }
         const size_t head = r / (size_t(first.count) * group), t = r / group % first.count, g = r % group;
-        const size_t at = (row.out + first.first + t) * call.heads + head * group + g;
+        const size_t at = (row.out + first.first + t) * call.heads + (first.head + head) * group + g;
         const float scale = sum == 0 ? 0.0f : 1.0f / sum;
         call.lse[at] = sum == 0 ? NOTHING : high + std::log(sum);
-        if (call.out_dtype == BF16)
-            for (int d = 0; d < dim; d++) reinterpret_cast<uint16_t *>(call.out)[at * dim + d] = to_bf16(out[places[d]] * scale);
-        else
-            for (int d = 0; d < dim; d++) reinterpret_cast<float *>(call.out)[at * dim + d] = out[places[d]] * scale;
+        kernel.put(whole, scale, dim, call.out_dtype == BF16, call.out + at * dim * item);
     }
 }
 
@@ -246,9 +251,9 @@ struct Work {
 void take_tasks(void *data) {
     Work &work = *static_cast<Work *>(data);
     for (;;) {
-        const size_t at = work.next.fetch_add(1, std::memory_order_relaxed);
-        if (at >= work.tasks->size()) return;
-        const Task &task = (*work.tasks)[at];
+        const size_t taken = work.next.fetch_add(1, std::memory_order_relaxed);
+        if (taken >= work.tasks->size()) return;
+        const Task &task = (*work.tasks)[work.tasks->size() - 1 - taken]; // a prompt's last queries have the most keys
         compute_task(*work.call, work.kernel, task, work.scratch);
         QueryBlock &block = (*work.blocks)[task.block];
         if (block.missing.fetch_sub(1, std::memory_order_acq_rel) == 1)
@@ -256,28 +261,56 @@ void take_tasks(void *data) {
     }
 }
 
-// Every block of queries gets at least one task, so that every query has a result.
-size_t cut_tasks(const Call &call, const Kernel &kernel, std::vector<Task> &tasks, std::vector<std::pair<int32_t, int32_t>> &blocks) {
+// The tasks of a call, by blocks of queries with some heads: (first task, tasks). Each has one at least, so that every query
+// has a result.
+struct TaskCutter {
+    const Call &call;
+    std::vector<Task> &tasks;
+    std::vector<std::pair<int32_t, int32_t>> &blocks;
     size_t floats = 0;
-    const int64_t query_block = std::max(kernel.rows / call.group(), QUERY_BLOCK);
-    for (int64_t r = 0; r < call.row_count; r++) {
-        const Row &row = call.rows[r];
+
+    // The queries and heads of `task` against keys from its own first one to `end`, `width` at a time.
+    void cut_keys(Task task, int64_t width, int64_t end) {
+        const int32_t before = int32_t(tasks.size());
+        task.block = int32_t(blocks.size());
+        do {
+            task.to = std::min(task.from + width, end);
+            task.scratch = floats;
+            tasks.push_back(task);
+            floats += Part::floats(size_t(task.count) * task.heads * call.group(), call.dim);
+            task.from = task.to;
+        } while (task.from < end);
+        blocks.push_back({before, int32_t(tasks.size()) - before});
+    }
+
+    // A row by `query_block` queries and so many parts of its heads.
+    void cut_row(int32_t index, int64_t query_block, int32_t parts) {
+        const Row &row = call.rows[index];
         const int64_t width = row.tokens <= FEW_TOKENS ? DECODE_KEYS : PREFILL_KEYS;
         for (int64_t first = 0; first < row.tokens; first += query_block) {
             const int32_t count = int32_t(std::min(query_block, row.tokens - first));
             const int64_t end = std::max(count_seen(row, first + count - 1), row.key_from);
-            const int32_t before = int32_t(tasks.size()), block = int32_t(blocks.size());
-            int64_t from = std::min(std::max(row.key_from, count_hidden(row, first, call.window)), end);
-            do {
-                const int64_t to = std::min(from + width, end);
-                tasks.push_back({int32_t(r), int32_t(first), count, block, from, to, floats});
-                floats += Part::floats(size_t(count) * call.heads, call.dim);
-                from = to;
-            } while (from < end);
-            blocks.push_back({before, int32_t(tasks.size()) - before});
+            const int64_t from = std::min(std::max(row.key_from, count_hidden(row, first, call.window)), end);
+            for (int32_t part = 0; part < parts; part++) {
+                const int32_t head = part * call.kv_heads / parts, stop = (part + 1) * call.kv_heads / parts;
+                cut_keys({index, int32_t(first), count, 0, head, stop - head, from, from, 0}, width, end);
+            }
         }
     }
-    return floats;
+};
+
+// Blocks of many queries may be too few for all threads: then they are cut by heads too.
+size_t cut_tasks(const Call &call, const Kernel &kernel, int threads, std::vector<Task> &tasks,
+                 std::vector<std::pair<int32_t, int32_t>> &blocks) {
+    const int64_t query_block = std::max(kernel.rows / call.group(), QUERY_BLOCK);
+    int64_t count = 0;
+    for (int64_t r = 0; r < call.row_count; r++) count += (call.rows[r].tokens + query_block - 1) / query_block;
+    const int64_t wanted = count ? (TASKS * threads + count - 1) / count : 1;
+    const int32_t parts = kernel.rows ? int32_t(std::min<int64_t>(call.kv_heads, wanted)) : 1;
+    TaskCutter cutter{call, tasks, blocks};
+    for (int64_t r = 0; r < call.row_count; r++)
+        cutter.cut_row(int32_t(r), query_block, call.rows[r].tokens > FEW_TOKENS ? parts : 1);
+    return cutter.floats;
 }
 
 } // namespace
@@ -316,7 +349,7 @@ int dunlin_paged_attention(const void *query, const void *kv, void *out, float *
     tasks.clear();
     cuts.clear();
     const Kernel kernel = choose(call);
-    const size_t floats = cut_tasks(call, kernel, tasks, cuts);
+    const size_t floats = cut_tasks(call, kernel, threads, tasks, cuts);
     float *scratch = room.of(floats);
     std::vector<QueryBlock> blocks(cuts.size());
     for (size_t i = 0; i < cuts.size(); i++) {

@@ -13,7 +13,7 @@ namespace {
 constexpr int TILED_ROWS = 128; // of a KV head, that a task should have
 
 // A block's keys and values as tiles. Keys: pairs of a head's numbers by 16 keys. Values: pairs of keys by 16 of a head's
-// numbers, in the order of `bf16_place`; what is beyond the last key is zero.
+// numbers, in the order of `mix_tile`; what is beyond the last key is zero.
 template <int NV> struct alignas(64) PackedBlock {
     uint32_t keys[BLOCK / TILE][NV][TILE * TILE], values[BLOCK / 32][2 * NV][TILE * TILE];
 };
