@@ -19,7 +19,7 @@ from dunlin.engine.decoder.host_copies import all_to_device
 from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
 from dunlin.engine.decoder.loading.weights import Weights
 from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
-from dunlin.engine.decoder.numerics import Numerics
+from dunlin.engine.decoder.numerics import Into, Numerics
 from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
 from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.config import ModelConfig
@@ -84,6 +84,7 @@ class Decoder:
         is_silu = config.activation == "silu"
         self._activate = numerics.silu_gate if is_silu else gated(config.activation)
         self._gated_linear = numerics.gated_linear if is_silu else None
+        self._gated_into = numerics.gated_into if is_silu else None
         # Rounded like the embedding, as in training.
         self._embed_scale = torch.tensor(config.embed_scale, dtype=weights.outer["embed"].dtype).item()
 
@@ -193,7 +194,7 @@ class Decoder:
     ) -> LinearWork:
         """The products of `finish` for tokens `[start, stop)`; the result is the hidden states after the layer."""
         is_mixed = "router" in self._weights.layers[layer]
-        feed = self._expert_products(layer) if is_mixed else self._feed_products(layer)
+        feed = self._expert_products(layer) if is_mixed else self._feed_products(layer, adapters is not None)
         return LinearWork([*feed], start, stop, hidden, mixed.reshape(mixed.shape[0], -1), adapters)
 
     # --- a layer ---
@@ -302,20 +303,28 @@ class Decoder:
 
     # The same products by columns.
 
-    def _feed_products(self, layer: int) -> Iterator[Product]:
+    def _feed_products(self, layer: int, has_adapters: bool) -> Iterator[Product]:
         weights = self._weights.layers[layer]
-
-        def fed(residual: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-            return residual, self._activate(out)
-
         yield self._adding(layer, "out", "attention_post_norm", self._normed(weights))
-        yield Product(
-            weights["gate_up"],
-            self._multiply(weights["gate_up"], weights.get("gate_up_bias")),
-            fed,
-            adapt=partial(self._adapt, layer, "gate_up"),
-        )
+        if self._gated_into is not None and not has_adapters and "gate_up_bias" not in weights:
+            yield self._gating(weights["gate_up"], self._gated_into)
+        else:
+            yield Product(
+                weights["gate_up"],
+                self._multiply(weights["gate_up"], weights.get("gate_up_bias")),
+                lambda residual, out: (residual, self._activate(out)),
+                adapt=partial(self._adapt, layer, "gate_up"),
+            )
         yield self._adding(layer, "down", "mlp_post_norm", _kept)
+
+    def _gating(self, weight: Tensor, gated_into: Into) -> Product:
+        """What the MLP's gates let through, by columns of both: for each, two of `weight` are multiplied."""
+        gates, ups = weight.chunk(2)
+
+        def compute(_: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
+            gated_into(into, given, gates[columns], ups[columns])
+
+        return Product(gates, compute, _kept, part=2.0)
 
     def _expert_products(self, layer: int) -> Iterator[Product]:
         assert self.config.experts is not None
@@ -363,7 +372,12 @@ class Decoder:
         return compute
 
     def _add(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:
+        onto = self.numerics.linear_onto_into
+
         def compute(residual: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
+            if onto is not None and bias is None:
+                onto(into, residual[:, columns], given, weight[columns])
+                return
             part = None if bias is None else bias[columns]
             torch.add(residual[:, columns], self.numerics.linear(given, weight[columns], part), out=into)
 

@@ -37,6 +37,8 @@ Choose = Callable[[Tensor, Sequence[SamplingInput]], Choices]
 """(logits, draws) -> choices; see `sample_tokens`."""
 
 
+Into = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""(into, …) -> None: written into `[rows, columns]`, which may be some columns of a larger result."""
 Place = Callable[[Tensor, int, int, Tensor, Tensor, Tensor], None]
 """(queries, keys and values, heads, kv_heads, angles, layer_kv, slots) -> None: the queries are left, rotated."""
 
@@ -93,9 +95,10 @@ class Numerics:
     which rotates the first `heads` of each token in place, are the rest of a layer. `linear_into(into, input, weight,
     bias)` writes the product, `put(layer_kv, slots, keys and values)` what attention reads. `add_deltas` adds what
     adapters do. `choose` chooses tokens. `place` is `turn` and `put` at once, `linear_onto(residual, input, weight)`
-    the product added to the residual, in its place, `gated_linear(input, weight)` `silu_gate` of the product; None:
-    they are computed by parts. `has_fixed_pieces`: blocks always
-    have `piece_rows`, for no clock of the host's tells what they take.
+    the product added to the residual, in its place, `gated_linear(input, weight)` `silu_gate` of the product;
+    `linear_onto_into(into, residual, input, weight)` and `gated_into(into, input, gates, ups)` do so for some columns;
+    None: they are computed by parts. `has_fixed_pieces`: blocks always have `piece_rows`, for no clock of the host's
+    tells what they take.
     """
 
     rows: Callable[..., Tensor]
@@ -114,6 +117,8 @@ class Numerics:
     place: Place | None = None
     linear_onto: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     gated_linear: Callable[[Tensor, Tensor], Tensor] | None = None
+    linear_onto_into: Into | None = None
+    gated_into: Into | None = None
     has_fixed_pieces: bool = False
 
 
@@ -209,15 +214,24 @@ def _with_writes(plain: Numerics, kernels: PromptKernels) -> Numerics:
         return replace(plain, linear_into=product_into, put=put)
 
     def product_onto(hidden: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-        if kernels.product_onto(hidden, rows, weight):
-            return hidden
-        return hidden + plain.linear(rows, weight, None)
+        product_onto_into(hidden, hidden, rows, weight)
+        return hidden
+
+    def product_onto_into(into: Tensor, residual: Tensor, rows: Tensor, weight: Tensor) -> None:
+        if not kernels.product_onto(into, residual, rows, weight):
+            torch.add(residual, plain.linear(rows, weight, None), out=into)
 
     def gated_product(rows: Tensor, weight: Tensor) -> Tensor:
         found = kernels.gated_product(rows, weight)
         return plain.silu_gate(plain.linear(rows, weight, None)) if found is None else found
 
-    return replace(plain, linear_into=product_into, put=put, linear_onto=product_onto, gated_linear=gated_product)
+    def gated_into(into: Tensor, rows: Tensor, gates: Tensor, ups: Tensor) -> None:
+        if not kernels.gated_into(into, rows, gates, ups):
+            both = plain.linear(rows, gates, None), plain.linear(rows, ups, None)
+            into.copy_(plain.silu_gate(torch.cat(both, 1)))
+
+    onto = replace(plain, linear_into=product_into, put=put, linear_onto=product_onto, gated_linear=gated_product)
+    return replace(onto, linear_onto_into=product_onto_into, gated_into=gated_into)
 
 
 def deterministic_numerics() -> Numerics:

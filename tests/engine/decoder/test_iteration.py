@@ -62,9 +62,10 @@ def operations(fast: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counted.append(rows.shape[0] * weight.numel())
         numerics.linear_into(into, rows, weight, bias)
 
-    counting = replace(numerics, linear=linear, linear_into=into_columns, linear_onto=None)
+    counting = replace(numerics, linear=linear, linear_into=into_columns, linear_onto=None, linear_onto_into=None)
     monkeypatch.setattr(fast.decoder, "numerics", counting)
     monkeypatch.setattr(fast.decoder, "_gated_linear", None)
+    monkeypatch.setattr(fast.decoder, "_gated_into", None)
     return counted
 
 

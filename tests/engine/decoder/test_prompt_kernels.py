@@ -67,21 +67,41 @@ def test_residuals_and_gates_are_computed_with_the_product(count: int, columns: 
     wanted, product = KERNELS.silu_gate(rows @ weight.T), KERNELS.product(rows, weight[:columns], None)
     assert wanted is not None
     assert product is not None
-    assert close(KERNELS.gated_product(rows, weight), wanted)
-    added, around = hidden.clone(), hidden[:, columns : 2 * columns]
-    assert KERNELS.product_onto(added[:, columns : 2 * columns], rows, weight[:columns])
-    assert torch.equal(added[:, columns : 2 * columns], around + product)
-    assert torch.equal(added[:, :columns], hidden[:, :columns])
-    assert torch.equal(added[:, 2 * columns :], hidden[:, 2 * columns :])
+    gated, among = KERNELS.gated_product(rows, weight), slice(columns, 2 * columns)
+    assert close(gated, wanted)
+    added, apart, around = hidden.clone(), hidden.clone(), hidden[:, among]
+    assert KERNELS.product_onto(added[:, among], added[:, among], rows, weight[:columns])
+    assert KERNELS.product_onto(apart[:, among], around, rows, weight[:columns])
+    assert torch.equal(added[:, among], around + product)
+    assert torch.equal(apart, added)
+    assert KERNELS.gated_into(apart[:, among], rows, weight[:columns], weight[columns:])
+    assert torch.equal(apart[:, among], gated)
+    for outside in (slice(columns), slice(2 * columns, None)):
+        assert torch.equal(added[:, outside], hidden[:, outside])
+        assert torch.equal(apart[:, outside], hidden[:, outside])
 
 
 def test_without_tiles_residuals_and_gates_are_by_parts() -> None:
     rows, weight = random(20, 64), random(16, 64, seed=2)
     pairs = replace(KERNELS, level=BF16_DOT)
     assert pairs.gated_product(rows, weight) is None
-    assert not pairs.product_onto(random(20, 16), rows, weight)
-    assert fast_numerics(prompts=pairs).gated_linear is None
-    assert fast_numerics(prompts=pairs).linear_onto is None
+    into = random(20, 16)
+    assert not pairs.product_onto(into, into, rows, weight)
+    assert not pairs.gated_into(into[:, :8], rows, weight[:8], weight[8:])
+    numerics = fast_numerics(prompts=pairs)
+    by_parts = numerics.gated_linear, numerics.gated_into, numerics.linear_onto, numerics.linear_onto_into
+    assert by_parts == (None,) * 4
+
+
+@pytest.mark.skipif(KERNELS.level != TILES, reason="this processor has no matrix unit")
+def test_what_lies_otherwise_is_not_computed_with_the_product() -> None:
+    rows, weight, into = random(20, 64), random(16, 64, seed=2), random(20, 16)
+    assert not KERNELS.product_onto(into, random(20, 32)[:, ::2], rows, weight)
+    assert not KERNELS.product_onto(into, random(20, 48)[:, :16], rows, weight)
+    assert not KERNELS.product_onto(into, into.float(), rows, weight)
+    assert not KERNELS.gated_into(into[:, ::2], rows, weight[:8], weight[8:])
+    assert not KERNELS.gated_into(into[:, :8].float(), rows, weight[:8], weight[8:])
+    assert KERNELS.gated_product(rows, weight[:15]) is None
 
 
 @LEVELS
@@ -201,10 +221,17 @@ def test_numerics_compute_with_them_and_without() -> None:
         if KERNELS.level == TILES:
             assert quick.linear_onto is not None
             assert quick.gated_linear is not None
-            hidden = random(70, 128, seed=4).to(dtype)
-            assert close(quick.linear_onto(hidden.clone(), rows, weight), hidden + plain.linear(rows, weight, None))
+            assert quick.linear_onto_into is not None
+            assert quick.gated_into is not None
+            hidden, into = random(70, 128, seed=4).to(dtype), random(70, 128, seed=5).to(dtype)
+            onto = hidden + plain.linear(rows, weight, None)
+            assert close(quick.linear_onto(hidden.clone(), rows, weight), onto)
+            quick.linear_onto_into(into, hidden, rows, weight)
+            assert close(into, onto)
             gates = plain.silu_gate(plain.linear(rows, weight, None))
             assert close(quick.gated_linear(rows, weight), gates)
+            quick.gated_into(into[:, :64], rows, weight[:64], weight[64:])
+            assert close(into[:, :64], gates)
         slots, fused = torch.randperm(99)[:70], rows.view(70, 8, 8)
         kv = [torch.zeros(99, 2, 2, 8, dtype=dtype) for _ in range(2)]
         quick.put(kv[0], slots, fused[:, 4:])

@@ -66,23 +66,31 @@ class PromptKernels:
         )
         return True
 
-    def product_onto(self, hidden: Tensor, rows: Tensor, weight: Tensor) -> bool:
-        """`rows @ weight.T` added to `hidden` `[rows, columns]`, in its place, after it is rounded; by tiles."""
-        if self.level != TILES or not self._takes(rows, weight) or not _is_bf16(hidden) or hidden.stride(1) != 1:
+    def product_onto(self, into: Tensor, residual: Tensor, rows: Tensor, weight: Tensor) -> bool:
+        """`residual` and `rows @ weight.T`, rounded before, by tiles; `into` may be the residual, `[rows, columns]`."""
+        if self.level != TILES or not self._takes(rows, weight) or not _is_bf16(into, residual):
             return False
-        place = rows.data_ptr(), weight.data_ptr(), hidden.data_ptr(), rows.shape[0], *weight.shape
-        self.library.dunlin_product_onto(*place, rows.stride(0), hidden.stride(0), torch.get_num_threads())
+        if into.stride(1) != 1 or into.stride() != residual.stride():
+            return False
+        place = rows.data_ptr(), weight.data_ptr(), residual.data_ptr(), into.data_ptr(), rows.shape[0], *weight.shape
+        self.library.dunlin_product_onto(*place, rows.stride(0), into.stride(0), torch.get_num_threads())
         return True
 
     def gated_product(self, rows: Tensor, weight: Tensor) -> Tensor | None:
         """`silu_gate` of `rows @ weight.T`, by tiles; `weight` `[2 columns, inputs]`."""
-        if self.level != TILES or not self._takes(rows, weight) or weight.shape[0] % 2:
-            return None
-        width = weight.shape[0] // 2
+        width, odd = divmod(weight.shape[0], 2)
         out = rows.new_empty(rows.shape[0], width)
-        place = rows.data_ptr(), weight.data_ptr(), out.data_ptr(), rows.shape[0], width
-        self.library.dunlin_gated_product(*place, weight.shape[1], rows.stride(0), torch.get_num_threads())
-        return out
+        return out if not odd and self.gated_into(out, rows, weight[:width], weight[width:]) else None
+
+    def gated_into(self, into: Tensor, rows: Tensor, gates: Tensor, ups: Tensor) -> bool:
+        """`silu(rows @ gates.T) * (rows @ ups.T)`, by tiles, into `[rows, columns]`; weights `[columns, inputs]`."""
+        if self.level != TILES or not self._takes(rows, gates) or not self._takes(rows, ups):
+            return False
+        if not _is_bf16(into) or into.stride(1) != 1:
+            return False
+        place = rows.data_ptr(), gates.data_ptr(), ups.data_ptr(), into.data_ptr(), rows.shape[0], *gates.shape
+        self.library.dunlin_gated_product(*place, rows.stride(0), into.stride(0), torch.get_num_threads())
+        return True
 
     def _takes(self, rows: Tensor, weight: Tensor) -> bool:
         """Whether these are multiplied here."""
@@ -139,8 +147,8 @@ def load_prompt_kernels(library: Path = LIBRARY, source: Path = SOURCE) -> Promp
         raise KernelUnavailable("this processor has no AVX-512")
     pointer, number, real, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
     loaded.dunlin_product.argtypes = [*[pointer] * 4, *[number] * 5, count, count]
-    loaded.dunlin_product_onto.argtypes = [*[pointer] * 3, *[number] * 5, count]
-    loaded.dunlin_gated_product.argtypes = [*[pointer] * 3, *[number] * 4, count]
+    for by_tiles in (loaded.dunlin_product_onto, loaded.dunlin_gated_product):
+        by_tiles.argtypes = [*[pointer] * 4, *[number] * 5, count]
     loaded.dunlin_norm.argtypes = [*[pointer] * 3, *[number] * 3, real, count]
     loaded.dunlin_gate.argtypes = [*[pointer] * 2, *[number] * 2, count]
     loaded.dunlin_turn.argtypes = [*[pointer] * 2, *[number] * 5, count]
@@ -184,7 +192,7 @@ def _mlp(kernels: PromptKernels, hidden: Tensor, rows: Tensor, gates: Tensor, do
         product = F.linear(rows, gates) if product is None else product
         gated = kernels.silu_gate(product)
         assert gated is not None
-    if kernels.product_onto(hidden, gated, down):
+    if kernels.product_onto(hidden, hidden, gated, down):
         return hidden
     onto = kernels.product(gated, down, None)
     return hidden + (F.linear(gated, down) if onto is None else onto)

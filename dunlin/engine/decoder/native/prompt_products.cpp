@@ -309,24 +309,22 @@ TARGET void gate_row(const uint16_t *gates, const uint16_t *ups, uint16_t *out, 
     }
 }
 
-// `p` is gates and what they let through, side by side, and its result half as wide: a task computes columns of both, and
-// the gate while they are near.
-void gate_by_tiles(const Product &p, int threads) {
-    const int64_t inner = p.columns / 2;
+// `p` has the gates, `ups` what they let through: a task computes columns of both, and the gate while they are near.
+void gate_by_tiles(const Product &p, const uint16_t *ups, int threads) {
     for_packed(p, std::max(near_rows(p.inputs), NEAR_ROWS), threads, [&](int64_t row, int64_t count, const uint16_t *packed) {
-        for_each(cut(inner, TILED_COLUMNS), threads, [&](int64_t task) {
+        for_each(cut(p.columns, TILED_COLUMNS), threads, [&](int64_t task) {
             static thread_local Room<uint16_t> room;
-            const int64_t from = task * TILED_COLUMNS, width = std::min(TILED_COLUMNS, inner - from);
-            uint16_t *gates = room.of(size_t(2 * count * TILED_COLUMNS)), *ups = gates + count * TILED_COLUMNS;
-            const auto multiply = [&](int64_t column, uint16_t *into) {
-                const TileProduct product{packed, p.weight + column * p.inputs, nullptr, nullptr, into,
+            const int64_t from = task * TILED_COLUMNS, width = std::min(TILED_COLUMNS, p.columns - from);
+            uint16_t *near = room.of(size_t(2 * count * TILED_COLUMNS)), *let = near + count * TILED_COLUMNS;
+            const auto multiply = [&](const uint16_t *weight, uint16_t *into) {
+                const TileProduct product{packed, weight + from * p.inputs, nullptr, nullptr, into,
                                           count, p.inputs, TILED_COLUMNS};
                 columns_by_tiles(product, 0, count, 0, width);
             };
-            multiply(from, gates);
-            multiply(inner + from, ups);
+            multiply(p.weight, near);
+            multiply(ups, let);
             for (int64_t i = 0; i < count; i++)
-                gate_row(gates + i * TILED_COLUMNS, ups + i * TILED_COLUMNS, p.out + (row + i) * p.out_stride + from, width);
+                gate_row(near + i * TILED_COLUMNS, let + i * TILED_COLUMNS, p.out + (row + i) * p.out_stride + from, width);
         });
     });
 }
@@ -380,18 +378,19 @@ void dunlin_product(const void *rows, const void *weight, const void *bias, void
     else multiply_rows<Pair>(p, multiply_pair_slowly<2>, multiply_pair_slowly<1>, threads);
 }
 
-// hidden[count, columns] += rows[count, inputs] @ weight[columns, inputs]^T, by tiles; the product is rounded before.
-void dunlin_product_onto(const void *rows, const void *weight, void *hidden, int64_t count, int64_t columns,
-                         int64_t inputs, int64_t row_stride, int64_t hidden_stride, int threads) {
-    multiply_by_tiles({bf16(rows), bf16(weight), nullptr, bf16(hidden), bf16(hidden), count, columns, inputs, row_stride,
-                       hidden_stride}, threads);
+// out[count, columns] = residual + rows[count, inputs] @ weight[columns, inputs]^T, by tiles; the product is rounded before.
+// `out_stride` is the residual's too, which may be the result.
+void dunlin_product_onto(const void *rows, const void *weight, const void *residual, void *out, int64_t count,
+                         int64_t columns, int64_t inputs, int64_t row_stride, int64_t out_stride, int threads) {
+    multiply_by_tiles({bf16(rows), bf16(weight), nullptr, bf16(residual), bf16(out), count, columns, inputs, row_stride,
+                       out_stride}, threads);
 }
 
-// out[count, width] = silu(gate) * up, where [gate, up] = rows[count, inputs] @ weight[2 width, inputs]^T, by tiles.
-void dunlin_gated_product(const void *rows, const void *weight, void *out, int64_t count, int64_t width, int64_t inputs,
-                          int64_t row_stride, int threads) {
-    gate_by_tiles({bf16(rows), bf16(weight), nullptr, nullptr, bf16(out), count, 2 * width, inputs, row_stride, width},
-                  threads);
+// out[count, width] = silu(rows[count, inputs] @ gates[width, inputs]^T) * (rows @ ups[width, inputs]^T), by tiles.
+void dunlin_gated_product(const void *rows, const void *gates, const void *ups, void *out, int64_t count, int64_t width,
+                          int64_t inputs, int64_t row_stride, int64_t out_stride, int threads) {
+    gate_by_tiles({bf16(rows), bf16(gates), nullptr, nullptr, bf16(out), count, width, inputs, row_stride, out_stride},
+                  bf16(ups), threads);
 }
 
 void dunlin_norm(const void *rows, const void *weight, void *out, int64_t count, int64_t width, int64_t row_stride,
