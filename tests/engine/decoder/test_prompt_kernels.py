@@ -68,6 +68,7 @@ def test_residuals_and_gates_are_computed_with_the_product(count: int, columns: 
     assert wanted is not None
     assert product is not None
     gated, among = KERNELS.gated_product(rows, weight), slice(columns, 2 * columns)
+    assert gated is not None
     assert close(gated, wanted)
     added, apart, around = hidden.clone(), hidden.clone(), hidden[:, among]
     assert KERNELS.product_onto(added[:, among], added[:, among], rows, weight[:columns])
