@@ -64,12 +64,12 @@ def test_residuals_and_gates_are_computed_with_the_product(count: int, columns: 
         random(2 * columns, inputs, seed=2),
         random(count, 3 * columns, seed=3),
     )
-    wanted, product = KERNELS.silu_gate(rows @ weight.T), KERNELS.product(rows, weight[:columns], None)
-    assert wanted is not None
-    assert product is not None
+    product, lets = (KERNELS.product(rows, part, None) for part in weight.chunk(2))
     gated, among = KERNELS.gated_product(rows, weight), slice(columns, 2 * columns)
+    assert product is not None
+    assert lets is not None
     assert gated is not None
-    assert close(gated, wanted)
+    assert close(gated, F.silu(product.float()) * lets.float())
     added, apart, around = hidden.clone(), hidden.clone(), hidden[:, among]
     assert KERNELS.product_onto(added[:, among], added[:, among], rows, weight[:columns])
     assert KERNELS.product_onto(apart[:, among], around, rows, weight[:columns])
@@ -80,6 +80,21 @@ def test_residuals_and_gates_are_computed_with_the_product(count: int, columns: 
     for outside in (slice(columns), slice(2 * columns, None)):
         assert torch.equal(added[:, outside], hidden[:, outside])
         assert torch.equal(apart[:, outside], hidden[:, outside])
+
+
+@pytest.mark.skipif(KERNELS.level != TILES, reason="this processor has no matrix unit")
+def test_a_gate_that_is_shut_lets_nothing_through_and_no_number_stays_none() -> None:
+    rows, gates = torch.zeros(16, 32, dtype=torch.bfloat16), torch.zeros(32, 32, dtype=torch.bfloat16)
+    given = torch.tensor([-3e38, -1000.0, -88.0, -1.0, 0.0, 1.0, 100.0, float("nan")])
+    for row, number in enumerate(given):
+        rows[row, 0], rows[row, 1] = number, 3.0
+    gates[:, 0] = 1.0
+    ups = torch.zeros_like(gates)
+    ups[:, 1] = 1.0
+    found = KERNELS.gated_product(rows, torch.cat((gates, ups)))
+    assert found is not None
+    wanted = (given * given.sigmoid() * 3.0)[:, None].expand(8, 32)
+    assert torch.allclose(found[:8].float(), wanted, rtol=ROUNDING, atol=1e-30, equal_nan=True)
 
 
 def test_without_tiles_residuals_and_gates_are_by_parts() -> None:

@@ -71,20 +71,6 @@ template <int NV> INLINE_TILES void score_tiles(const HeadBlock &b, int r, const
     _tile_stored(3, scores + 48, 4 * BLOCK);
 }
 
-// 2^x in the accuracy of bf16; 0 below -126, for a result that is no normal number takes a hundred times as long. What is no
-// number stays none.
-INLINE_TILES __m512 power_of_two(__m512 x) {
-    const __m512 least = _mm512_set1_ps(-126.0f), limited = _mm512_max_ps(least, x);
-    const __mmask16 seen = _mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ);
-    const __m512 n = _mm512_roundscale_ps(limited, 8), r = _mm512_sub_ps(limited, n);
-    __m512 p = _mm512_set1_ps(9.6180e-3f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.40226e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931472e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(seen, p, n);
-}
-
 // Highest scores of up to 16 rows from `r` on, with those of earlier blocks; none of a row that saw no key yet.
 INLINE_TILES __m512 highest_of(const HeadBlock &b, int r, int count, __m512 earlier) {
     __m512 tops[TILE];
