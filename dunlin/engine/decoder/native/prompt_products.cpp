@@ -262,23 +262,35 @@ template <typename Compute> void for_packed(const Product &p, int64_t chunk, int
     }
 }
 
-// The same by tiles. Where enough rows stay near, they pass by a task's columns; where they are too wide for that, wider
-// tasks' columns stay near, and two panels of rows pass at a time.
-void multiply_by_tiles(const Product &p, int threads) {
-    const int64_t near = near_rows(p.inputs);
-    const int64_t chunk = near < NEAR_ROWS ? CHUNK : near, together = near < NEAR_ROWS ? 2 * TILE : chunk;
-    int64_t width = TILED_COLUMNS;
-    while (together < chunk && 4 * width <= near && cut(p.columns, 2 * width) >= TASKS * threads) width *= 2;
-    for_packed(p, chunk, threads, [&](int64_t row, int64_t count, const uint16_t *packed) {
-        const uint16_t *residual = p.residual ? p.residual + row * p.out_stride : nullptr;
-        const TileProduct product{packed, p.weight, p.bias, residual, p.out + row * p.out_stride,
-                                  count, p.inputs, p.out_stride};
-        for_each(cut(p.columns, width), threads, [&](int64_t task) {
-            for (int64_t first = 0; first < count; first += together)
-                columns_by_tiles(product, first, std::min(first + together, count), task * width,
-                                 std::min((task + 1) * width, p.columns));
+// Inputs [from, to) of a product by tiles: all rows pass by a task's columns.
+void multiply_inputs(const Product &p, int64_t from, int64_t to, float *sums, int threads) {
+    Product part = p;
+    part.rows += from;
+    part.inputs = to - from;
+    for_packed(part, p.count, threads, [&](int64_t, int64_t count, const uint16_t *packed) {
+        const TileProduct product{packed, p.weight + from, p.bias, p.residual, p.out, count, to - from, p.out_stride,
+                                  p.inputs, sums, !from, to == p.inputs};
+        for_each(cut(p.columns, TILED_COLUMNS), threads, [&](int64_t task) {
+            columns_by_tiles(product, 0, count, task * TILED_COLUMNS, std::min((task + 1) * TILED_COLUMNS, p.columns));
         });
     });
+}
+
+// The same by tiles. As many rows as stay near pass together; where that is few, for they are wide, more do, and as many of
+// their inputs as stay near at a time.
+void multiply_by_tiles(Product p, int threads) {
+    static thread_local Room<float> room;
+    const int64_t near = near_rows(p.inputs), chunk = near < NEAR_ROWS ? CHUNK : near, count = p.count;
+    for (int64_t row = 0; row < count; row += chunk) {
+        p.count = std::min(chunk, count - row);
+        const int64_t passes = cut(p.count, std::max<int64_t>(near, PANEL)), depth = padded(cut(p.inputs, passes));
+        float *sums = passes > 1 ? room.of(size_t(padded(p.count) * padded(p.columns))) : nullptr;
+        for (int64_t from = 0; from < p.inputs; from += depth)
+            multiply_inputs(p, from, std::min(from + depth, p.inputs), sums, threads);
+        p.rows += chunk * p.row_stride;
+        p.out += chunk * p.out_stride;
+        if (p.residual) p.residual += chunk * p.out_stride;
+    }
 }
 
 // ---------------------------------------------------------------------------------------------- token by token
@@ -336,7 +348,7 @@ void gate_by_tiles(const Product &p, const uint16_t *ups, int threads) {
             uint16_t *near = room.of(size_t(2 * count * TILED_COLUMNS)), *let = near + count * TILED_COLUMNS;
             const auto multiply = [&](const uint16_t *weight, uint16_t *into) {
                 const TileProduct product{packed, weight + from * p.inputs, nullptr, nullptr, into,
-                                          count, p.inputs, TILED_COLUMNS};
+                                          count, p.inputs, TILED_COLUMNS, p.inputs};
                 columns_by_tiles(product, 0, count, 0, width);
             };
             multiply(p.weight, near);

@@ -37,11 +37,15 @@ INLINE void pack_rows(const uint16_t *rows, int64_t stride, int64_t count, int64
 }
 
 // out[count, columns] = packed rows @ weight[columns, inputs]^T + bias + residual, rounded before the residual is added, and
-// again. Rows of the result and of the residual are `out_stride` numbers apart; bias and residual may be null.
+// again. Rows of the result and of the residual are `out_stride` numbers apart; bias and residual may be null. A pass over
+// some of the inputs adds to `sums`, [column][row] with both up to a multiple of 32; the last one writes the result.
 struct TileProduct {
     const uint16_t *packed, *weight, *bias, *residual;
     uint16_t *out;
     int64_t count, inputs, out_stride;
+    int64_t weight_stride; // numbers from a column's weights to the next one's
+    float *sums = nullptr; // null: there is one pass
+    bool is_first = true, is_last = true;
 };
 
 // Adds what 32 inputs make: of one or two tiles of weights, `step` bytes from line to line, and of one or two panels, which
@@ -63,22 +67,22 @@ INLINE_TILES void add_tiles(const uint16_t *weight, const uint16_t *other, int64
 
 // A tile of the inputs beyond the last whole `BLOCK`, with zeros behind them: it would read the next column's, or what is no
 // weight.
-INLINE void take_rest(const uint16_t *weight, int64_t inputs, int64_t at, int columns, uint16_t *tile) {
-    const __mmask32 mask = mask_of(inputs - at);
+INLINE void take_rest(const TileProduct &p, const uint16_t *weight, int64_t at, int columns, uint16_t *tile) {
+    const __mmask32 mask = mask_of(p.inputs - at);
     for (int column = 0; column < columns; column++)
-        _mm512_store_si512(tile + column * BLOCK, load_some(weight + column * inputs + at, mask));
+        _mm512_store_si512(tile + column * BLOCK, load_some(weight + column * p.weight_stride + at, mask));
 }
 
 // What inputs [from, to) add to `sums` [tile of weights, panel][column, row], from `row` and `column` on; `from` is a multiple
-// of `BLOCK`, and 0 begins them. Nothing is fetched ahead: that is slower, for the processor does it by itself, and the next
+// of `BLOCK`, and 0 of the first pass begins them. Nothing is fetched ahead: that is slower, for the processor does it by itself, and the next
 // columns are another thread's as often as not.
 template <bool TWO_TILES, bool TWO_PANELS>
 INLINE_TILES void multiply_tiles(const TileProduct &p, int64_t row, int64_t column, int columns, int64_t from, int64_t to,
                                  float (*sums)[TILE * TILE]) {
-    const uint16_t *weight = p.weight + column * p.inputs, *other = weight + TILE * p.inputs;
+    const uint16_t *weight = p.weight + column * p.weight_stride, *other = weight + TILE * p.weight_stride;
     const uint16_t *panel = p.packed + row * padded(p.inputs), *more = panel + TILE * padded(p.inputs);
     settle();
-    if (!from) {
+    if (p.is_first && !from) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
@@ -91,11 +95,11 @@ INLINE_TILES void multiply_tiles(const TileProduct &p, int64_t row, int64_t colu
     }
     int64_t at = from;
     for (; at + BLOCK <= to; at += BLOCK)
-        add_tiles<TWO_TILES, TWO_PANELS>(weight + at, other + at, 2 * p.inputs, panel + at * TILE, more + at * TILE);
+        add_tiles<TWO_TILES, TWO_PANELS>(weight + at, other + at, 2 * p.weight_stride, panel + at * TILE, more + at * TILE);
     if (at < to) {
         alignas(64) uint16_t rest[2][TILE * BLOCK];
-        take_rest(weight, p.inputs, at, columns, rest[0]);
-        if constexpr (TWO_TILES) take_rest(other, p.inputs, at, columns, rest[1]);
+        take_rest(p, weight, at, columns, rest[0]);
+        if constexpr (TWO_TILES) take_rest(p, other, at, columns, rest[1]);
         settle();
         add_tiles<TWO_TILES, TWO_PANELS>(rest[0], rest[1], TILE_BYTES, panel + at * TILE, more + at * TILE);
     }
@@ -165,7 +169,7 @@ template <bool TWO_TILES, bool TWO_PANELS>
 TARGET_TILES void panels_of_tiles(const TileProduct &p, int64_t row, int64_t column, int columns, int64_t from, int64_t to,
                                   float (*sums)[TILE * TILE]) {
     multiply_tiles<TWO_TILES, TWO_PANELS>(p, row, column, columns, from, to, sums);
-    if (to < p.inputs) return;
+    if (to < p.inputs || !p.is_last) return;
     for (int tile = 0; tile < (TWO_TILES ? 2 : 1); tile++)
         for (int panel = 0; panel < (TWO_PANELS ? 2 : 1); panel++)
             put_turned(p, row + panel * TILE, column + tile * TILE, columns, sums[2 * tile + panel]);
@@ -173,13 +177,14 @@ TARGET_TILES void panels_of_tiles(const TileProduct &p, int64_t row, int64_t col
 
 constexpr int64_t TILE_DEPTH = 512; // inputs of two tiles of weights that stay in the first cache while rows pass
 
-// Rows [from, to) against one or two tiles.
+// Rows [from, to) against one or two tiles; in a pass of several, all rows.
 template <bool TWO_TILES>
 TARGET_TILES void rows_of_tiles(const TileProduct &p, int64_t from, int64_t to, int64_t column, int columns) {
     static thread_local Room<float> room;
     const int64_t parts = to - from > 2 * TILE ? (p.inputs + TILE_DEPTH - 1) / TILE_DEPTH : 1;
-    const int64_t depth = padded((p.inputs + parts - 1) / parts), step = parts > 1 ? 4 : 0;
-    auto *all = reinterpret_cast<float(*)[TILE * TILE]>(room.of(size_t((to - from + 2 * TILE) * 2 * TILE)));
+    const int64_t depth = padded((p.inputs + parts - 1) / parts), step = parts == 1 && !p.sums ? 0 : TWO_TILES ? 4 : 2;
+    float *kept = p.sums ? p.sums + column * padded(p.count) : room.of(size_t((to - from + 2 * TILE) * 2 * TILE));
+    auto *all = reinterpret_cast<float(*)[TILE * TILE]>(kept);
     for (int64_t at = 0; at < p.inputs; at += depth) {
         const int64_t end = std::min(at + depth, p.inputs);
         float(*sums)[TILE * TILE] = all;
