@@ -213,7 +213,7 @@ template <class I> TARGET void columns_of(const Product<I> &p, int64_t from, int
 }
 
 TARGET void columns_of(const Product<Tiles> &p, int64_t from, int64_t to) {
-    columns_by_tiles({p.given, p.weight, p.bias, p.residual, p.out, p.count, p.inputs, p.columns, p.inputs}, 0, p.count, from, to);
+    columns_by_tiles({p.given, p.weight, p.bias, p.residual, p.out, p.count, p.inputs, p.columns, p.inputs}, from, to);
 }
 
 // Columns of a task: whole groups of `unit`, of about `bytes`.

@@ -188,14 +188,14 @@ def _mlp(kernels: PromptKernels, hidden: Tensor, rows: Tensor, gates: Tensor, do
     """`hidden` and a gated MLP of `rows`, by these kernels, and by torch where they leave it to torch."""
     gated = kernels.gated_product(rows, gates)
     if gated is None:
-        product = kernels.product(rows, gates, None)
-        product = F.linear(rows, gates) if product is None else product
-        gated = kernels.silu_gate(product)
+        gated = kernels.silu_gate(_linear(kernels, rows, gates))
         assert gated is not None
-    if kernels.product_onto(hidden, hidden, gated, down):
-        return hidden
-    onto = kernels.product(gated, down, None)
-    return hidden + (F.linear(gated, down) if onto is None else onto)
+    return hidden if kernels.product_onto(hidden, hidden, gated, down) else hidden + _linear(kernels, gated, down)
+
+
+def _linear(kernels: PromptKernels, rows: Tensor, weight: Tensor) -> Tensor:
+    found = kernels.product(rows, weight, None)
+    return F.linear(rows, weight) if found is None else found
 
 
 def _is_right(kernels: PromptKernels, rows: Tensor, weight: Tensor) -> bool:

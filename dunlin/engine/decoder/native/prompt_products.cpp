@@ -229,68 +229,61 @@ template <class I> void multiply_chunk(const Product &p, Multiply two, Multiply 
     });
 }
 
-template <class I> void multiply_rows(Product p, Multiply two, Multiply one, int threads) {
+// Calls `compute` with `chunk` of the product's rows after others.
+template <typename Compute> void for_chunks(Product p, int64_t chunk, const Compute &compute) {
     const int64_t count = p.count;
-    for (int64_t row = 0; row < count; row += CHUNK) {
-        p.count = std::min(CHUNK, count - row);
-        multiply_chunk<I>(p, two, one, threads);
-        p.rows += CHUNK * p.row_stride;
-        p.out += CHUNK * p.out_stride;
+    for (int64_t row = 0; row < count; row += chunk) {
+        p.count = std::min(chunk, count - row);
+        compute(p);
+        p.rows += chunk * p.row_stride;
+        p.out += chunk * p.out_stride;
+        if (p.residual) p.residual += chunk * p.out_stride;
     }
 }
 
-constexpr int64_t TILED_COLUMNS = 2 * TILE; // of a task by tiles, at least
+template <class I> void multiply_rows(const Product &p, Multiply two, Multiply one, int threads) {
+    for_chunks(p, CHUNK, [&](const Product &some) { multiply_chunk<I>(some, two, one, threads); });
+}
+
+constexpr int64_t TILED_COLUMNS = 2 * TILE; // of a task by tiles
 constexpr int64_t NEAR_BYTES = 1 << 20;      // that stay in the second cache
 constexpr int64_t NEAR_ROWS = 256;           // that the weights' way from memory is worth
 
 // How many of such rows stay near.
 int64_t near_rows(int64_t inputs) { return NEAR_BYTES / (2 * padded(inputs)) / PANEL * PANEL; }
 
-// Packs a chunk of so many rows after another for tiles, and calls `compute(row, count, packed)`: the chunk's first row.
-template <typename Compute> void for_packed(const Product &p, int64_t chunk, int threads, const Compute &compute) {
+// Inputs [from, to) of the product's rows, packed for tiles; they hold until others are.
+const uint16_t *pack_inputs(const Product &p, int64_t from, int64_t to, int threads) {
     static thread_local Room<uint16_t> room;
-    for (int64_t row = 0; row < p.count; row += chunk) {
-        const int64_t count = std::min(chunk, p.count - row), stride = p.row_stride;
-        const uint16_t *rows = p.rows + row * stride;
-        uint16_t *packed = room.of(size_t(packed_items(count, p.inputs)));
-        for_each(cut(count, TILE), threads, [&](int64_t panel) TARGET {
-            const int64_t first = panel * TILE;
-            pack_panel(rows + first * stride, stride, std::min<int64_t>(TILE, count - first), 0, p.inputs,
-                       packed + first * padded(p.inputs));
-        });
-        compute(row, count, packed);
-    }
+    uint16_t *packed = room.of(size_t(packed_items(p.count, to - from)));
+    for_each(cut(p.count, TILE), threads, [&](int64_t panel) TARGET {
+        const int64_t first = panel * TILE;
+        pack_panel(p.rows + first * p.row_stride + from, p.row_stride, std::min<int64_t>(TILE, p.count - first), 0, to - from,
+                   packed + first * padded(to - from));
+    });
+    return packed;
 }
 
 // Inputs [from, to) of a product by tiles: all rows pass by a task's columns.
 void multiply_inputs(const Product &p, int64_t from, int64_t to, float *sums, int threads) {
-    Product part = p;
-    part.rows += from;
-    part.inputs = to - from;
-    for_packed(part, p.count, threads, [&](int64_t, int64_t count, const uint16_t *packed) {
-        const TileProduct product{packed, p.weight + from, p.bias, p.residual, p.out, count, to - from, p.out_stride,
-                                  p.inputs, sums, !from, to == p.inputs};
-        for_each(cut(p.columns, TILED_COLUMNS), threads, [&](int64_t task) {
-            columns_by_tiles(product, 0, count, task * TILED_COLUMNS, std::min((task + 1) * TILED_COLUMNS, p.columns));
-        });
+    const TileProduct product{pack_inputs(p, from, to, threads), p.weight + from, p.bias, p.residual, p.out, p.count, to - from,
+                              p.out_stride, p.inputs, sums, !from, to == p.inputs};
+    for_each(cut(p.columns, TILED_COLUMNS), threads, [&](int64_t task) {
+        columns_by_tiles(product, task * TILED_COLUMNS, std::min((task + 1) * TILED_COLUMNS, p.columns));
     });
 }
 
-// The same by tiles. As many rows as stay near pass together; where that is few, for they are wide, more do, and as many of
+// A product by tiles. As many rows as stay near pass together; where that is few, for they are wide, more do, and as many of
 // their inputs as stay near at a time.
-void multiply_by_tiles(Product p, int threads) {
+void multiply_by_tiles(const Product &p, int threads) {
     static thread_local Room<float> room;
-    const int64_t near = near_rows(p.inputs), chunk = near < NEAR_ROWS ? CHUNK : near, count = p.count;
-    for (int64_t row = 0; row < count; row += chunk) {
-        p.count = std::min(chunk, count - row);
-        const int64_t passes = cut(p.count, std::max<int64_t>(near, PANEL)), depth = padded(cut(p.inputs, passes));
-        float *sums = passes > 1 ? room.of(size_t(padded(p.count) * padded(p.columns))) : nullptr;
+    const int64_t near = near_rows(p.inputs);
+    for_chunks(p, near < NEAR_ROWS ? CHUNK : near, [&](const Product &some) {
+        const int64_t passes = cut(some.count, std::max<int64_t>(near, PANEL)), depth = padded(cut(p.inputs, passes));
+        float *sums = passes > 1 ? room.of(size_t(padded(some.count) * padded(p.columns))) : nullptr;
         for (int64_t from = 0; from < p.inputs; from += depth)
-            multiply_inputs(p, from, std::min(from + depth, p.inputs), sums, threads);
-        p.rows += chunk * p.row_stride;
-        p.out += chunk * p.out_stride;
-        if (p.residual) p.residual += chunk * p.out_stride;
-    }
+            multiply_inputs(some, from, std::min(from + depth, p.inputs), sums, threads);
+    });
 }
 
 // ---------------------------------------------------------------------------------------------- token by token
@@ -309,12 +302,12 @@ TARGET void norm_row(const uint16_t *x, const uint16_t *weight, uint16_t *out, i
     }
 }
 
-// out = silu(gate) * up of a row, `width` numbers; the gate is rounded before, as torch's result is.
-TARGET void gate_row(const uint16_t *gates, const uint16_t *ups, uint16_t *out, int64_t width) {
+// out = silu(gate) * up of a row [gate, up], each `width` wide; the gate is rounded before, as torch's result is.
+TARGET void gate_row(const uint16_t *row, uint16_t *out, int64_t width) {
     const __m512 one = _mm512_set1_ps(1.0f);
     for (int64_t at = 0; at < width; at += LANES) {
         const __mmask16 mask = mask16(width - at);
-        const __m512 gate = wide16(gates + at, mask), up = wide16(ups + at, mask);
+        const __m512 gate = wide16(row + at, mask), up = wide16(row + width + at, mask);
         const __m512 open =
             _mm512_div_ps(gate, _mm512_add_ps(one, exponential(_mm512_sub_ps(_mm512_setzero_ps(), gate))));
         store16(out + at, _mm512_mul_ps(rounded16(open), up), mask);
@@ -341,21 +334,20 @@ TARGET_TILES void gate_columns(const uint16_t *gates, const uint16_t *ups, uint1
 
 // `p` has the gates, `ups` what they let through: a task computes columns of both, and the gate while they are near.
 void gate_by_tiles(const Product &p, const uint16_t *ups, int threads) {
-    for_packed(p, std::max(near_rows(p.inputs), NEAR_ROWS), threads, [&](int64_t row, int64_t count, const uint16_t *packed) {
+    for_chunks(p, std::max(near_rows(p.inputs), NEAR_ROWS), [&](const Product &some) {
+        const uint16_t *packed = pack_inputs(some, 0, p.inputs, threads);
         for_each(cut(p.columns, TILED_COLUMNS), threads, [&](int64_t task) {
             static thread_local Room<uint16_t> room;
             const int64_t from = task * TILED_COLUMNS, width = std::min(TILED_COLUMNS, p.columns - from);
-            uint16_t *near = room.of(size_t(2 * count * TILED_COLUMNS)), *let = near + count * TILED_COLUMNS;
+            uint16_t *near = room.of(size_t(2 * some.count * TILED_COLUMNS)), *let = near + some.count * TILED_COLUMNS;
             const auto multiply = [&](const uint16_t *weight, uint16_t *into) {
-                const TileProduct product{packed, weight + from * p.inputs, nullptr, nullptr, into,
-                                          count, p.inputs, TILED_COLUMNS, p.inputs};
-                columns_by_tiles(product, 0, count, 0, width);
+                columns_by_tiles({packed, weight + from * p.inputs, nullptr, nullptr, into, some.count, p.inputs,
+                                  TILED_COLUMNS, p.inputs}, 0, width);
             };
             multiply(p.weight, near);
             multiply(ups, let);
-            for (int64_t i = 0; i < count; i++)
-                gate_columns(near + i * TILED_COLUMNS, let + i * TILED_COLUMNS, p.out + (row + i) * p.out_stride + from,
-                             width);
+            for (int64_t i = 0; i < some.count; i++)
+                gate_columns(near + i * TILED_COLUMNS, let + i * TILED_COLUMNS, some.out + i * p.out_stride + from, width);
         });
     });
 }
@@ -433,8 +425,7 @@ void dunlin_norm(const void *rows, const void *weight, void *out, int64_t count,
 
 void dunlin_gate(const void *rows, void *out, int64_t count, int64_t width, int threads) {
     for_rows(count, threads, [&](int64_t row) {
-        const uint16_t *gates = bf16(rows) + 2 * row * width;
-        gate_row(gates, gates + width, bf16(out) + row * width, width);
+        gate_row(bf16(rows) + 2 * row * width, bf16(out) + row * width, width);
     });
 }
 

@@ -177,33 +177,32 @@ TARGET_TILES void panels_of_tiles(const TileProduct &p, int64_t row, int64_t col
 
 constexpr int64_t TILE_DEPTH = 512; // inputs of two tiles of weights that stay in the first cache while rows pass
 
-// Rows [from, to) against one or two tiles; in a pass of several, all rows.
-template <bool TWO_TILES>
-TARGET_TILES void rows_of_tiles(const TileProduct &p, int64_t from, int64_t to, int64_t column, int columns) {
+// All rows against one or two tiles.
+template <bool TWO_TILES> TARGET_TILES void rows_of_tiles(const TileProduct &p, int64_t column, int columns) {
     static thread_local Room<float> room;
-    const int64_t parts = to - from > 2 * TILE ? (p.inputs + TILE_DEPTH - 1) / TILE_DEPTH : 1;
+    const int64_t parts = p.count > 2 * TILE ? (p.inputs + TILE_DEPTH - 1) / TILE_DEPTH : 1;
     const int64_t depth = padded((p.inputs + parts - 1) / parts), step = parts == 1 && !p.sums ? 0 : TWO_TILES ? 4 : 2;
-    float *kept = p.sums ? p.sums + column * padded(p.count) : room.of(size_t((to - from + 2 * TILE) * 2 * TILE));
+    float *kept = p.sums ? p.sums + column * padded(p.count) : room.of(size_t((p.count + 2 * TILE) * 2 * TILE));
     auto *all = reinterpret_cast<float(*)[TILE * TILE]>(kept);
     for (int64_t at = 0; at < p.inputs; at += depth) {
         const int64_t end = std::min(at + depth, p.inputs);
         float(*sums)[TILE * TILE] = all;
-        int64_t row = from;
-        for (; row + TILE < to; row += 2 * TILE, sums += step)
+        int64_t row = 0;
+        for (; row + TILE < p.count; row += 2 * TILE, sums += step)
             panels_of_tiles<TWO_TILES, true>(p, row, column, columns, at, end, sums);
-        if (row < to) panels_of_tiles<TWO_TILES, false>(p, row, column, columns, at, end, sums);
+        if (row < p.count) panels_of_tiles<TWO_TILES, false>(p, row, column, columns, at, end, sums);
     }
 }
 
-// Rows [first, last), which begin with a panel, in columns [from, to): the weights come from memory once.
-TARGET_TILES void columns_by_tiles(const TileProduct &p, int64_t first, int64_t last, int64_t from, int64_t to) {
+// All rows in columns [from, to): the weights come from memory once.
+TARGET_TILES void columns_by_tiles(const TileProduct &p, int64_t from, int64_t to) {
     take_shapes(TileShapes(TILE));
     int64_t column = from;
-    for (; column + 2 * TILE <= to; column += 2 * TILE) rows_of_tiles<true>(p, first, last, column, TILE);
+    for (; column + 2 * TILE <= to; column += 2 * TILE) rows_of_tiles<true>(p, column, TILE);
     for (; column < to; column += TILE) {
         const int columns = int(std::min<int64_t>(TILE, to - column));
         take_shapes(TileShapes(columns));
-        rows_of_tiles<false>(p, first, last, column, columns);
+        rows_of_tiles<false>(p, column, columns);
     }
     _tile_release();
 }
