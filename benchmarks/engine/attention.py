@@ -1,4 +1,5 @@
-"""Attention of one step on the CPU: the paged kernel against torch's fused attention, sequence by sequence.
+"""Attention of one step on the CPU: the paged kernel against torch's fused attention, sequence by sequence, and in fp32
+the deterministic mode's by the kernel (exact) and by torch (tiles).
 
     python -m benchmarks.engine.attention [--threads N] [--layers N] [--turns N] [--cpu-time] [--json]
 
@@ -19,6 +20,8 @@ from itertools import product
 import torch
 
 from dunlin.engine.attention.base import AttentionPlan, LocalRows, run_pass
+from dunlin.engine.attention.block_tiles import TileBlocks
+from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.spans import Runs
@@ -64,6 +67,9 @@ def compare(
     slabs = [torch.randn(slots, 2, KV_HEADS, HEAD_DIM).to(dtype) for _ in range(layers)]
     query = torch.randn(rows.stops[-1], HEADS, HEAD_DIM).to(dtype)
     plans: dict[str, AttentionPlan] = {"torch": FusedAttention().plan(rows), "paged": PagedAttention().plan(rows)}
+    if dtype is torch.float32:
+        plans["exact"] = DeterministicAttention().plan(rows)
+        plans["tiles"] = DeterministicAttention(TileBlocks()).plan(rows)
 
     def attend(plan: AttentionPlan) -> float:
         began = clock()
@@ -91,12 +97,13 @@ def main() -> None:
     found = []
     if not options.json:
         print(f"{options.threads} threads, {'CPU' if options.cpu_time else 'wall-clock'} time, load {load:.1f}")
-        print(f"{'':16}{'dtype':>10}{'runs':>6}{'torch ms':>10}{'paged ms':>10}{'ratio':>7}")
+        print(f"{'':16}{'dtype':>10}{'runs':>6}{'torch ms':>10}{'paged ms':>10}{'ratio':>7}{'exact':>10}{'tiles':>10}")
     for dtype, (case, shapes), runs in product((torch.bfloat16, torch.float32), CASES.items(), (1, 2)):
         one = compare(shapes, runs, dtype, options.layers, options.turns, clock)
         found.append({"case": case, "runs": runs, "dtype": str(dtype)[6:], **one})
         if not options.json:
             figures = f"{one['torch']:10.2f}{one['paged']:10.2f}{one['ratio']:7.2f}"
+            figures += "".join(f"{one[name]:10.2f}" for name in ("exact", "tiles") if name in one)
             print(f"{case:16}{str(dtype)[6:]:>10}{runs:6}{figures}", flush=True)
     if options.json:
         print(json.dumps({"threads": options.threads, "load": load, "cpu_time": options.cpu_time, "cases": found}))

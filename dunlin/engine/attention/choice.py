@@ -1,10 +1,14 @@
-"""Which backend the fast mode computes with: the kernel where there is one and it agrees with torch here."""
+"""What the fast and the deterministic mode attend with: the kernel where there is one and it agrees with torch here."""
 
+from collections.abc import Iterable
 from itertools import product
 
 import torch
 
 from dunlin.engine.attention.base import PLAIN, Attention, AttentionKind, Result, local_row, run_pass
+from dunlin.engine.attention.block_kernel import KernelBlocks
+from dunlin.engine.attention.block_tiles import TileBlocks
+from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import LEVELS, KernelUnavailable, load_kernel
 from dunlin.engine.attention.paged import PagedAttention
@@ -30,9 +34,21 @@ def choose_backend() -> tuple[str, str]:
     return "paged", f"paged kernel ({LEVELS[kernel.level]})"
 
 
-def agrees_with_torch(backend: Attention) -> bool:
+def choose_deterministic() -> tuple[Attention, str]:
+    """The deterministic mode's backend, and what to tell of it."""
+    try:
+        kernel = load_kernel()
+    except KernelUnavailable as error:
+        return DeterministicAttention(TileBlocks()), f"torch ({error})"
+    found = DeterministicAttention(KernelBlocks(kernel))
+    if not agrees_with_torch(found, [torch.float32]):
+        return DeterministicAttention(TileBlocks()), "torch (the kernel gives other results on this processor)"
+    return found, f"a kernel ({LEVELS[kernel.level]})"
+
+
+def agrees_with_torch(backend: Attention, dtypes: Iterable[torch.dtype] = TOLERANCE) -> bool:
     """Compute a ragged batch over scattered slots with both."""
-    return all(_agrees(backend, *case) for case in product(SHAPES, TOLERANCE, KINDS))
+    return all(_agrees(backend, *case) for case in product(SHAPES, dtypes, KINDS))
 
 
 def _agrees(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype, kind: AttentionKind) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +25,9 @@ class RowResults:
         self.lse = query.new_empty(query.shape[:2], dtype=torch.float32)
         self._rows = rows
         self._parts: dict[int, dict[Part, Result]] = {}
-        self._kept: tuple[Hashable, Result] | None = None
+        self._kept: tuple[Hashable, Any] | None = None
 
-    def kept(self, key: Hashable, make: Callable[[], Result]) -> Result:
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Keys and values that several pieces in succession read: made when the `key` is not the last one's."""
         if self._kept is None or self._kept[0] != key:
             self._kept = key, make()

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.base import Attention
-from dunlin.engine.attention.choice import choose_backend
+from dunlin.engine.attention.choice import choose_backend, choose_deterministic
 from dunlin.engine.attention.kv_numbers import put_slots
 from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
@@ -234,7 +234,13 @@ def _with_writes(plain: Numerics, kernels: PromptKernels) -> Numerics:
     return replace(onto, linear_onto_into=product_onto_into, gated_into=gated_into)
 
 
-def deterministic_numerics() -> Numerics:
-    """Fixed shapes throughout; offered in fp32."""
-    attention = ATTENTION_BACKENDS["deterministic"]()
+def deterministic_numerics(attention: Attention | None = None) -> Numerics:
+    """Fixed shapes throughout, or one order of sums; offered in fp32."""
+    attention = attention or ATTENTION_BACKENDS["deterministic"]()
     return Numerics(apply_in_tiles, F.linear, attention, TILE_ROWS, None, mix_whole, add_deltas=add_whole)
+
+
+def choose_deterministic_numerics() -> tuple[Numerics, str]:
+    """The deterministic numerics with what can compute here and agrees with torch, and what to tell of it."""
+    attention, description = choose_deterministic()
+    return deterministic_numerics(attention), f"the same bits in any batch: attention by {description}"

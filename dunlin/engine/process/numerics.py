@@ -3,7 +3,7 @@
 import sys
 from functools import cache
 
-from dunlin.engine.decoder.numerics import Numerics, deterministic_numerics, for_bf16, for_narrow_kv
+from dunlin.engine.decoder.numerics import Numerics, choose_deterministic_numerics, for_bf16, for_narrow_kv
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.process.options import EngineOptions
 
@@ -19,8 +19,16 @@ def engine_numerics(options: EngineOptions, device: EngineDevice) -> Numerics:
     if options.narrow_kv and not device.reads_fp8:
         raise ValueError(f"{device.name} reads no KV in {options.narrow_kv}: take --kv-dtype auto")
     if options.deterministic:
-        return deterministic_numerics()
+        return _deterministic(options.name)
     return _fast(options.name, device, options.dtype, options.narrow_kv)
+
+
+@cache
+def _deterministic(engine: str) -> Numerics:
+    """Says what computes, once: a standby loads twice."""
+    chosen, description = choose_deterministic_numerics()
+    print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
+    return chosen
 
 
 @cache

@@ -7,10 +7,15 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import PLAIN, Attention, AttentionKind, BatchRow, Result, run_pass
+from dunlin.engine.attention.block_tiles import TileBlocks
+from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.native.library import KernelUnavailable, load_kernel
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 
 HEAD_DIM = 16
+BY_TORCH = "deterministic by torch"
+"""The deterministic mode as it computes without a kernel."""
+BACKENDS = [*sorted(ATTENTION_BACKENDS), BY_TORCH]
 
 
 def make_kv(slots: int, kv_heads: int, seed: int = 0, head_dim: int = HEAD_DIM) -> Tensor:
@@ -49,7 +54,12 @@ def backend_named(name: str) -> Attention:
             load_kernel()
         except KernelUnavailable as error:
             pytest.skip(str(error))
-    return ATTENTION_BACKENDS[name]()
+    return DeterministicAttention(TileBlocks()) if name == BY_TORCH else ATTENTION_BACKENDS[name]()
+
+
+def is_deterministic(name: str) -> bool:
+    """Whether a backend promises bits."""
+    return name in ("deterministic", BY_TORCH)
 
 
 def attend(backend: Attention, rows: Sequence[BatchRow], query: Tensor, layer_kv: Tensor) -> Result:

@@ -7,11 +7,9 @@ from dunlin.engine.attention import fused, paged
 from dunlin.engine.attention.base import AttentionKind, BatchRow, PartialResult, local_row, run_pass
 from dunlin.engine.attention.native.library import KernelUnavailable, load_kernel
 from dunlin.engine.attention.paged import PagedAttention
-from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.attention.spans import RoomSpan, slot_run, slot_span
-from tests.engine.attention.reference import backend_named, close, make_kv, make_query, reference
+from tests.engine.attention.reference import BACKENDS, backend_named, close, make_kv, make_query, reference
 
-BACKENDS = sorted(ATTENTION_BACKENDS)
 KINDS = [
     AttentionKind(window=1),
     AttentionKind(window=50),

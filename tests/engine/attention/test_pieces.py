@@ -23,9 +23,18 @@ from dunlin.engine.attention.base import (
 )
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, SlotSpan, end_to_end, slot_run, slot_span
-from tests.engine.attention.reference import attend, backend_named, close, make_kv, make_query, reference
+from tests.engine.attention.reference import (
+    BACKENDS,
+    BY_TORCH,
+    attend,
+    backend_named,
+    close,
+    is_deterministic,
+    make_kv,
+    make_query,
+    reference,
+)
 
-BACKENDS = sorted(ATTENTION_BACKENDS)
 SLOTS = 1500
 KV = make_kv(SLOTS, 2)
 # (tokens, tokens before them), each over slots of its own.
@@ -184,7 +193,7 @@ def test_keys_split_at_random_give_the_whole(name: str, parts: list[range], quer
         started.add(0, span)
     merged = finish(started)
     assert close(merged, whole)
-    assert name != "deterministic" or _same(merged, whole)
+    assert not is_deterministic(name) or _same(merged, whole)
 
 
 def _distribute(
@@ -213,7 +222,7 @@ def _result_of_peer(backend: Attention, query: Tensor, queries: range, positions
 
 
 @pytest.mark.parametrize("queries", [range(699, 700), range(650, 700), range(0, 700, 7)])
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "deterministic"])
+@pytest.mark.parametrize("name", [name for name in BACKENDS if not is_deterministic(name)])
 def test_a_holder_answers_once_for_all_its_spans(name: str, queries: range) -> None:
     """One holder has three spans, another the two between them: two results, whichever comes first."""
     backend, query = backend_named(name), make_query(len(queries), 6)
@@ -244,9 +253,10 @@ def test_spans_end_to_end_are_read_in_one_go() -> None:
 
 
 @pytest.mark.parametrize("own", range(8))
-def test_blocks_merge_in_order_of_position_whoever_holds_them(own: int) -> None:
+@pytest.mark.parametrize("name", ["deterministic", BY_TORCH])
+def test_blocks_merge_in_order_of_position_whoever_holds_them(name: str, own: int) -> None:
     """Three blocks, so that another order has other bits."""
-    backend, query, queries = ATTENTION_BACKENDS["deterministic"](), make_query(2, 6), range(1498, 1500)
+    backend, query, queries = backend_named(name), make_query(2, 6), range(1498, 1500)
     blocks = [range(512), range(512, 1024), range(1024, 1500)]
     whole = attend(backend, [BatchRow(0, 2, queries, (slot_run(range(1500), 0),))], query, KV)
     keys = tuple(slot_span(each, list(each)) for at, each in enumerate(blocks) if own >> at & 1)

@@ -171,10 +171,11 @@ template <int NV, typename T> INLINE512 void mix_f32(const HeadBlock &b, const T
     }
 }
 
-// Arithmetic in fp32 over keys and values `T`. NV: vectors of 16 numbers in a head.
-template <int NV, typename T> TARGET512 void avx512_f32(const HeadBlock &b) {
+// Arithmetic in fp32 over keys and values `T`. NV: vectors of 16 numbers in a head. FIXED: a row's sums have one order,
+// however many other rows there are.
+template <int NV, typename T, bool FIXED = false> TARGET512 void avx512_f32(const HeadBlock &b) {
     for (int at = 0; at < b.count; at += 16) {
-        if (b.rows < 4) score_few_f32<NV, T>(b, at);
+        if (b.rows < 4 && !FIXED) score_few_f32<NV, T>(b, at);
         else score_many_f32<NV, T>(b, at);
         if (b.next) prefetch_head(b, std::min(at, b.next_count), std::min(at + 16, b.next_count));
     }

@@ -30,13 +30,15 @@ class KernelUnavailable(Exception):
 @dataclass(frozen=True, slots=True)
 class PagedKernel:
     """The attention kernel for layers of one kind. `level` indexes `LEVELS`: the most that it uses of the processor.
-    `pace`: how many times a piece's work is one piece.
+    `pace`: how many times a piece's work is one piece. `is_fixed`: in fp32, a query's bits depend on what it sees of
+    the row's keys alone, from the row's `key_from` on, in blocks of 64.
     """
 
     function: Any
     level: int
     kind: AttentionKind = PLAIN
     pace: int = 1
+    is_fixed: bool = False
 
     def for_bf16(self) -> "PagedKernel":
         """The same for layers in bf16: with AMX their pieces have more work, and are no longer than those of others."""
@@ -97,6 +99,7 @@ class PagedKernel:
             self.kind.window,
             self.kind.scale,
             self.kind.cap,
+            self.is_fixed,
         )
         if refused:
             raise ValueError(f"{heads} heads over {kv_heads} KV heads of {head_dim}")
@@ -133,5 +136,5 @@ def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:
     loaded = load_library(library, source)
     function = loaded.dunlin_paged_attention
     i64, i32, f32 = ctypes.c_int64, ctypes.c_int, ctypes.c_float
-    function.argtypes = [*[ctypes.c_void_p] * 7, *[i64] * 3, *[i32] * 7, i64, f32, f32]
+    function.argtypes = [*[ctypes.c_void_p] * 7, *[i64] * 3, *[i32] * 7, i64, f32, f32, i32]
     return PagedKernel(function, loaded.dunlin_level())

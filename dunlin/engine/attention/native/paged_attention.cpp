@@ -7,7 +7,8 @@
 // block of its keys. A task reads a slot's KV once, key after key, whether slots follow each other or not. There are more
 // tasks than threads, each thread takes the next one, so a thread without a core holds up one task only. How a row's keys
 // are cut depends on the row alone, and the last task of a block of queries merges it in the order of keys: bits depend
-// neither on threads nor on other rows.
+// neither on threads nor on other rows. With `fixed` a row's keys are not cut: a query's bits depend on the keys that it
+// sees alone, and on which of them the row begins with.
 
 #include "head_block.h"
 #include "room.h"
@@ -52,6 +53,7 @@ struct Call {
     int heads, kv_heads, dim, dtype, out_dtype, level;
     int64_t window; // a query sees so many of the last positions, its own included; 0: all
     float scale, cap;
+    bool fixed;
     int group() const { return heads / kv_heads; }
 };
 
@@ -91,6 +93,8 @@ Kernel choose(const Call &call) {
     static constexpr Block widened[] = {avx512_f32<2, uint16_t>, avx512_f32<4, uint16_t>, avx512_f32<6, uint16_t>,
                                         avx512_f32<8, uint16_t>};
     static constexpr Block plain[] = {avx512_f32<2, float>, avx512_f32<4, float>, avx512_f32<6, float>, avx512_f32<8, float>};
+    static constexpr Block fixed[] = {avx512_f32<2, float, true>, avx512_f32<4, float, true>, avx512_f32<6, float, true>,
+                                      avx512_f32<8, float, true>};
     const bool is_bf16 = call.dtype == BF16, has_blocks = call.dim % 32 == 0 && call.dim <= 128;
     const int at = call.dim / 32 - 1;
     if (has_blocks && is_bf16 && call.level >= AVX512_BF16 && __builtin_cpu_supports("avx512bf16") && call.group() <= 16) {
@@ -98,7 +102,7 @@ Kernel choose(const Call &call) {
         return {by_pairs[at], put_in_order};
     }
     if (has_blocks && call.level >= AVX512 && __builtin_cpu_supports("avx512dq"))
-        return {is_bf16 ? widened[at] : plain[at], put_as_it_is, is_bf16};
+        return {is_bf16 ? widened[at] : call.fixed ? fixed[at] : plain[at], put_as_it_is, is_bf16};
     if (call.level >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return {call.dtype == BF16 ? avx2_bf16 : avx2_f32, put_as_it_is};
 #endif
@@ -286,11 +290,12 @@ struct TaskCutter {
     // A row by `query_block` queries and so many parts of its heads.
     void cut_row(int32_t index, int64_t query_block, int32_t parts) {
         const Row &row = call.rows[index];
-        const int64_t width = row.tokens <= FEW_TOKENS ? DECODE_KEYS : PREFILL_KEYS;
+        const int64_t width = call.fixed ? row.key_to + 1 : row.tokens <= FEW_TOKENS ? DECODE_KEYS : PREFILL_KEYS;
         for (int64_t first = 0; first < row.tokens; first += query_block) {
             const int32_t count = int32_t(std::min(query_block, row.tokens - first));
             const int64_t end = std::max(count_seen(row, first + count - 1), row.key_from);
-            const int64_t from = std::min(std::max(row.key_from, count_hidden(row, first, call.window)), end);
+            const int64_t hidden = call.fixed ? 0 : count_hidden(row, first, call.window);
+            const int64_t from = std::min(std::max(row.key_from, hidden), end);
             for (int32_t part = 0; part < parts; part++) {
                 const int32_t head = part * call.kv_heads / parts, stop = (part + 1) * call.kv_heads / parts;
                 cut_keys({index, int32_t(first), count, 0, head, stop - head, from, from, 0}, width, end);
@@ -332,17 +337,17 @@ int dunlin_level() {
 }
 
 // Strides are in numbers. `rows` is [row_count, 11] as in `Row`. `window`, `cap`: 0 for none; `scale`: 0 for the root of
-// `dim`. Returns 0; 1 for a shape that it cannot compute.
+// `dim`. `fixed`: for fp32. Returns 0; 1 for a shape that it cannot compute.
 int dunlin_paged_attention(const void *query, const void *kv, void *out, float *lse, const int64_t *rows,
                            const int64_t *run_at, const int64_t *run_slot, int64_t row_count, int64_t query_stride,
                            int64_t slot_stride, int heads, int kv_heads, int dim, int dtype, int out_dtype, int level,
-                           int threads, int64_t window, float scale, float cap) {
-    if (kv_heads < 1 || heads % kv_heads || dim < 1 || dim > 512) return 1;
+                           int threads, int64_t window, float scale, float cap, int fixed) {
+    if (kv_heads < 1 || heads % kv_heads || dim < 1 || dim > 512 || (fixed && dtype != F32)) return 1;
     const size_t item = dtype == BF16 ? 2 : 4;
     const Call call{static_cast<const char *>(query), static_cast<const char *>(kv), static_cast<char *>(out), lse,
                     reinterpret_cast<const Row *>(rows), run_at, run_slot, row_count, query_stride,
                     int64_t(slot_stride * item), heads, kv_heads, dim, dtype, out_dtype, level, window,
-                    scale != 0 ? scale : 1.0f / std::sqrt(float(dim)), cap};
+                    scale != 0 ? scale : 1.0f / std::sqrt(float(dim)), cap, fixed != 0};
     static thread_local std::vector<Task> tasks;
     static thread_local std::vector<std::pair<int32_t, int32_t>> cuts;
     static thread_local Room<float> room;
