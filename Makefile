@@ -51,9 +51,12 @@ $(PY):
 	echo "creating $(VENV) with $$python"; \
 	"$$python" -m venv $(VENV)
 
-# pip would compile 14,000 modules for a minute, of which a tenth is ever imported: those are compiled then.
+# pip would compile 14,000 modules for a minute, of which a tenth is ever imported: those are compiled then. It takes one
+# core, so the kernels are built beside it.
 $(INSTALLED): requirements/ci.lock pyproject.toml hatch_build.py | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_EXTRA) -r requirements/ci.lock
+	$(PY) hatch_build.py kernels & kernels=$$!; \
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_EXTRA) -r requirements/ci.lock; \
+	wait $$kernels
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	$(PY) -c 'import torch, transformers, grpc, aiohttp, openai'
 	@touch $@

@@ -1,8 +1,9 @@
 """Makes the protobuf stubs: proto/dunlin/v1/*.proto -> dunlin/v1/*_pb2.py and *_pb2.pyi, and the C++ kernels.
 
-Runs as hatch's build hook (wheel and editable install) and as a script (`make stubs`). It writes no `_pb2_grpc`
-modules: dunlin/wire opens streams by method path, so that nothing generated decides how a channel is made. Where there
-is no C++ compiler the kernels are left out, and the engine computes with torch alone.
+Runs as hatch's build hook (wheel and editable install) and as a script (`make stubs`; with `kernels` it makes these
+alone, and needs no package). It writes no `_pb2_grpc` modules: dunlin/wire opens streams by method path, so that
+nothing generated decides how a channel is made. Where there is no C++ compiler the kernels are left out, and the engine
+computes with torch alone.
 """
 
 import hashlib
@@ -141,5 +142,6 @@ else:
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent
-    print(f"stubs: {len(generate(here))} files in {PACKAGE}")
+    if sys.argv[1:] != ["kernels"]:
+        print(f"stubs: {len(generate(here))} files in {PACKAGE}")
     print(f"kernels: {', '.join(map(str, build_kernels(here))) or 'none'}")
