@@ -6,7 +6,7 @@ Live: through the command line of the service's own process, by a file, the envi
 
 import argparse
 import importlib
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,14 @@ def test_it_is_set_live(one: Setting, tmp_path: Path, monkeypatch: pytest.Monkey
         assert held(role, settings, one.name) == value
 
 
+@cache
+def the_parser() -> argparse.ArgumentParser:
+    """The command line's, made once."""
+    return make_parser()
+
+
 def simulated(arguments: list[str]) -> ClusterSpec:
-    parsed: argparse.Namespace = make_parser().parse_args(["sim", "--workload", "poisson:rate=1", *arguments])
+    parsed = the_parser().parse_args(["sim", "--workload", "poisson:rate=1", *arguments])
     (case,) = make_cases(parsed, {})
     return cluster_of(case)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from dunlin.cost.composer import StepComposer
 from dunlin.cost.device import DeviceError, find_device, with_links
 from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.models import EngineOverhead, StepWithOverhead
-from dunlin.cost.shapes import find_shape
+from dunlin.cost.shapes import ModelShape, find_shape
 
 
 def load_timing(
@@ -37,4 +38,10 @@ def _timing(device: str, shape: str, tp: int, links: Mapping[str, float]) -> Eng
 
         with ProfileStore(Path(device)) as store:
             return store.timing(shape)
-    return StepComposer(with_links(find_device(device), links), find_shape(shape), tp).timing()
+    return _composed(device, find_shape(shape), tp, tuple(sorted(links.items())))
+
+
+@lru_cache(maxsize=32)
+def _composed(device: str, shape: ModelShape, tp: int, links: tuple[tuple[str, float], ...]) -> EngineTiming:
+    """Kept: a study runs many cases of few engines, and a tenth of a second goes into the tables of each."""
+    return StepComposer(with_links(find_device(device), dict(links)), shape, tp).timing()
