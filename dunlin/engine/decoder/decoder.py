@@ -5,7 +5,7 @@ The parts of a layer over packed tokens, on weights and KV that it does not own;
 no sequence, no sampling and no message.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dunlin.engine.attention.base import AttentionKind, BatchRow
-from dunlin.engine.decoder.experts import ExpertWork, by_expert, expert_shares, gated
 from dunlin.engine.decoder.host_copies import all_to_device
-from dunlin.engine.decoder.linear_work import AfterProduct, ComputeColumns, LinearWork, Product
+from dunlin.engine.decoder.layer_operations import LayerOperations
+from dunlin.engine.decoder.layer_products import LayerProducts
+from dunlin.engine.decoder.linear_work import LinearWork
 from dunlin.engine.decoder.loading.weights import Weights
 from dunlin.engine.decoder.lora.loading import NO_ADAPTERS, AdapterSet
-from dunlin.engine.decoder.numerics import Into, Numerics
+from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.rope import inverse_frequencies, rotary_angles
 from dunlin.engine.ranks.collective import ONE_RANK, Collective
 from dunlin.model.config import ModelConfig
@@ -80,11 +81,9 @@ class Decoder:
         layers = [config.layer(layer) for layer in range(config.layers)]
         self._kinds = [AttentionKind(each.window, config.score_cap, config.score_scale) for each in layers]
         self._rope_of = [int(each.is_local) for each in layers]
-        self._norm = self._offset_norm if config.norm_offset else self._plain_norm
-        is_silu = config.activation == "silu"
-        self._activate = numerics.silu_gate if is_silu else gated(config.activation)
-        self._gated_linear = numerics.gated_linear if is_silu else None
-        self._gated_into = numerics.gated_into if is_silu else None
+        self._operations = LayerOperations(config, weights, numerics, adapters, collective)
+        self._norm = self._operations.norm
+        self._products = LayerProducts(self._operations)
         # Rounded like the embedding, as in training.
         self._embed_scale = torch.tensor(config.embed_scale, dtype=weights.outer["embed"].dtype).item()
 
@@ -176,14 +175,8 @@ class Decoder:
         self, layer: int, start: int, stop: int, hidden: Tensor, adapters: Tensor | None = None
     ) -> LinearWork:
         """The product before attention for tokens `[start, stop)`; the result is for `put_projected`."""
-        weights = self._weights.layers[layer]
-        fused = Product(
-            weights["qkv"],
-            self._multiply(weights["qkv"], weights.get("qkv_bias")),
-            _kept,
-            adapt=partial(self._adapt, layer, "qkv"),
-        )
-        return LinearWork([fused], start, stop, hidden, self._norm(hidden, weights["input_norm"]), adapters)
+        normed = self._norm(hidden, self._weights.layers[layer]["input_norm"])
+        return LinearWork(self._products.before_attention(layer), start, stop, hidden, normed, adapters)
 
     def put_projected(self, layer: int, fused: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
         """The rest of `project`, after its product."""
@@ -193,9 +186,8 @@ class Decoder:
         self, layer: int, start: int, stop: int, hidden: Tensor, mixed: Tensor, adapters: Tensor | None = None
     ) -> LinearWork:
         """The products of `finish` for tokens `[start, stop)`; the result is the hidden states after the layer."""
-        is_mixed = "router" in self._weights.layers[layer]
-        feed = self._expert_products(layer) if is_mixed else self._feed_products(layer, adapters is not None)
-        return LinearWork([*feed], start, stop, hidden, mixed.reshape(mixed.shape[0], -1), adapters)
+        products = self._products.after_attention(layer, adapters is not None)
+        return LinearWork(products, start, stop, hidden, mixed.reshape(mixed.shape[0], -1), adapters)
 
     # --- a layer ---
 
@@ -206,18 +198,12 @@ class Decoder:
     def _turn_of(self, layer: int, turn: Tensor) -> Tensor:
         return turn if len(self._ropes) == 1 else turn[:, self._rope_of[layer]]
 
-    def _adapt(self, layer: int, block: str, adapters: Tensor, given: Tensor, out: Tensor) -> None:
-        """Add to `out`, the block's product of `given`, what the rows' adapters do."""
-        deltas = self.adapters.layers[layer].get(block)
-        if deltas is not None:
-            self.numerics.add_deltas(self.numerics.linear, adapters, deltas, given, out)
-
     def _linear(self, layer: int, block: str, given: Tensor, adapters: Tensor | None) -> Tensor:
         """The block's product, with its bias and what the rows' adapters add."""
         weights = self._weights.layers[layer]
         out = self.numerics.linear(given, weights[block], weights.get(f"{block}_bias"))
         if adapters is not None:
-            self._adapt(layer, block, adapters, given, out)
+            self._operations.adapt(layer, block, adapters, given, out)
         return out
 
     def _summed(self, layer: int, block: str, given: Tensor, adapters: Tensor | None) -> Tensor:
@@ -225,11 +211,8 @@ class Decoder:
         if self.collective.ranks == 1:
             return self._linear(layer, block, given, adapters)
         weights = self._weights.layers[layer]
-        return self._sum(self.numerics.linear(given, weights[block], None), weights.get(f"{block}_bias"))
-
-    def _sum(self, part: Tensor, bias: Tensor | None) -> Tensor:
-        total = self.collective.all_reduce(part)
-        return total if bias is None else total + bias
+        part = self.numerics.linear(given, weights[block], None)
+        return self._operations.sum(part, weights.get(f"{block}_bias"))
 
     def _project(self, layer: int, hidden: Tensor, adapters: Tensor | None = None) -> Tensor:
         """Queries, keys and values before they are rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
@@ -262,15 +245,16 @@ class Decoder:
         hidden = self._add_to(hidden, layer, "out", "attention_post_norm", mixed.reshape(mixed.shape[0], -1), adapters)
         normed = self._norm(hidden, weights["mlp_norm"])
         if "router" in weights:
-            return hidden + self._after(weights.get("mlp_post_norm"), self._feed_experts(weights, normed))
+            mixed = self._feed_experts(weights, normed)
+            return hidden + self._operations.after(weights.get("mlp_post_norm"), mixed)
         return self._add_to(hidden, layer, "down", "mlp_post_norm", self._gated(layer, normed, adapters), adapters)
 
     def _gated(self, layer: int, normed: Tensor, adapters: Tensor | None) -> Tensor:
         """What the MLP's gates let through."""
-        weights = self._weights.layers[layer]
-        if self._gated_linear is not None and adapters is None and "gate_up_bias" not in weights:
-            return self._gated_linear(normed, weights["gate_up"])
-        return self._activate(self._linear(layer, "gate_up", normed, adapters))
+        weights, gated_linear = self._weights.layers[layer], self.numerics.gated_linear
+        if gated_linear is not None and self._operations.opens_gates(weights, adapters is not None):
+            return gated_linear(normed, weights["gate_up"])
+        return self._operations.activate(self._linear(layer, "gate_up", normed, adapters))
 
     def _add_to(
         self, hidden: Tensor, layer: int, block: str, post_norm: str, given: Tensor, adapters: Tensor | None
@@ -280,116 +264,14 @@ class Decoder:
         is_plain = adapters is None and self.collective.ranks == 1 and f"{block}_bias" not in weights
         if onto is not None and is_plain and post_norm not in weights:
             return onto(hidden, given, weights[block])
-        return hidden + self._after(weights.get(post_norm), self._summed(layer, block, given, adapters))
-
-    def _after(self, post_norm: Tensor | None, result: Tensor) -> Tensor:
-        """What is added to the residual."""
-        return result if post_norm is None else self._norm(result, post_norm)
+        result = self._summed(layer, block, given, adapters)
+        return hidden + self._operations.after(weights.get(post_norm), result)
 
     def _feed_experts(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
-        gate_up, down = self._by_expert(weights)
-        shares = self._shares(weights, normed)
+        gate_up, down = self._operations.by_expert(weights)
+        shares, activate = self._operations.shares(weights, normed), self._operations.activate
         linear, mix = self.numerics.linear, self.numerics.experts
-        return mix(normed, shares, gate_up, down, linear, self._activate).to(normed.dtype)
-
-    def _shares(self, weights: dict[str, Tensor], normed: Tensor) -> Tensor:
-        assert self.config.experts is not None
-        return expert_shares(self.numerics.linear(normed, weights["router"], None), self.config.experts)
-
-    def _by_expert(self, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        assert self.config.experts is not None
-        count = self.config.experts.count
-        return by_expert(weights["expert_gate_up"], count), by_expert(weights["expert_down"], count)
-
-    # The same products by columns.
-
-    def _feed_products(self, layer: int, has_adapters: bool) -> Iterator[Product]:
-        weights = self._weights.layers[layer]
-        yield self._adding(layer, "out", "attention_post_norm", self._normed(weights))
-        if self._gated_into is not None and not has_adapters and "gate_up_bias" not in weights:
-            yield self._gating(weights["gate_up"], self._gated_into)
-        else:
-            yield Product(
-                weights["gate_up"],
-                self._multiply(weights["gate_up"], weights.get("gate_up_bias")),
-                lambda residual, out: (residual, self._activate(out)),
-                adapt=partial(self._adapt, layer, "gate_up"),
-            )
-        yield self._adding(layer, "down", "mlp_post_norm", _kept)
-
-    def _gating(self, weight: Tensor, gated_into: Into) -> Product:
-        """What the MLP's gates let through, by columns of both: for each, two of `weight` are multiplied."""
-        gates, ups = weight.chunk(2)
-
-        def compute(_: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
-            gated_into(into, given, gates[columns], ups[columns])
-
-        return Product(gates, compute, _kept, part=2.0)
-
-    def _expert_products(self, layer: int) -> Iterator[Product]:
-        assert self.config.experts is not None
-        weights = self._weights.layers[layer]
-        work = ExpertWork(self.config.experts, *self._by_expert(weights), self.numerics.linear, self._activate)
-        normed_after = self._normed(weights)
-
-        def begin(residual: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-            hidden, normed = normed_after(residual, out)
-            return work.begin(hidden, normed, self._shares(weights, normed))
-
-        def end(hidden: Tensor, mixed: Tensor) -> Tensor:
-            return hidden + self._after(weights.get("mlp_post_norm"), mixed.to(hidden.dtype))
-
-        yield self._adding(layer, "out", "attention_post_norm", begin)
-        yield from work.products(end)
-
-    def _normed(self, weights: dict[str, Tensor]) -> AfterProduct:
-        return lambda _, out: (out, self._norm(out, weights["mlp_norm"]))
-
-    def _adding(self, layer: int, block: str, post_norm: str, then: AfterProduct) -> Product:
-        """A product whose result goes to the residual; with a norm before that it has to be whole."""
-        weights, adapt = self._weights.layers[layer], partial(self._adapt, layer, block)
-        weight, added, norm = weights[block], weights.get(f"{block}_bias"), weights.get(post_norm)
-        if self.collective.ranks > 1:
-            return Product(
-                weight,
-                self._multiply(weight, None),
-                lambda residual, out: then(residual, residual + self._after(norm, self._sum(out, added))),
-            )
-        if norm is None:
-            return Product(weight, self._add(weight, added), then, adapt=adapt)
-        return Product(
-            weight,
-            self._multiply(weight, added),
-            lambda residual, out: then(residual, residual + self._norm(out, norm)),
-            adapt=adapt,
-        )
-
-    def _multiply(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:
-        def compute(_: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
-            part = None if bias is None else bias[columns]
-            self.numerics.linear_into(into, given, weight[columns], part)
-
-        return compute
-
-    def _add(self, weight: Tensor, bias: Tensor | None) -> ComputeColumns:
-        onto = self.numerics.linear_onto_into
-
-        def compute(residual: Tensor, given: Tensor, columns: slice, into: Tensor) -> None:
-            if onto is not None and bias is None:
-                onto(into, residual[:, columns], given, weight[columns])
-                return
-            part = None if bias is None else bias[columns]
-            torch.add(residual[:, columns], self.numerics.linear(given, weight[columns], part), out=into)
-
-        return compute
-
-    def _plain_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return self.numerics.norm(hidden, weight, self.config.norm_eps)
-
-    def _offset_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """In fp32: near 0 the weights are finer than their sum with the offset."""
-        shifted = weight.float() + self.config.norm_offset
-        return F.rms_norm(hidden.float(), weight.shape, shifted, self.config.norm_eps).to(hidden.dtype)
+        return mix(normed, shares, gate_up, down, linear, activate).to(normed.dtype)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         head, cap = self.head, self.config.logit_cap
@@ -407,7 +289,3 @@ class Decoder:
         )
         own = [parts[each][:, count * each - first :] for each, first in enumerate(firsts)]
         return torch.cat(own, dim=1)
-
-
-def _kept(residual: Tensor, result: Tensor) -> tuple[Tensor, Tensor]:
-    return residual, result

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dunlin.engine.attention.base import local_row
-from dunlin.engine.decoder.decoder import DecoderBatch
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.iteration import Iteration, Phase, forward
 from dunlin.engine.decoder.loading.loader import LoadedModel
 from dunlin.engine.decoder.piece_sizes import PieceSizes
@@ -49,24 +49,27 @@ def fast(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def operations(fast: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The multiply-adds of each product from now on."""
-    counted: list[int] = []
+def operations() -> list[int]:
+    """The multiply-adds of each product of `counting`."""
+    return []
+
+
+@pytest.fixture
+def counting(fast: LoadedModel, operations: list[int]) -> LoadedModel:
+    """`fast`, with every product counted and none within a kernel of more."""
     numerics = fast.decoder.numerics
 
     def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        counted.append(rows.shape[0] * weight.numel())
+        operations.append(rows.shape[0] * weight.numel())
         return numerics.linear(rows, weight, bias)
 
     def into_columns(into: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        counted.append(rows.shape[0] * weight.numel())
+        operations.append(rows.shape[0] * weight.numel())
         numerics.linear_into(into, rows, weight, bias)
 
-    counting = replace(numerics, linear=linear, linear_into=into_columns, linear_onto=None, linear_onto_into=None)
-    monkeypatch.setattr(fast.decoder, "numerics", counting)
-    monkeypatch.setattr(fast.decoder, "_gated_linear", None)
-    monkeypatch.setattr(fast.decoder, "_gated_into", None)
-    return counted
+    plain = replace(numerics, linear_onto=None, linear_onto_into=None, gated_linear=None, gated_into=None)
+    counted = replace(plain, linear=linear, linear_into=into_columns)
+    return replace(fast, decoder=Decoder(fast.config, fast.weights, fast.decoder.kv, counted))
 
 
 def make_cut_by_columns(fast: LoadedModel) -> Iteration:
@@ -164,18 +167,18 @@ def test_layers_may_be_computed_in_parts(loaded: LoadedModel, tmp_path: Path) ->
 # -- blocks that are cut by columns, too ----------------------------------------------------------------------------
 
 
-def test_a_block_is_cut_by_columns_of_its_products(fast: LoadedModel, operations: list[int]) -> None:
-    whole = finish(Iteration(fast.decoder, make_batch(), range(3)))
-    whole_operations, kv = sum(operations), [layer[:70].clone() for layer in fast.decoder.kv]
+def test_a_block_is_cut_by_columns_of_its_products(counting: LoadedModel, operations: list[int]) -> None:
+    whole = finish(Iteration(counting.decoder, make_batch(), range(3)))
+    whole_operations, kv = sum(operations), [layer[:70].clone() for layer in counting.decoder.kv]
     operations.clear()
-    cut, pieces, most = make_cut_by_columns(fast), 0, 0
+    cut, pieces, most = make_cut_by_columns(counting), 0, 0
     while not cut.done:
         before = len(operations)
         cut.advance()
         pieces += 1
         most = max(most, sum(operations[before:]))
     assert_close(cut.hidden, whole)
-    for layer, expected in zip(fast.decoder.kv, kv, strict=True):
+    for layer, expected in zip(counting.decoder.kv, kv, strict=True):
         assert_close(layer[:70], expected)
     assert sum(operations) == whole_operations
     assert most <= 22 * 96 * 160, "the largest block, 96 columns of the longest product"
@@ -184,16 +187,16 @@ def test_a_block_is_cut_by_columns_of_its_products(fast: LoadedModel, operations
 
 @pytest.mark.parametrize(("row", "start", "stop", "blocks"), [(0, 0, 40, 3), (1, 40, 70, 2)])
 def test_a_row_takes_along_what_is_begun_of_its_tokens(
-    fast: LoadedModel, operations: list[int], row: int, start: int, stop: int, blocks: int
+    counting: LoadedModel, operations: list[int], row: int, start: int, stop: int, blocks: int
 ) -> None:
     """Wherever it leaves: no product is computed twice for it, and what it leaves unfinished is written by nobody."""
-    expected = finish(make_cut_by_columns(fast)).clone()
+    expected = finish(make_cut_by_columns(counting)).clone()
     total, at, begun = sum(operations), 0, 0
     while True:
-        for layer in fast.decoder.kv:
+        for layer in counting.decoder.kv:
             layer[:70].fill_(float("nan"))
         operations.clear()
-        iteration, count = make_cut_by_columns(fast), WorkCount()
+        iteration, count = make_cut_by_columns(counting), WorkCount()
         for _ in range(at):
             iteration.advance()
         if iteration.done:
@@ -203,19 +206,19 @@ def test_a_row_takes_along_what_is_begun_of_its_tokens(
         begun += progress.begun is not None
         assert_close(finish(iteration), torch.cat([expected[:start], expected[stop:]]))
         if progress.layer == layer_at:
-            assert fast.decoder.kv[layer_at][start + progress.projected : stop].isnan().all()
+            assert counting.decoder.kv[layer_at][start + progress.projected : stop].isnan().all()
         batch, tokens = make_batch(), slice(start, stop)
         rows = [local_row(0, stop - start, start, stop - start)]
         alone = DecoderBatch(
             batch.tokens[tokens], batch.positions[tokens], batch.slots[tokens], rows, torch.tensor([stop - start - 1])
         )
-        resumed = Iteration(fast.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
+        resumed = Iteration(counting.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
         for _ in range(at % 3):  # and once more
             if not resumed.done:
                 resumed.advance()
         if not resumed.done:
             progress = resumed.leave(0)
-            resumed = Iteration(fast.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
+            resumed = Iteration(counting.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
         assert_close(finish(resumed), expected[start:stop])
         assert sum(operations) == total
         at += 1
