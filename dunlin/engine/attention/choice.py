@@ -10,7 +10,7 @@ from dunlin.engine.attention.block_kernel import KernelBlocks
 from dunlin.engine.attention.block_tiles import TileBlocks
 from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.fused import FusedAttention
-from dunlin.engine.attention.native.library import LEVELS, KernelUnavailable, load_kernel
+from dunlin.engine.attention.native.library import AVX512, LEVELS, KernelUnavailable, load_kernel
 from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.attention.spans import slot_span
 
@@ -43,7 +43,7 @@ def choose_deterministic() -> tuple[Attention, str]:
     found = DeterministicAttention(KernelBlocks(kernel))
     if not agrees_with_torch(found, [torch.float32]):
         return DeterministicAttention(TileBlocks()), "torch (the kernel gives other results on this processor)"
-    return found, f"a kernel ({LEVELS[kernel.level]})"
+    return found, f"a kernel ({LEVELS[min(kernel.level, AVX512)]})"
 
 
 def agrees_with_torch(backend: Attention, dtypes: Iterable[torch.dtype] = TOLERANCE) -> bool:

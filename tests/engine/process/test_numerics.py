@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dunlin.engine.attention.block_tiles import TileBlocks
+from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import AMX, AMX_PACE
 from dunlin.engine.attention.paged import PagedAttention
@@ -28,6 +30,15 @@ def test_narrow_kv_is_read_by_torch_on_the_cpu_and_told_once(capsys: pytest.Capt
     assert isinstance(chosen.attention, FusedAttention)
     assert engine_numerics(options, device) is chosen
     assert capsys.readouterr().err.count("KV in float8_e4m3fn") == 1
+
+
+def test_the_deterministic_mode_says_once_what_attends(capsys: pytest.CaptureFixture[str]) -> None:
+    options = replace(OPTIONS, name="exact", deterministic=True, dtype="float32")
+    chosen = engine_numerics(options, cpu_device())
+    assert isinstance(chosen.attention, DeterministicAttention)
+    assert engine_numerics(options, cpu_device()) is chosen
+    by = "torch" if isinstance(chosen.attention.blocks, TileBlocks) else "a kernel"
+    assert capsys.readouterr().err.count(f"dunlin engine exact: the same bits in any batch: attention by {by}") == 1
 
 
 def test_pieces_of_attention_are_larger_in_bf16_where_the_kernel_is_quicker() -> None:

@@ -17,7 +17,8 @@ from dunlin.engine.attention.base import PLAIN, AttentionKind
 SOURCE = Path(__file__).with_name("paged_attention.cpp")
 LIBRARY = SOURCE.with_suffix(".so")
 LEVELS = ("portable", "AVX2", "AVX-512", "AVX-512 BF16", "AMX")
-AMX, AMX_PACE = 4, 4
+AVX512, AMX, AMX_PACE = 2, 4, 4
+"""Levels: AVX-512 is the most that arithmetic in fp32 uses. The pace of AMX."""
 COLUMNS = 11
 """Of a row of the table that `PagedKernel.attend` takes: `Row` in the source."""
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
