@@ -1,16 +1,15 @@
 """Blocks of the deterministic mode by the CPU's kernel, which reads KV where it lies and sums in one order."""
 
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import DECODE_PAIRS, AttentionKind, BatchRow, Result
 from dunlin.engine.attention.blocks import BLOCK, BlockRun, one_span
-from dunlin.engine.attention.native.library import COLUMNS, PagedKernel
-from dunlin.engine.attention.spans import KeySpan, SlotSpan
+from dunlin.engine.attention.native.library import PagedKernel
+from dunlin.engine.attention.paged import OUT, TOKENS, Cell, CellTable
+from dunlin.engine.attention.spans import KeySpan, SlotSpan, slot_run
 
 
 class KernelBlocks:
@@ -38,33 +37,17 @@ class ShortRows:
     """See `ShortBlocks`: all blocks of all rows in one call."""
 
     def __init__(self, kernel: PagedKernel, rows: Sequence[BatchRow]) -> None:
+        starts = range(0, rows[0].length, BLOCK)
         self._kernel = kernel
-        self._count = len(rows)
-        run_at, run_slot, begins = array("q"), array("q"), []
-        for row in rows:
-            begins.append(len(run_at))
-            run_at.extend(one_span(row).run_at)
-            run_slot.extend(one_span(row).run_slot)
-        columns = array("q")
-        for start in range(0, rows[0].length, BLOCK):
-            for row, begin in zip(rows, begins, strict=True):
-                out, stop = len(columns) // COLUMNS, min(start + BLOCK, row.length)
-                runs = len(one_span(row).run_at)
-                columns.extend((row.start, out, 1, row.length - 1, 1, 0, 1, start, stop, begin, runs))
-        self._table = torch.frombuffer(columns, dtype=torch.int64).view(-1, COLUMNS)
-        self._runs = torch.frombuffer(run_at, dtype=torch.int64), torch.frombuffer(run_slot, dtype=torch.int64)
+        self._table = _table(
+            Cell(at, row, one_span(row), 0, 1, start, min(start + BLOCK, row.length))
+            for start in starts
+            for at, row in enumerate(rows)
+        )
+        self._shape = len(starts), len(rows)
 
     def compute(self, query: Tensor, layer_kv: Tensor) -> list[Result]:
-        return _attend(self._kernel, query, layer_kv, self._table, self._runs, self._count)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadKeys:
-    """KV whose key number i, from position `first` on, lies in the slots that `runs` say."""
-
-    layer_kv: Tensor
-    first: int
-    runs: tuple[Tensor, Tensor]
+        return _attend(self._kernel, query, layer_kv, self._table, self._shape)
 
 
 class RunKeys:
@@ -74,25 +57,29 @@ class RunKeys:
         self._kernel = kernel
         self._run = run
         self._whole = next((span for span in run.spans if _has_all(span, run.keys)), None)
+        self._tables: dict[range, CellTable] = {}  # by positions of queries: the same in all layers
 
-    def read(self, layer_kv: Tensor) -> ReadKeys:
+    def read(self, layer_kv: Tensor) -> Tensor:
+        """The KV in whose slots the keys lie."""
         if self._whole is None:
-            keys = self._run.keys
-            return ReadKeys(self._run.gather(layer_kv, max(len(keys), 1)), keys.start, _ONE_RUN)
-        if isinstance(self._whole, SlotSpan):
-            runs = torch.tensor(self._whole.run_at), torch.tensor(self._whole.run_slot)
-            return ReadKeys(layer_kv, self._whole.positions.start, runs)
-        return ReadKeys(self._whole.room, self._whole.positions.start, _ONE_RUN)
+            return self._run.gather(layer_kv, max(len(self._run.keys), 1))
+        return layer_kv if isinstance(self._whole, SlotSpan) else self._whole.room
 
-    def compute(self, kept: ReadKeys, query: Tensor, queries: range) -> list[Result]:
-        columns, tokens, first = array("q"), len(queries), kept.first
-        for block in range(self._run.start, self._run.stop):
-            start = block * BLOCK - first
-            stop = min(start + BLOCK, self._run.keys.stop - first)
-            columns.extend((0, len(columns) // COLUMNS * tokens, tokens, queries.start, queries.step))
-            columns.extend((first, 1, start, max(stop, start), 0, len(kept.runs[0])))
-        table = torch.frombuffer(columns, dtype=torch.int64).view(-1, COLUMNS)
-        return _attend(self._kernel, query, kept.layer_kv, table, kept.runs, tokens)
+    def compute(self, kept: Tensor, query: Tensor, queries: range) -> list[Result]:
+        if queries not in self._tables:
+            self._tables[queries] = self._cut(queries)
+        shape = self._run.stop - self._run.start, len(queries)
+        return _attend(self._kernel, query, kept, self._tables[queries], shape)
+
+    def _cut(self, queries: range) -> CellTable:
+        keys, whole = self._run.keys, self._whole
+        span = whole if isinstance(whole, SlotSpan) else slot_run(keys if whole is None else whole.positions, 0)
+        row, first, end = BatchRow(0, len(queries), queries, (span,)), span.positions.start, keys.stop
+        starts = range(self._run.start * BLOCK, self._run.stop * BLOCK, BLOCK)
+        return _table(
+            Cell(0, row, span, 0, len(queries), start - first, max(min(start + BLOCK, end), start) - first)
+            for start in starts
+        )
 
 
 def _has_all(span: KeySpan, keys: range) -> bool:
@@ -100,15 +87,19 @@ def _has_all(span: KeySpan, keys: range) -> bool:
     return positions.step == 1 and positions.start <= keys.start and keys.stop <= positions.stop and len(keys) > 0
 
 
+def _table(cells: Iterable[Cell]) -> CellTable:
+    """The cells, with their results one after another."""
+    table = CellTable([*cells])
+    tokens = table.rows[:, TOKENS]
+    table.rows[:, OUT] = tokens.cumsum(0) - tokens
+    return table
+
+
 def _attend(
-    kernel: PagedKernel, query: Tensor, layer_kv: Tensor, table: Tensor, runs: tuple[Tensor, Tensor], tokens: int
+    kernel: PagedKernel, query: Tensor, layer_kv: Tensor, table: CellTable, shape: tuple[int, int]
 ) -> list[Result]:
-    """Results of the table's rows, `tokens` together that are of one block."""
-    count = int(table[:, 2].sum())
-    out = query.new_empty(count // tokens, tokens, *query.shape[1:])
+    """Results by block; `shape`: blocks, and tokens of each."""
+    out = query.new_empty(*shape, *query.shape[1:])
     lse = out.new_empty(out.shape[:3])
-    kernel.attend(query, layer_kv, table, *runs, out, lse)
+    kernel.attend(query, layer_kv, table.rows, table.run_at, table.run_slot, out, lse)
     return list(zip(out, lse, strict=True))
-
-
-_ONE_RUN = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)

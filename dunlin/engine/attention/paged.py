@@ -234,7 +234,8 @@ def _runs(span: KeySpan) -> "tuple[array[int], array[int]]":
 
 
 _ROOM = array("q", [0])
-_OUT = 1
+OUT, TOKENS = 1, 2
+"""Columns of `CellTable.rows`: where a cell's first result goes, and how many queries it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class _Single:
         out = results.query.new_empty(cell.stop - cell.first, *results.query.shape[1:], dtype=torch.float32)
         lse = out.new_empty(out.shape[:2])
         placed = self.table.rows.clone()
-        placed[0, _OUT] = 0
+        placed[0, OUT] = 0
         self.kernel.attend(results.query, keys, placed, self.table.run_at, self.table.run_slot, out, lse)
         results.put(cell.index, cell.first, (out, lse), is_last)
 
