@@ -39,9 +39,9 @@ REPORTED_S = 1.5
 SETTINGS = ("--deterministic",)
 
 
-def jobs(vocabulary: int, seed: int) -> list[Job]:
+def jobs(vocabulary: int, given: argparse.Namespace) -> list[Job]:
     """The load, long prompts between the short ones."""
-    draw = random.Random(seed)
+    draw = random.Random(given.seed)
     found = []
     for number in range(LONG + SHORT):
         is_long = number % (SHORT // LONG + 1) == 0
@@ -67,7 +67,7 @@ async def run(cluster: ClusterProcess, known: References, given: argparse.Namesp
     """The load against a running cluster, once, or until there were so many changes."""
     outcome = BenchmarkResult("how many members compute a sequence changes")
     async with CampaignSession(cluster) as session:
-        load = VerifiedLoad(session.door, jobs(session.vocabulary, given.seed), width=given.width)
+        load = VerifiedLoad(session.door, jobs(session.vocabulary, given), width=given.width)
         load.references = known
         in_one, rounds = 0, 0
         async with load.running():

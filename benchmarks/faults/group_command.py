@@ -21,8 +21,8 @@ ALONE = ("--instances", "1", "--slots", str(16 * SLOTS), "--deterministic")
 References = dict[int, list[int]]
 """The text of each job, by its number."""
 
-Jobs = Callable[[int, int], list[Job]]
-"""Maps (the model's vocabulary, a seed) to the load."""
+Jobs = Callable[[int, argparse.Namespace], list[Job]]
+"""Maps (the model's vocabulary, what was asked for) to the load."""
 
 Work = Callable[[ClusterProcess, References, argparse.Namespace], Coroutine[Any, Any, BenchmarkResult]]
 """The benchmark itself, against a running cluster."""
@@ -40,7 +40,7 @@ def run_command(
     arguments.add_argument("--seed", type=int, default=1, help="of prompts and faults")
     arguments.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the cluster")
     given = arguments.parse_args(argv)
-    known = asyncio.run(_references(jobs, given.seed))
+    known = asyncio.run(_references(jobs, given))
     shape = ("--instances", str(given.instances), "--slots", str(SLOTS), "--preset", given.preset)
     with ClusterProcess(*shape, *settings, *(f"--set={each}" for each in given.set)) as cluster:
         outcome = asyncio.run(work(cluster, known, given))
@@ -48,9 +48,9 @@ def run_command(
     return report.finish(outcome, given.json)
 
 
-async def _references(jobs: Jobs, seed: int) -> References:
+async def _references(jobs: Jobs, given: argparse.Namespace) -> References:
     with ClusterProcess(*ALONE) as cluster:
         async with CampaignSession(cluster) as session:
-            load = VerifiedLoad(session.door, jobs(session.vocabulary, seed), width=4)
+            load = VerifiedLoad(session.door, jobs(session.vocabulary, given), width=4)
             await load.record_references()
             return load.references

@@ -2,6 +2,7 @@
 
     python -m benchmarks.faults.group_faults                 20 faults, prompts of 1.2 to 2.8 slabs, short ones beside
     python -m benchmarks.faults.group_faults --kills 300
+    python -m benchmarks.faults.group_faults --kills 300 --longest 1.4 --width 2      three of them hold all that runs
 
 Deterministic instances of 512 slots (four) under the preset `elastic`. References come from one instance that holds
 every prompt alone. A fault meets a process of one role while a long request runs: the leader of a group, a member, the
@@ -56,10 +57,10 @@ class GroupFaults:
     broken: list[str] = field(default_factory=list)
 
 
-def jobs(vocabulary: int, seed: int) -> list[Job]:
+def jobs(vocabulary: int, given: argparse.Namespace) -> list[Job]:
     """Long prompts and short ones, in turn."""
-    draw = random.Random(seed)
-    lengths = [int(SLOTS * draw.uniform(1.2, 2.8)) for _ in range(LONG)]
+    draw = random.Random(given.seed)
+    lengths = [int(SLOTS * draw.uniform(min(1.2, given.longest), given.longest)) for _ in range(LONG)]
     lengths = [length for each in lengths for length in (each, draw.randint(8, 64))][: LONG + SHORT]
     return [
         Job(0.0, i32(draw.choices(range(vocabulary), k=length)), OUTPUT_TOKENS, seed=i if i % 2 else None)
@@ -159,7 +160,7 @@ async def campaign(cluster: ClusterProcess, known: References, given: argparse.N
     """The faults against a running cluster."""
     outcome = BenchmarkResult(f"{given.kills} faults among instances that compute long prompts together")
     async with CampaignSession(cluster) as session:
-        load = VerifiedLoad(session.door, jobs(session.vocabulary, given.seed), width=4)
+        load = VerifiedLoad(session.door, jobs(session.vocabulary, given), width=given.width)
         load.references = known
         work = GroupFaultCampaign(session, cluster, load, given.instances, given.seed)
         async with load.running():
@@ -181,6 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = report.parser(__doc__ or "")
     arguments.add_argument("--kills", type=int, default=20, metavar="N", help="faults")
+    arguments.add_argument("--longest", type=float, default=2.8, metavar="SLABS", help="the longest prompt, in slabs")
+    arguments.add_argument("--width", type=int, default=4, metavar="N", help="requests at a time")
     return run_command(arguments, argv, SETTINGS, jobs, campaign)
 
 

@@ -23,7 +23,7 @@ from benchmarks.harness.session import CampaignSession
 from benchmarks.harness.verified_load import VerifiedLoad, make_jobs
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
-from dunlin.runtime.procfs import descendants
+from dunlin.runtime.procfs import command_line, descendants
 
 _FLIPS_MAX = 60
 
@@ -111,8 +111,8 @@ def paused_processes(pids: list[int]) -> Iterator[None]:
 
 
 def _is_engine_or_instance(pid: int) -> bool:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return b"services.instance" in words or b"dunlin.engine" in words
+    words = command_line(pid).split()
+    return "services.instance" in words or "dunlin.engine" in words
 
 
 def tier_file(pid: int) -> Path:

@@ -259,7 +259,7 @@ def capacity(timing: EngineTiming) -> float:
 def pin_instances(cluster: ClusterProcess) -> None:
     """Give each instance, its engines with it, a core of its own."""
     cpus = sorted(os.sched_getaffinity(0))
-    found = [(pid, line) for pid, line in supervised_processes(cluster.pid) if "services.instance" in line]
+    found = [(pid, line) for pid, line in supervised_processes(cluster.pid) if " -m services.instance " in line]
     for pid, line in found:
         name = next((f"instance-{number}" for number in range(len(cpus)) if f"instance-{number}" in line), None)
         if name is None:

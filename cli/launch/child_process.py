@@ -5,9 +5,10 @@ Knows nothing of what the child does.
 
 import os
 import signal
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
+
+from dunlin.runtime.child_exit import RunningProcess
 
 _OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -19,18 +20,12 @@ class ChildProcess:
     no signal can reach a stranger that got the number.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Start `command`, its output appended to `log`. Raises OSError when it cannot be started."""
+    def __init__(self, start: Callable[[int], RunningProcess], log: Path) -> None:
+        """Start it, its output appended to `log`. `start` is given the descriptor that the process is to write to, and
+        makes it lead a process group. Raises OSError when it cannot be started.
+        """
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Not a session: a kernel may share cores among sessions, and niceness counts within one alone.
-                process_group=0,
-            )
+            self._process = start(output.fileno())
         self.pid = self._process.pid
         self._status: str | None = None
 

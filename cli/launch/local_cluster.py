@@ -25,6 +25,7 @@ from cli.launch.memory import memory_lines, slots_of
 from cli.launch.options import UpOptions
 from cli.launch.ports import claim_port, claim_ports, endpoint
 from cli.launch.process_specs import ClusterPorts, ProcessSpec, service_specs
+from cli.launch.process_starter import ProcessStarter
 from cli.launch.readiness import Readiness, check_readiness, http_answers
 from cli.launch.ready_message import hints, ready_line
 from cli.launch.status_query import query_status
@@ -76,6 +77,7 @@ class LocalCluster:
         self._stop = stop
         self._say = say
         self._ports = self._claim()
+        self._starter = ProcessStarter(_environment())
         self._supervisors: list[Supervisor] = []
         self._context: ssl.SSLContext | None = None
         self.etcd = options.etcd
@@ -98,6 +100,8 @@ class LocalCluster:
             self._secure()
         if not self.etcd and not self._start_etcd():
             return False
+        if not self._until(self._starters, self.options.ready_timeout_s):
+            return False
         specs = self._specs()
         self._supervise(specs)
         names = tuple(spec.name for spec in specs if spec.role == "instance")
@@ -112,7 +116,7 @@ class LocalCluster:
         self._context = TlsIdentity.load(tls_dir(self._dir.path, CLIENT)).client_context()
 
     def _supervise(self, specs: Sequence[ProcessSpec]) -> None:
-        supervisor = Supervisor(specs, self._dir, _environment(), self.options.restart, self._say)
+        supervisor = Supervisor(specs, self._dir, self._starter.start, self.options.restart, self._say)
         # Before the first start: a failure half way must still find, and end, what was started.
         self._supervisors.append(supervisor)
         supervisor.start()
@@ -124,6 +128,9 @@ class LocalCluster:
         self._supervise([spec])
         health = f"{self._scheme}://{self.etcd}/health"
         return self._until(lambda: Readiness(() if http_answers(health, self._context) else ("etcd",)), _ETCD_WAIT_S)
+
+    def _starters(self) -> Readiness:
+        return Readiness(() if self._starter.is_ready() else ("fork servers",))
 
     def _probe(self, names: tuple[str, ...]) -> Readiness:
         doors_answer = all(http_answers(f"{url}/health", self._context) for url in self._urls())
@@ -207,6 +214,7 @@ class LocalCluster:
         """End every process, etcd last."""
         for supervisor in reversed(self._supervisors):
             supervisor.stop(self.options.stop_grace_s, lambda: self._stop.signals > 1)
+        self._starter.close()
 
 
 def run_local_cluster(options: UpOptions) -> int:

@@ -8,10 +8,11 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Start again after 1, 2, 4 … `longest_delay_s`; give up after more than `limit` deaths in a row by its own fault.
+    """Start again at once what lived for `reset_after_s`, all else after 1, 2, 4 … `longest_delay_s`; give up after
+    more than `limit` deaths in a row by its own fault.
 
-    A process that lived for `calm_s` starts again as if it had never died. One that was killed is at no fault: it waits
-    as long, but however often it is killed (by the kernel, short of memory, or by a user), it is started again.
+    One that was killed is at no fault: it waits as long, but however often it is killed (by the kernel, short of
+    memory, or by a user), it is started again.
     """
 
     first_delay_s: float = 1.0
@@ -37,7 +38,8 @@ class RestartHistory:
         policy = self._policy
         self.total += 1
         if lived_s >= policy.reset_after_s:
-            self._in_a_row = self._own_fault = 0
+            self._in_a_row, self._own_fault = 0, int(not killed)
+            return 0.0
         self._in_a_row += 1
         self._own_fault += not killed
         if self._own_fault > policy.limit:

@@ -4,33 +4,35 @@ A stopped process (SIGSTOP) is not a dead one: it is left alone until the shutdo
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from cli.launch.child_process import ChildProcess, last_line
 from cli.launch.cluster_state import DataDirLock
 from cli.launch.errors import LaunchError
 from cli.launch.process_specs import ProcessSpec
 from cli.launch.restart_policy import RestartHistory, RestartPolicy
+from dunlin.runtime.child_exit import RunningProcess
 
 CANNOT_START = 2
 """The exit code with which a process says: starting me again will not help."""
 _POLL_S = 0.05
 
 StatusPrinter = Callable[[str], None]
+StartProcess = Callable[[ProcessSpec, int], RunningProcess]
+"""Starts a process that writes to the given descriptor and leads a process group. Raises OSError."""
 
 
 class SupervisedProcess:
     """One process that is to run all the time, across its restarts."""
 
-    def __init__(
-        self, spec: ProcessSpec, data_dir: DataDirLock, environment: Mapping[str, str], policy: RestartPolicy
-    ) -> None:
+    def __init__(self, spec: ProcessSpec, data_dir: DataDirLock, start: StartProcess, policy: RestartPolicy) -> None:
         self.spec = spec
         self.log = data_dir.log(spec.name)
         self.child: ChildProcess | None = None
         self.restarts = RestartHistory(policy)
         self.given_up = False
-        self._environment = environment
+        self._start = start
         self._started_s = 0.0
         self._due_s: float | None = None
 
@@ -38,9 +40,10 @@ class SupervisedProcess:
         """Start it. Raises LaunchError when the program itself cannot be run."""
         self._started_s, self._due_s = now_s, None
         try:
-            self.child = ChildProcess(self.spec.command, self.log, self._environment)
+            self.child = ChildProcess(partial(self._start, self.spec), self.log)
         except OSError as error:
-            raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {error.strerror}") from None
+            said = error.strerror or error
+            raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {said}") from None
 
     def tick(self, now_s: float, say: StatusPrinter) -> None:
         """Notice a death; start again when it is time."""
@@ -67,7 +70,7 @@ class SupervisedProcess:
             say(f"{words}; it died too often and stays down; its last words: {said}; see {self.log}")
             return
         self._due_s = now_s + delay_s
-        say(f"{words}; starting it again in {delay_s:g} s")
+        say(f"{words}; starting it again{f' in {delay_s:g} s' if delay_s else ''}")
 
     def cannot_start(self) -> bool:
         """Whether it said that starting it again is of no use."""
@@ -81,11 +84,11 @@ class Supervisor:
         self,
         specs: Sequence[ProcessSpec],
         data_dir: DataDirLock,
-        environment: Mapping[str, str],
+        start: StartProcess,
         policy: RestartPolicy,
         say: StatusPrinter,
     ) -> None:
-        self.managed = [SupervisedProcess(spec, data_dir, environment, policy) for spec in specs]
+        self.managed = [SupervisedProcess(spec, data_dir, start, policy) for spec in specs]
         self._say = say
 
     def start(self) -> None:

@@ -61,6 +61,7 @@ class Election:
         self._task: asyncio.Task[None] | None = None
         self._term: _Candidacy | None = None
         self._left_over: list[int] = []
+        self._has_succeeded = False
 
     def start(self) -> None:
         """Stand for election from now on. Trouble with etcd only means waiting."""
@@ -86,6 +87,7 @@ class Election:
         while True:
             try:
                 await self._clear()
+                await self._succeed()
                 keeper = await LeaseKeeper.grant(self._client, self._ttl_s, self._clock)
                 await self._campaign(keeper)
             except EtcdError as error:
@@ -115,6 +117,19 @@ class Election:
             with suppress(LeaseLost):
                 await self._client.revoke(self._left_over[0])
             del self._left_over[0]
+
+    async def _succeed(self) -> None:
+        """End the candidacies of earlier processes of our name, once: killed ones would stand before all others until
+        their leases end.
+
+        The youngest process of a name owns it, as with registrations. One that lives after all is deposed, and what it
+        orders is of a lower epoch. Raises EtcdError.
+        """
+        if not self._has_succeeded:
+            for item in (await self._client.get_prefix(self._prefix)).items:
+                if item.value == self._candidate.encode():
+                    await self._client.delete(item.key)
+            self._has_succeeded = True
 
     async def _lead_until_lost(self, ours: _Candidacy) -> str:
         return await first_result(

@@ -14,7 +14,7 @@ from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
 from dunlin.cost import PROFILES_FILE
 from dunlin.engine.device.names import CPU, device_of
-from dunlin.engine.process.options import ENGINE_MODULE
+from dunlin.engine.process.options import ENGINE_MODULE, ENGINE_MODULES, engine_environment
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
 from dunlin.model.config import ModelConfig, load_config
@@ -24,6 +24,7 @@ from dunlin.model.lora.adapter import load_adapter
 from dunlin.model.rank_part import RankError, check_ranks
 from dunlin.runtime.arguments import CommandParser
 from dunlin.runtime.cuda_driver import gpu_names
+from dunlin.runtime.fork_server.client import ForkServer
 from dunlin.wire.service.options import ServiceOptions, add_service_flags, service_options
 from dunlin.wire.service.process import run_service
 from services.instance.memory import largest_step, told_kv_bytes
@@ -63,6 +64,7 @@ def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     text = "how long a lost engine's work waits for the next"
     short.add(flags, "--engine-grace-s", "instance.recovery.engine_grace_s", text, metavar="S")
     flags.add_argument("--engine-module", default=ENGINE_MODULE, help=argparse.SUPPRESS)
+    flags.add_argument("--fork-server-fd", type=int, default=-1, help=argparse.SUPPRESS)
     short.add(flags, "--threads", "instance.engine.threads", "compute threads of the engine", metavar="N")
     room = flags.add_mutually_exclusive_group()
     text = "memory for KV; by default 256 on the CPU"
@@ -113,7 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dunlin {options.role}/{options.name}: {error}", file=sys.stderr)
         return 2
     save = saver(options.data_dir / PROFILES_FILE, step_times_key(config))
-    return run_service(options, lambda: serve(options, config, engine, known, save), settings.told())
+    # Here: the server loads torch while this process says in etcd that it is there.
+    forks = ForkServer(ENGINE_MODULES, engine_environment(os.environ, device), arguments.fork_server_fd)
+    return run_service(options, lambda: serve(options, config, engine, forks, known, save), settings.told())
 
 
 def engine_settings(

@@ -9,6 +9,7 @@ import grpc
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
 from dunlin.runtime.core_host import CoreHost
+from dunlin.runtime.fork_server.client import ForkServer
 from dunlin.wire.envelopes import DISPATCH, GROUP, PLAN, POOL
 from dunlin.wire.errors import StartError
 from dunlin.wire.service.options import ServiceOptions
@@ -23,7 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 async def serve(
-    options: ServiceOptions, config: InstanceConfig, settings: EngineLaunchSettings, known: KnownStepTimes, save: Save
+    options: ServiceOptions,
+    config: InstanceConfig,
+    settings: EngineLaunchSettings,
+    forks: ForkServer,
+    known: KnownStepTimes,
+    save: Save,
 ) -> int:
     """Serve until told to stop; returns the exit code.
 
@@ -31,6 +37,7 @@ async def serve(
         options: where to run.
         config: of the core.
         settings: of the engine's processes.
+        forks: starts them.
         known: what is known of the times of its steps.
         save: keeps what is learnt of them.
 
@@ -56,7 +63,7 @@ async def serve(
         on_demand={"instance": GROUP},
         make_handlers=lambda host: _attach(host, save),
     )
-    keeper = EngineProcessSupervisor(service.host, settings, cannot_start)
+    keeper = EngineProcessSupervisor(service.host, settings, forks, cannot_start)
     tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keeper.report_progress())]
     for task in tasks:
         task.add_done_callback(service.host.crash_on_error)
@@ -65,6 +72,7 @@ async def serve(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     keeper.close()
+    forks.close()
     exit_code = await service.stop()
     if failures:
         raise StartError(failures[0])

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import cast
 
 from dunlin.effects import Address, Message
-from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.messages.agent import EngineAgent
 from dunlin.messages.engine import (
@@ -28,7 +27,7 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import Header, TransferKind, TransferStatus
 from dunlin.wire.codec import CodecError, decode
 from services.instance.server_step_gate import StepGate
-from services.instance.server_transfer_helper import TransferHelperProcess, start_helper
+from services.instance.server_transfer_helper import HelperStarter, TransferHelperProcess
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ NO_HELPER = "the transfer helper is not running"
 class EnginePeers:
     """Owns the table of rooms, the helper process, the peers met by it, and its transfers that are not answered.
 
-    `deliver` passes an event on to the core as one of the engine. Without `options` there is no helper, and engines of
+    `deliver` passes an event on to the core as one of the engine. Without `helpers` there is no helper, and engines of
     other nodes cannot be met.
     """
 
@@ -50,13 +49,13 @@ class EnginePeers:
         engine: Address,
         header: Header,
         rooms: PeerRoomTable,
-        options: HelperOptions | None,
+        helpers: HelperStarter | None,
         deliver: Callable[[Message], None],
     ) -> None:
         self._engine = engine
         self._header = header
         self._rooms = rooms
-        self._options = options
+        self._helpers = helpers
         self._deliver = deliver
         self._agent = b""
         self._helper: TransferHelperProcess | None = None
@@ -67,8 +66,8 @@ class EnginePeers:
     async def run(self) -> None:
         """Keep a helper running until cancelled."""
         failures, loop = 0, asyncio.get_running_loop()
-        while self._options is not None:
-            helper = await start_helper(self._header, self._options, self._on_helper_event)
+        while self._helpers is not None:
+            helper = await self._helpers.start(self._header, self._on_helper_event)
             began_s = loop.time()
             try:
                 self._introduce(helper)
@@ -124,7 +123,7 @@ class EnginePeers:
             agent, own = (cast(EngineAgent, decode("EngineAgent", each)) for each in (metadata, self._agent))
         except CodecError:
             return False
-        return self._options is not None and bool(agent.endpoint) and agent.node != own.node
+        return self._helpers is not None and bool(agent.endpoint) and agent.node != own.node
 
     def _transfer(self, transfer: Transfer) -> None:
         if transfer.ticket in self._tickets:

@@ -6,21 +6,20 @@ process follows.
 
 import asyncio
 import logging
-import subprocess
 from typing import cast
 
 from dunlin.effects import Address, Message
 from dunlin.engine.process.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
 from dunlin.engine.process.progress_page import ProgressPage
-from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.messages.engine import EngineExited, EngineFailed, EngineReady, EngineStarted, Interrupt, StopEngine
 from dunlin.messages.types import Header
-from dunlin.runtime.child_exit import wait_for_exit
+from dunlin.runtime.child_exit import RunningProcess, wait_for_exit
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.codec import CodecError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from services.instance.server_engine_peers import EnginePeers
+from services.instance.server_transfer_helper import HelperStarter
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +39,11 @@ class EngineProcess(asyncio.Protocol):
         self,
         host: CoreHost,
         engine: Address,
-        process: "subprocess.Popen[bytes]",
+        process: RunningProcess,
         incarnation: int,
         page: ProgressPage,
         rooms: PeerRoomTable,
-        helper: HelperOptions | None = None,
+        helpers: HelperStarter | None = None,
     ) -> None:
         self.failure: str | None = None
         self.is_prepared = False
@@ -60,7 +59,7 @@ class EngineProcess(asyncio.Protocol):
         self._page = page
         self._header = Header(host.address)
         self._sender = engine
-        self.peers = EnginePeers(engine, self._header, rooms, helper, self._deliver)
+        self.peers = EnginePeers(engine, self._header, rooms, helpers, self._deliver)
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._is_active = False

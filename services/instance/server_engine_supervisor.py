@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,11 @@ from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.messages.engine import EngineExited, EngineProgress, EngineReady
+from dunlin.runtime.child_exit import RunningProcess
 from dunlin.runtime.core_host import CoreHost
+from dunlin.runtime.fork_server.client import ForkServer
 from services.instance.server_engine_process import EngineProcess
+from services.instance.server_transfer_helper import HelperStarter
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +81,12 @@ class EngineProcessSupervisor:
     Every process has an incarnation of its own, counted from 1.
     """
 
-    def __init__(self, host: CoreHost, settings: EngineLaunchSettings, cannot_start: Callable[[str], None]) -> None:
+    def __init__(
+        self, host: CoreHost, settings: EngineLaunchSettings, forks: ForkServer, cannot_start: Callable[[str], None]
+    ) -> None:
         self._host = host
+        self._forks = forks
+        self._helpers = HelperStarter(settings.helper, forks) if settings.helper is not None else None
         self._settings = settings
         self._cannot_start = cannot_start
         self._engine = Address("engine", host.address.name)
@@ -89,7 +95,7 @@ class EngineProcessSupervisor:
         self._page = ProgressPage(self._progress_fd)
         self._rooms = PeerRoomTable(self._progress_fd)
         self._incarnation = 0
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[RunningProcess] = []
         self._standby: EngineProcess | None = None
         self._start_times = StartTimes()
         self._kv_bytes = settings.kv_bytes
@@ -187,24 +193,32 @@ class EngineProcessSupervisor:
 
     async def _start(self, *, standby: bool) -> EngineProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            process = self._spawn(theirs, standby)
-        self._processes.append(process)
+        self._incarnation += 1
+        # In a thread: the first waits until the server has loaded torch. A process that nothing waits for any more ends
+        # when `ours` is closed.
+        process = await asyncio.to_thread(self._spawn, theirs, self._incarnation, standby)
         child = EngineProcess(
-            self._host, self._engine, process, self._incarnation, self._page, self._rooms, self._settings.helper
+            self._host, self._engine, process, self._incarnation, self._page, self._rooms, self._helpers
         )
         await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
         return child
 
-    def _spawn(self, theirs: socket.socket, standby: bool) -> "subprocess.Popen[bytes]":
-        settings, name = self._settings, self._host.address.name
-        self._incarnation += 1
-        options = EngineOptions(
+    def _spawn(self, theirs: socket.socket, incarnation: int, standby: bool) -> RunningProcess:
+        with theirs:
+            options = self._options(theirs.fileno(), incarnation, standby)
+            command, environment = options.command(self._settings.module), options.environment(os.environ)
+            process = self._forks.spawn(command, environment, fds=options.fds)
+        self._processes.append(process)
+        return process
+
+    def _options(self, socket_fd: int, incarnation: int, standby: bool) -> EngineOptions:
+        settings = self._settings
+        return EngineOptions(
             model=settings.model,
-            name=name,
-            incarnation=self._incarnation,
+            name=self._host.address.name,
+            incarnation=incarnation,
             parent_pid=os.getpid(),
-            socket_fd=theirs.fileno(),
+            socket_fd=socket_fd,
             arena_fd=self._arena_fds[0],
             progress_fd=self._progress_fd,
             kv_bytes=self._kv_bytes,
@@ -222,8 +236,6 @@ class EngineProcessSupervisor:
             step_tokens=settings.step_tokens,
             step_rows=settings.step_rows,
         )
-        command, environment = options.command(settings.module), options.environment(os.environ)
-        return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)
 
 
 def kv_bytes_of(ready: EngineReady, granule_bytes: int) -> int:

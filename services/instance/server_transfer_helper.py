@@ -4,8 +4,8 @@ Knows neither what is sent nor which process follows.
 """
 
 import asyncio
+import os
 import socket
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
@@ -14,7 +14,8 @@ from dunlin.effects import Message
 from dunlin.engine.process.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.messages.types import Header
-from dunlin.runtime.child_exit import wait_for_exit
+from dunlin.runtime.child_exit import RunningProcess, wait_for_exit
+from dunlin.runtime.fork_server.client import ForkServer
 from dunlin.wire.codec import CodecError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
@@ -22,7 +23,7 @@ from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 class TransferHelperProcess(asyncio.Protocol):
     """Owns one helper process. `lost` says why it is of no use any more."""
 
-    def __init__(self, header: Header, process: "subprocess.Popen[bytes]", heard: Callable[[Message], None]) -> None:
+    def __init__(self, header: Header, process: RunningProcess, heard: Callable[[Message], None]) -> None:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._header = header
         self._process = process
@@ -73,17 +74,21 @@ class TransferHelperProcess(asyncio.Protocol):
         await wait_for_exit(self._process)
 
 
-async def start_helper(
-    header: Header, options: HelperOptions, heard: Callable[[Message], None]
-) -> TransferHelperProcess:
-    """A helper process; `heard` takes its events. The options' socket is made here."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with theirs:
-        process = _spawn(replace(options, socket_fd=theirs.fileno()))
-    child = TransferHelperProcess(header, process, heard)
-    await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
-    return child
+class HelperStarter:
+    """Starts the transfer helpers of an instance, one after the other, with the same options."""
 
+    def __init__(self, options: HelperOptions, forks: ForkServer) -> None:
+        self._options = options
+        self._forks = forks
 
-def _spawn(options: HelperOptions) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(options.command(), pass_fds=(options.socket_fd,), stdin=subprocess.DEVNULL)
+    async def start(self, header: Header, heard: Callable[[Message], None]) -> TransferHelperProcess:
+        """A helper process; `heard` takes its events. The options' socket is made here."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        child = TransferHelperProcess(header, await asyncio.to_thread(self._spawn, theirs), heard)
+        await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
+        return child
+
+    def _spawn(self, theirs: socket.socket) -> RunningProcess:
+        with theirs:
+            options = replace(self._options, socket_fd=theirs.fileno())
+            return self._forks.spawn(options.command(), os.environ, fds=(options.socket_fd,))

@@ -115,6 +115,33 @@ def test_the_next_in_line_does_not_wait_for_the_lease_of_one_that_resigned(etcd_
     asyncio.run(scenario())
 
 
+def test_a_new_process_of_a_name_ends_the_candidacy_of_the_killed_one_and_no_other(etcd_endpoint: str) -> None:
+    """Leases that would last for an hour: of a killed process of that name, and of one of another name."""
+    ttl_s = 3600
+
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client:
+            lease = await client.grant(ttl_s)
+            await client.put("/el/k/0", b"one", lease.lease_id)
+            async with standing(client, "/el/k", "two", ttl_s=ttl_s) as two:
+                await until_candidates(client, "/el/k/", 2)
+                await client.put("/el/k/1", b"one-too", lease.lease_id)
+                async with standing(client, "/el/k", "one", ttl_s=ttl_s) as one:
+                    await until(lambda: two.leads)
+                    await until_candidates(client, "/el/k/", 3)
+                    assert await client.get("/el/k/1") is not None
+                    await client.put(
+                        "/el/k/2", b"one", lease.lease_id
+                    )  # younger than ours, which is not looked at again
+                    assert one.election.epoch() is None
+                    await two.election.stop()
+                    await client.delete("/el/k/1")
+                    await until(lambda: one.leads)
+                    assert await client.get("/el/k/2") is not None
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_cut_off_from_etcd_steps_down_before_the_other_one_leads(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         async with (

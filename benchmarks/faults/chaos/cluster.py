@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness.etcd_cluster import EtcdCluster, EtcdNode
@@ -17,6 +18,7 @@ from benchmarks.harness.node_network import NodeNetwork
 from benchmarks.harness.report import say
 from cli.launch.cluster_state import DataDirLock
 from cli.launch.process_specs import ProcessSpec
+from cli.launch.process_starter import start_program
 from cli.launch.restart_policy import RestartPolicy
 from cli.launch.supervisor import SupervisedProcess, Supervisor
 from dunlin.engine.process.options import ENGINE_MODULE
@@ -80,7 +82,8 @@ class LiveCluster:
         self._dir = DataDirLock(folder)
         specs = service_specs(network, folder, self.etcd.endpoints, words, skews)
         self._noted: set[int] = set()
-        self._supervisor = Supervisor(specs, self._dir, _environment(folder), RESTARTS, lambda text: say(f"  {text}"))
+        start = partial(start_program, environment=_environment(folder))
+        self._supervisor = Supervisor(specs, self._dir, start, RESTARTS, lambda text: say(f"  {text}"))
 
     @property
     def processes(self) -> list[SupervisedProcess]:

@@ -10,6 +10,8 @@ from dunlin.engine.device.names import CPU, INTERPRET, DeviceNameError, check_de
 from dunlin.model.kv_dtypes import NARROW
 
 ENGINE_MODULE = "dunlin.engine"
+ENGINE_MODULES = ("dunlin.engine.process.main", "dunlin.engine.remote.main")
+"""What engines, and the processes that exchange KV for them, import: torch above all."""
 DTYPES = ("float32", "bfloat16")
 """Of weights and hidden states."""
 CANNOT_START = 2
@@ -83,13 +85,18 @@ class EngineOptions:
         return [sys.executable, "-m", module, *flags]
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The engine's environment: the inherited one, plus how its threads wait where that sets nothing, and what its
-        device asks for.
-        """
-        chosen = {} if any(name in inherited for name in _WAITING) else {"GOMP_SPINCOUNT": str(SPINS)}
-        if self.device == INTERPRET:
-            chosen["TRITON_INTERPRET"] = "1"
-        return {**inherited, **chosen}
+        """The engine's environment: see `engine_environment`."""
+        return engine_environment(inherited, self.device)
+
+
+def engine_environment(inherited: Mapping[str, str], device: str) -> dict[str, str]:
+    """The environment of an engine, and of what imports torch for it: the inherited one, plus how its threads wait
+    where that sets nothing, and what its device asks for.
+    """
+    chosen = {} if any(name in inherited for name in _WAITING) else {"GOMP_SPINCOUNT": str(SPINS)}
+    if device == INTERPRET:
+        chosen["TRITON_INTERPRET"] = "1"
+    return {**inherited, **chosen}
 
 
 _TYPES = {

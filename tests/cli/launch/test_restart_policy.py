@@ -13,10 +13,11 @@ def test_waits_double_up_to_the_longest() -> None:
 
 
 def test_a_calm_life_starts_over() -> None:
+    """It starts again at once; what follows waits as at first."""
     deaths = restarts(limit=99, reset_after_s=15)
     assert [deaths.died(0), deaths.died(0)] == [1, 2]
-    assert deaths.died(lived_s=15) == 1
-    assert deaths.died(lived_s=14.9) == 2
+    assert deaths.died(lived_s=15) == 0
+    assert [deaths.died(lived_s=14.9), deaths.died(0)] == [1, 2]
 
 
 def test_gives_up_after_more_than_the_limit_in_a_row() -> None:
@@ -32,7 +33,14 @@ def test_a_process_that_dies_whenever_it_starts_stays_down_in_the_end() -> None:
 
 def test_one_that_is_killed_now_and_then_is_always_started_again() -> None:
     deaths = restarts()
-    assert [deaths.died(lived_s=60.0) for _ in range(100)] == [1.0] * 100
+    assert [deaths.died(lived_s=60.0) for _ in range(100)] == [0.0] * 100
+
+
+def test_a_calm_life_that_ends_by_itself_is_the_first_death_of_a_row() -> None:
+    deaths = restarts(limit=2)
+    assert [deaths.died(lived_s) for lived_s in (60.0, 0.0, 0.0)] == [0.0, 1.0, None]
+    deaths = restarts(limit=2)
+    assert [deaths.died(60.0, killed=True), deaths.died(0.0), deaths.died(0.0), deaths.died(0.0)] == [0, 1, 2, None]
 
 
 def test_one_that_is_killed_again_and_again_is_started_again_and_again() -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from cli.launch.child_process import ChildProcess, last_line
 from cli.launch.cluster_state import DataDirLock
 from cli.launch.errors import LaunchError
 from cli.launch.process_specs import ProcessSpec
+from cli.launch.process_starter import start_program
 from cli.launch.restart_policy import RestartPolicy
 from cli.launch.supervisor import Supervisor
 
+START = partial(start_program, environment=os.environ)
 SLEEP = "import time; time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 POLITE = (
@@ -56,7 +59,7 @@ class Bench:
 
     def supervise(self, *codes: str, **policy: float) -> Supervisor:
         specs = [spec(code, f"p{i}") for i, code in enumerate(codes)]
-        made = Supervisor(specs, self.dir, os.environ, RestartPolicy(**policy), self.said.append)  # type: ignore[arg-type]
+        made = Supervisor(specs, self.dir, START, RestartPolicy(**policy), self.said.append)  # type: ignore[arg-type]
         self.supervisors.append(made)
         made.start()
         return made
@@ -112,7 +115,7 @@ def test_exit_code_2_says_that_a_start_is_hopeless(bench: Bench) -> None:
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     held = DataDirLock(tmp_path)
-    missing = Supervisor([ProcessSpec("x", "test", ("/no/such",))], held, os.environ, RestartPolicy(), print)
+    missing = Supervisor([ProcessSpec("x", "test", ("/no/such",))], held, START, RestartPolicy(), print)
     with pytest.raises(LaunchError, match="x: cannot run /no/such"):
         missing.start()
     held.close()

@@ -27,7 +27,9 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import Header, TransferStatus, f32, i8, i32, i64
 from dunlin.wire.codec import decode, encode
 from services.instance.server_engine_peers import NO_HELPER, EnginePeers
+from services.instance.server_transfer_helper import HelperStarter
 from tests.engine.remote.nodes import SLOTS, Node, kv_transfer
+from tests.fakes.forks import shared_forks
 
 LIMIT_S = 120.0
 
@@ -45,9 +47,10 @@ class Seat:
 
     def __init__(self, own: Node, has_helper: bool = True) -> None:
         self.heard: list[Any] = []
-        options = HelperOptions(own.name, os.getpid(), -1) if has_helper else None
+        options = HelperOptions(own.name, os.getpid(), -1)
+        helpers = HelperStarter(options, shared_forks()) if has_helper else None
         self.own = own
-        self.peers = EnginePeers(own.address, Header(Address("instance", "a")), own.rooms, options, self.heard.append)
+        self.peers = EnginePeers(own.address, Header(Address("instance", "a")), own.rooms, helpers, self.heard.append)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Seat"]:

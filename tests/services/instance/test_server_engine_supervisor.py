@@ -24,6 +24,7 @@ from services.instance.server_engine_supervisor import (
     kv_bytes_of,
 )
 from tests.engine.build import damage, make_checkpoint
+from tests.fakes.forks import shared_forks
 from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
 from tests.settings import configured
@@ -56,9 +57,8 @@ class Seat:
         self.host = CoreHost(self.core, ME, wall_clock())
         self.listener = Listener()
         self.failures: list[str] = []
-        self.keeper = EngineProcessSupervisor(
-            self.host, EngineLaunchSettings(model, **{"kv_bytes": 3 << 20, **engine}), self.failures.append
-        )
+        settings = EngineLaunchSettings(model, **{"kv_bytes": 3 << 20, **engine})
+        self.keeper = EngineProcessSupervisor(self.host, settings, shared_forks(), self.failures.append)
         self.host.attach(D, self.listener)
         self.host.deliver(MANAGER, make_order())
 
