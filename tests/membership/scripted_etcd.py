@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from dunlin.membership.client import EtcdClient, Lease, TxnResult
 from dunlin.membership.txn import Compare, Operation
-from dunlin.membership.values import KeyValue
+from dunlin.membership.values import KeyValue, Snapshot
 from dunlin.membership.watch import ResetEvent, WatchEvent
 
 REVISION = 7
@@ -34,6 +34,9 @@ class ScriptedEtcd(EtcdClient):
         self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TxnResult:
         return TxnResult(True, REVISION, ())
+
+    async def get_prefix(self, prefix: str) -> Snapshot:
+        return Snapshot(REVISION, ())
 
     def show(self, prefix: str) -> None:
         """Tell the watches that the key of the newest lease is the oldest candidacy."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from dunlin.runtime.child_exit import RunningProcess
 from dunlin.runtime.fork_server.forked_process import ForkedProcess
 from dunlin.runtime.fork_server.request import ForkError, ForkRequest, receive_reply, send_request, socket_pair
 
@@ -32,7 +33,7 @@ class ForkServer:
         self._modules, self._environment = tuple(modules), environment
         self._lock = threading.Lock()
         self._is_ready = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server: RunningProcess | None = None
         if connection_fd < 0:
             self._start()
         else:
@@ -85,16 +86,16 @@ class ForkServer:
     def close(self) -> None:
         """End it. What it started goes on."""
         self._connection.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
 
     def _start(self) -> None:
         self._connection, theirs = socket_pair()
         self._is_ready = False
         words = ("--connection-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid()), *self._modules)
         with theirs:
-            self._process = subprocess.Popen(
+            self._server = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dunlin.runtime.fork_server", *words],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -114,7 +115,8 @@ class ForkServer:
 
     def _await_modules(self) -> None:
         if not self._is_ready:
-            receive_reply(self._connection)
+            ready = receive_reply(self._connection)
+            self._server = self._server or ForkedProcess(ready.pid)
             self._is_ready = True
 
     def _ask_once(self, request: ForkRequest, fds: list[int]) -> ForkedProcess:

@@ -39,10 +39,10 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True)
 class ForkReply:
-    """What came of a request; both empty at first, once all is imported.
+    """What came of a request. The first reply comes without one: all is imported.
 
     Attributes:
-        pid: the process; with an error, one that is about to end and to be reaped, or 0.
+        pid: the process; with an error, one that is about to end and to be reaped, or 0. In the first reply the server.
         error: why nothing runs.
     """
 

@@ -44,7 +44,7 @@ def serve(connection: socket.socket) -> ForkRequest | None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, for the requester
     with contextlib.suppress(ConnectionError):  # the requester is gone
-        send_reply(connection, ForkReply())
+        send_reply(connection, ForkReply(os.getpid()))
         while (received := receive_request(connection)) is not None:
             try:
                 first = os.fork()

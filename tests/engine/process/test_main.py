@@ -57,6 +57,7 @@ from dunlin.model.kv_dtypes import FP8
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
+from tests.fakes.forks import shared_forks
 
 TIMEOUT_S = 300.0
 
@@ -73,7 +74,7 @@ class Child:
         values = {"kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": os.getpid(), **overrides}
         fds: dict[str, Any] = {"socket_fd": theirs.fileno(), "arena_fd": self.arena_fd, "progress_fd": self.progress_fd}
         options = EngineOptions(model=model, **fds, **values)
-        self.process = subprocess.Popen(options.command(), pass_fds=options.fds)
+        self.process = shared_forks().spawn(options.command(), os.environ, fds=options.fds)
         theirs.close()
         self._reader = FrameReader()
         self._events: list[tuple[Header, Any]] = []
@@ -182,7 +183,7 @@ def test_it_ends_when_the_parent_closes_the_socket(child: Child) -> None:
 
 def test_ctrl_c_is_the_parents_business(ready: tuple[Child, EngineReady]) -> None:
     child, _ = ready
-    child.process.send_signal(signal.SIGINT)
+    os.kill(child.process.pid, signal.SIGINT)
     child.send(make_step(1, (9, 0, 1, 0)))
     assert child.receive() == StepDone(step=1, **{**_empty_columns(), "idle_s": pytest.approx(0, abs=TIMEOUT_S)})
 

@@ -5,7 +5,6 @@ import mmap
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from dunlin.messages.engine import Meet, Met, Transfer, TransferDone
 from dunlin.messages.types import Header, Region, TransferKind, i64
 from dunlin.wire.codec import decode, encode
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
+from tests.fakes.forks import shared_forks
 
 LAYERS, SLOTS, SLOT_BYTES = 2, 16384, 512
 LAYER_BYTES = SLOTS * SLOT_BYTES
@@ -122,7 +122,7 @@ class Node:
         self._socket, self._reader, self._events = ours, FrameReader(), list[Any]()
         with theirs:
             options = replace(self._options, socket_fd=theirs.fileno())
-            self.helper = subprocess.Popen(options.command(), pass_fds=(theirs.fileno(),))
+            self.helper = shared_forks().spawn(options.command(), os.environ, fds=(theirs.fileno(),))
         self.serve()
 
 

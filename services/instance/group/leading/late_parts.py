@@ -1,7 +1,7 @@
 """Notices that a member's part of an exchange does not come, in the time scale of the group's own steps.
 
-An exchange is late when nothing was heard of the group for ten times as long as exchanges of its kind took lately, by
-their tokens. All that compute it are told to end it then: who lives answers at the next safepoint, and goes on; who
+An exchange is late when nothing was heard of the group for four times as long as the slowest of its kind took lately,
+by its tokens. All that compute it are told to end it then: who lives answers at the next safepoint, and goes on; who
 does not answer that either is lost. The members wait for each other, so the first silence alone does not say whose it
 is.
 
@@ -16,10 +16,11 @@ from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.stepping import SpreadSteps
 
-TIMES = 10
-"""An exchange that takes so many times what its tokens took at most is late; the first of its kind after so many times
-`late_s`.
-"""
+TIMES = 4
+"""An exchange that takes so many times what its tokens took at most is late: as the gaps between an engine's safepoints
+are judged."""
+FIRST_TIMES = 10
+"""The first exchange of its kind is late after so many times `late_s`."""
 FADING = 0.99
 """What is left of the longest time of a token with each exchange of its kind."""
 OWN_LATENESS = 0.25
@@ -98,7 +99,7 @@ class LateParts:
 
     def _limit_s(self, exchange: Exchange) -> float:
         token_s = self._token_s.get(exchange.has_prompt)
-        return TIMES * self._late_s if token_s is None else max(self._late_s, TIMES * token_s * exchange.tokens)
+        return FIRST_TIMES * self._late_s if token_s is None else max(self._late_s, TIMES * token_s * exchange.tokens)
 
     def _look_in(self, now_s: float, delay_s: float) -> list[Effect]:
         self._due_s = now_s + delay_s

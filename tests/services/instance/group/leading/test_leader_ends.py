@@ -458,12 +458,25 @@ def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as
     group.at(1).go_on()
     group.run(0.1)
     group.at(1).stop()
-    group.run(3.0)
+    group.run(2.0)
     assert len(heard(group, 0, CancelGroupSteps)) == 1
     group.at(1).go_on()
     group.run(3.0)
     assert not group.said(Continued)
     assert group.is_quiet
+
+
+def test_a_step_is_late_after_four_times_the_slowest_of_its_kind() -> None:
+    """Which took 0.6 s, since the member was stopped in it; ten exchanges later it counts for 0.54 s."""
+    group = stopped(0.2)
+    group.run(0.6)
+    group.at(1).go_on()
+    group.run(0.1)
+    group.at(1).stop()
+    group.run(2.1)
+    assert len(heard(group, 0, CancelGroupSteps)) == 1
+    group.run(0.15)
+    assert len(heard(group, 0, CancelGroupSteps)) == 2
 
 
 def test_a_leader_that_comes_late_itself_judges_nobody() -> None:
