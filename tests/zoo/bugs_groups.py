@@ -300,7 +300,7 @@ BUGS = (
         ("I4", "I8", "I12", "core"),
         (swap(RingChunk.stripe, _shift_stripe),),
         elastic=True,
-        seed=100784,
+        seed=100822,
     ),
     Bug(
         "copies-count-after-the-ring",
