@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from dunlin.runtime.child_exit import RunningProcess
-from dunlin.runtime.fork_server.forked_process import ForkedProcess
+from dunlin.runtime.fork_server.forked_process import ForkedProcess, is_readable
 from dunlin.runtime.fork_server.request import ForkError, ForkRequest, receive_reply, send_request, socket_pair
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,7 +41,7 @@ class ForkServer:
 
     def is_ready(self) -> bool:
         """Whether it has imported all, so that `spawn` takes milliseconds."""
-        return self._is_ready or bool(select.select([self._connection], [], [], 0)[0])
+        return self._is_ready or is_readable(self._connection.fileno(), 0.0)
 
     def spawn(
         self,

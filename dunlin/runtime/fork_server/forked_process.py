@@ -6,6 +6,13 @@ import signal
 import subprocess
 
 
+def is_readable(fd: int, timeout_s: float | None) -> bool:
+    """Whether there is something to read, or the end; waits so long at most (None: until there is)."""
+    poll = select.poll()  # not select, which takes no number from 1024 on
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else 1000 * timeout_s))
+
+
 class ForkedProcess:
     """Owns one child process: it is this process's, which has to reap it.
 
@@ -30,7 +37,7 @@ class ForkedProcess:
         if self.poll() is None:
             handle = os.pidfd_open(self.pid)
             try:
-                ended, _, _ = select.select([handle], [], [], timeout)
+                ended = is_readable(handle, timeout)
             finally:
                 os.close(handle)
             if not ended:

@@ -211,9 +211,16 @@ def test_what_cannot_be_started_is_said_and_the_next_starts(bench: Bench) -> Non
 
 
 def test_waiting_has_a_limit(bench: Bench) -> None:
+    """Also in a process with many descriptors."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    many = [os.dup(0) for _ in range(1100)]
     process = bench.start(SLEEP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
+    for fd in many:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     process.kill()
     assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     process.kill()  # nothing: the number may be another's by now
