@@ -193,13 +193,11 @@ class EngineProcessSupervisor:
 
     async def _start(self, *, standby: bool) -> EngineProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._incarnation += 1
+        self._incarnation = incarnation = self._incarnation + 1
         # In a thread: the first waits until the server has loaded torch. A process that nothing waits for any more ends
         # when `ours` is closed.
-        process = await asyncio.to_thread(self._spawn, theirs, self._incarnation, standby)
-        child = EngineProcess(
-            self._host, self._engine, process, self._incarnation, self._page, self._rooms, self._helpers
-        )
+        process = await asyncio.to_thread(self._spawn, theirs, incarnation, standby)
+        child = EngineProcess(self._host, self._engine, process, incarnation, self._page, self._rooms, self._helpers)
         await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
         return child
 

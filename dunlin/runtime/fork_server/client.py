@@ -14,6 +14,8 @@ from dunlin.runtime.fork_server.forked_process import ForkedProcess, is_readable
 from dunlin.runtime.fork_server.request import ForkError, ForkRequest, receive_reply, send_request, socket_pair
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy's library starts threads as it is loaded, and a process with threads is not to be forked."""
 
 
 class ForkServer:
@@ -98,7 +100,7 @@ class ForkServer:
                 [sys.executable, "-P", "-m", "dunlin.runtime.fork_server", *words],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=self._environment,
+                env={**(os.environ if self._environment is None else self._environment), **_ONE_THREAD},
                 process_group=0,
             )
 

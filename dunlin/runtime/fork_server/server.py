@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from setproctitle import setproctitle
 
 from dunlin.runtime.fork_server.request import ForkReply, ForkRequest, receive_request, send_reply, socket_pair
-from dunlin.runtime.parent_death import die_with_parent
 
 _LOOK_S = 0.0002
 """How often a forked process looks whether its first parent is gone, seconds."""
@@ -100,14 +99,12 @@ def _place(fds: Sequence[int], numbers: Sequence[int], lowest_free: int) -> None
 
 
 def _own_server(request: ForkRequest, answers: socket.socket) -> socket.socket | None:
-    """Fork a server for the process itself, tied to it. Returns its connection in the server, None in the process."""
+    """Fork a server for the process itself. Returns its connection in the server, None in the process."""
     ours, theirs = socket_pair()
-    parent = os.getpid()
     if os.fork():
         theirs.close()
         _place([ours.detach()], [request.server_fd], request.server_fd + 1)
         return None
-    die_with_parent(parent)
     ours.close()
     answers.close()
     for number in request.fd_numbers:
@@ -118,9 +115,8 @@ def _own_server(request: ForkRequest, answers: socket.socket) -> socket.socket |
 
 def _take_on(request: ForkRequest) -> None:
     """The title, signals, group, folder and environment of the process."""
-    setproctitle(
-        " ".join(("python", "-m", request.module, *request.arguments))
-    )  # before the environment, which it looks for
+    # First: it looks for the environment that the process was started with.
+    setproctitle(" ".join(("python", "-m", request.module, *request.arguments)))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request.own_group:
         os.setpgid(0, 0)

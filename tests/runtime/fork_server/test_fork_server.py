@@ -28,6 +28,7 @@ with open(sys.argv[1] + ".new", "w") as file:
         "group": os.getpgid(0),
         "folder": os.getcwd(),
         "hello": os.environ.get("HELLO"),
+        "server's": os.environ.get("ITS_OWN"),
         "colour": "colorsys" in sys.modules,
         "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),
         "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
@@ -45,8 +46,17 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd()))), "HELLO": "you"}
-        self.server = ForkServer(["colorsys", "no_such_module"], self.environment)
+        self.environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "2",
+            "PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd()))),
+            "HELLO": "you",
+        }
+        modules = ["colorsys", "numpy", "no_such_module", "pack.__main__"]
+        (folder / "pack").mkdir()
+        (folder / "pack/__init__.py").touch()
+        (folder / "pack/__main__.py").write_text("print(__name__, flush=True)")
+        self.server = ForkServer(modules, {**self.environment, "ITS_OWN": "1"})
         self.started: list[ForkedProcess] = []
 
     def start(self, then: str, *arguments: str, **options: Any) -> ForkedProcess:
@@ -95,17 +105,27 @@ def _servers() -> list[int]:
     return [pid for pid in children(os.getpid()) if "colorsys" in command_line(pid)]
 
 
-def test_it_is_a_child_with_the_words_folder_and_environment_it_was_given(bench: Bench) -> None:
+def test_it_is_a_child_with_the_words_folder_and_environment_it_was_given(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     process = bench.start(SLEEP, "--a", "b c")
     said = bench.said()
     assert said["argv"][1:] == ["--a", "b c"]
-    assert (said["parent"], said["folder"], said["hello"]) == (os.getpid(), os.getcwd(), "you")
+    assert (said["parent"], said["folder"], said["hello"]) == (os.getpid(), str(tmp_path), "you")
+    assert said["server's"] is None
+    assert children(server_pid()) == []
     assert (said["colour"], said["interrupt"]) == (True, True)
     assert said["group"] != process.pid
     assert "-m program" in command_line(process.pid)
     assert process.poll() is None
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait() == -signal.SIGTERM == process.returncode
+
+
+def test_the_server_has_one_thread(bench: Bench) -> None:
+    until(bench.server.is_ready)
+    assert len(os.listdir(f"/proc/{server_pid()}/task")) == 1
 
 
 def test_the_next_one_has_nothing_of_the_one_before(bench: Bench) -> None:
@@ -144,6 +164,25 @@ def test_its_output_goes_where_it_is_told(bench: Bench, tmp_path: Path) -> None:
         process = bench.start("print('wrong', file=sys.stderr); input()", output=log.fileno())
         assert process.wait() == 1  # nothing to read
     assert (tmp_path / "log").read_text().startswith("said\nwrong\nTraceback")
+
+
+def test_what_was_imported_in_advance_runs_as_the_main_module(bench: Bench, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-m", "pack"]
+        assert bench.server.spawn(command, bench.environment, output=log.fileno()).wait() == 0
+    assert (tmp_path / "log").read_text() == "__main__\n"
+
+
+def test_a_server_keeps_no_descriptor_of_a_process(bench: Bench) -> None:
+    """Nor does the one that the process has for itself: who reads a pipe hears that it was closed."""
+    bench.start("").wait()
+    before = os.listdir(f"/proc/{server_pid()}/fd")
+    reading, writing = os.pipe()
+    bench.start(f"os.close({writing}); {SLEEP}", fds=[writing], server_fd=99)
+    os.close(writing)
+    assert os.read(reading, 9) == b""
+    os.close(reading)
+    assert os.listdir(f"/proc/{server_pid()}/fd") == before
 
 
 def test_it_outlives_the_server_and_the_next_has_another(bench: Bench) -> None:
