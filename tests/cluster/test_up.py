@@ -17,7 +17,7 @@ from cli.launch.cluster_process import ClusterProcess
 from cli.launch.cluster_state import read_state
 from cli.launch.readiness import placeable
 from dunlin.messages.fleet import FleetStatus, MemberStatus
-from dunlin.runtime.procfs import descendants
+from dunlin.runtime.procfs import command_line, descendants
 
 pytestmark = pytest.mark.cluster
 
@@ -128,9 +128,7 @@ def test_a_dead_service_comes_back_as_another_incarnation(cluster: ClusterProces
 
 
 def test_etcd_comes_back(cluster: ClusterProcess) -> None:
-    etcd = next(
-        pid for pid in descendants(cluster.pid) if b"etcd" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-    )
+    etcd = next(pid for pid in descendants(cluster.pid) if command_line(pid).partition(" ")[0].endswith("/etcd"))
     os.kill(etcd, signal.SIGKILL)
     with dunlin.Client(cluster.grpc) as client:
         assert client.generate("without etcd", max_tokens=4, ignore_eos=True).tokens
