@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import disconnects, etcd_outage, failover, fault_matrix, slow_step
+from benchmarks.faults import disconnects, etcd_outage, failover, fault_matrix, restarts, slow_step
 from benchmarks.harness.fleet_status import wait_until
 from benchmarks.harness.layer_orders import RandomLayerOrders, missing_layers
 from benchmarks.harness.report import BenchmarkResult
@@ -53,6 +53,12 @@ def test_under_pressure_the_tier_brings_sequences_back_and_a_flipped_byte_there_
     with ClusterProcess(*preemption.cluster_flags(plan)) as own:
         for outcome in asyncio.run(preemption.run(plan, own, (False, True))):
             held(outcome)
+
+
+def test_a_killed_process_comes_back_and_its_time_is_told() -> None:
+    figures = held(restarts.measure(1, settle_s=0.0)).figures
+    assert {"engine", "instance", "manager"} == {name.split()[0] for name in figures if "killed" in name}
+    assert all(value > 0 for value in figures.values())
 
 
 def test_etcd_away_fails_no_request() -> None:
