@@ -22,7 +22,7 @@ from typing import Protocol
 
 from benchmarks.harness import report
 from benchmarks.harness.etcd_cluster import EtcdCluster, EtcdNode, members_here
-from benchmarks.harness.fleet_status import instances, placeable_count, wait_until
+from benchmarks.harness.fleet_status import instances, is_replaced, placeable_count, wait_until
 from benchmarks.harness.processes import stopped
 from benchmarks.harness.report import BenchmarkResult, say
 from benchmarks.harness.session import CampaignSession
@@ -31,7 +31,6 @@ from cli.launch.cluster_process import ClusterProcess
 from cli.launch.ports import claim_port
 from cli.launch.readiness import http_answers, placeable
 from dunlin.membership.embedded import EmbeddedConfig, command
-from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.runtime.parent_death import die_with_parent_command
 
 SERVES_WITHIN_S = 120.0
@@ -190,7 +189,8 @@ async def _away(plan: EtcdOutagePlan, session: CampaignSession, serves: Callable
     if plan.members > 1:
         member = next(one for one in instances(await session.status()) if placeable(one))
         os.kill(member.pid, signal.SIGKILL)
-        await wait_until(session.status, lambda status: _replaced(status, member), f"another {member.address.name}", 60)
+        name = member.address.name
+        await wait_until(session.status, lambda status: is_replaced(status, member), f"another {name}", 60)
         healed_s = time.monotonic() - began_s
     await asyncio.sleep(max(0.0, plan.away_s - (time.monotonic() - began_s)))
     while not serves() and time.monotonic() < began_s + SERVES_WITHIN_S:  # noqa: ASYNC110 (it has no event)
@@ -200,11 +200,6 @@ async def _away(plan: EtcdOutagePlan, session: CampaignSession, serves: Callable
 
 def _finished_beyond(chorus: VerifiedLoad, before: int) -> bool:
     return chorus.finished > before
-
-
-def _replaced(status: FleetStatus, dead: MemberStatus) -> bool:
-    same = [one for one in instances(status) if one.address.name == dead.address.name and one.pid != dead.pid]
-    return any(map(placeable, same))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,36 +9,25 @@ next one takes requests, computes, or leads.
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 from benchmarks.harness import report
 from benchmarks.harness.fault_targets import epoch_of, pid_of
-from benchmarks.harness.fleet_status import instances, wait_until
+from benchmarks.harness.fleet_status import instances, is_replaced, wait_until
+from benchmarks.harness.processes import proportional_bytes
 from benchmarks.harness.report import BenchmarkResult
 from benchmarks.harness.session import CampaignSession
 from cli.launch.cluster_process import ClusterProcess
 from cli.launch.readiness import placeable
-from dunlin.messages.fleet import FleetStatus, MemberStatus
+from dunlin.messages.fleet import FleetStatus
 from dunlin.runtime.procfs import descendants, process_cpu_s
 
 LIMIT_S = 120.0
 MIB = 1 << 20
-
-
-def memory_bytes(pids: Iterable[int]) -> int:
-    """What the processes take together: each page once (the sum of their proportional set sizes)."""
-    found = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            found += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return found
 
 
 def measure(count: int, settle_s: float) -> BenchmarkResult:
@@ -50,7 +39,8 @@ def measure(count: int, settle_s: float) -> BenchmarkResult:
         everything = (cluster.pid, *descendants(cluster.pid))
         outcome.figures["core-seconds until then"] = sum(map(process_cpu_s, everything))
         time.sleep(settle_s)
-        outcome.figures["memory (MiB)"] = memory_bytes((cluster.pid, *descendants(cluster.pid))) / MIB
+        everything = (cluster.pid, *descendants(cluster.pid))
+        outcome.figures["memory (MiB)"] = sum(map(proportional_bytes, everything)) / MIB
         asyncio.run(_restarts(cluster, outcome))
     return outcome
 
@@ -59,7 +49,6 @@ async def _restarts(cluster: ClusterProcess, outcome: BenchmarkResult) -> None:
     async with CampaignSession(cluster) as session:
         status = await session.status()
         victim = instances(status)[0]
-        name = victim.address.name
         assert victim.instance is not None
         engine, term = victim.instance.engine_pid, epoch_of(status)
 
@@ -69,24 +58,15 @@ async def _restarts(cluster: ClusterProcess, outcome: BenchmarkResult) -> None:
             await wait_until(session.status, is_back, f"another {what}", LIMIT_S)
             outcome.figures[f"{what} killed, the next one after (s)"] = time.monotonic() - killed_s
 
-        await back("engine", engine, lambda now: _engine_of(now, name) not in (0, engine))
-        await back("instance", victim.pid, lambda now: _pid_of(now, name) not in (0, victim.pid))
+        await back("engine", engine, lambda now: _has_next_engine(now, victim.pid, engine))
+        await back("instance", victim.pid, lambda now: is_replaced(now, victim))
         await back("manager", pid_of("leader", status, cluster), lambda now: epoch_of(now) > term)
 
 
-def _engine_of(status: FleetStatus, name: str) -> int:
-    """The engine of a placeable instance; 0: it has none that computes."""
-    found = [one.instance.engine_pid for one in _placeable(status, name) if one.instance is not None]
-    return found[0] if found else 0
-
-
-def _pid_of(status: FleetStatus, name: str) -> int:
-    found = [one.pid for one in _placeable(status, name)]
-    return found[0] if found else 0
-
-
-def _placeable(status: FleetStatus, name: str) -> list[MemberStatus]:
-    return [one for one in instances(status) if one.address.name == name and placeable(one)]
+def _has_next_engine(status: FleetStatus, instance: int, dead: int) -> bool:
+    """Whether the instance of that pid takes requests with another engine than the dead one."""
+    same = [one.instance for one in instances(status) if one.pid == instance and placeable(one)]
+    return any(report is not None and report.engine_pid not in (0, dead) for report in same)
 
 
 def main(argv: list[str] | None = None) -> int:

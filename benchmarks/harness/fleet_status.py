@@ -19,6 +19,12 @@ def instances(status: FleetStatus) -> list[MemberStatus]:
     return [member for member in status.members if member.address.role == "instance" and member.connected]
 
 
+def is_replaced(status: FleetStatus, dead: MemberStatus) -> bool:
+    """Whether another process has the name of a killed instance, and takes requests."""
+    same = [one for one in instances(status) if one.address.name == dead.address.name and one.pid != dead.pid]
+    return any(map(placeable, same))
+
+
 def reports(status: FleetStatus) -> Iterator[tuple[str, InstanceReport]]:
     """Name and report of every connected instance that has reported."""
     for member in instances(status):

@@ -55,8 +55,17 @@ def stopped_if_alive(pid: int) -> Iterator[bool]:
 
 def resident_bytes(pid: int, kind: str) -> int:
     """Memory of a process that is there: `kind` names the line of /proc's status, such as VmRSS. 0: it is gone."""
+    return _memory_bytes(Path(f"/proc/{pid}/status"), kind)
+
+
+def proportional_bytes(pid: int) -> int:
+    """Memory of a process, a page that several have in equal shares: a sum counts it once. 0: the process is gone."""
+    return _memory_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss")
+
+
+def _memory_bytes(file: Path, kind: str) -> int:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{kind}:")), 0)

@@ -1,13 +1,12 @@
 """Starts one engine process: `python -m dunlin.engine …`, by its instance."""
 
-import gc
-import importlib
 import sys
 from typing import Any
 
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.options import CANNOT_START, parse_options
 from dunlin.engine.ranks.processes import RankProcesses
+from dunlin.runtime.frozen_import import import_frozen
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
 
 
@@ -25,12 +24,8 @@ def main() -> int:
 
 
 def _import_all() -> Any:
-    """Load torch and all else that an engine needs, which stays: the garbage collector need not look through it."""
-    gc.disable()
-    module = importlib.import_module("dunlin.engine.process.main")
-    gc.freeze()
-    gc.enable()
-    return module
+    """Load torch and all else that an engine needs."""
+    return import_frozen("dunlin.engine.process.main")
 
 
 if __name__ == "__main__":

@@ -26,14 +26,19 @@ def die_with_parent(expected_ppid: int) -> None:
 
     Raises ParentGone when the parent is not `expected_ppid` (any more), OSError when the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
+    prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), "PR_SET_PDEATHSIG")
     # Checked after the call: a parent that died before it sends no signal.
     parent = os.getppid()
     if parent != expected_ppid:
         raise ParentGone(f"started by process {expected_ppid}, but the parent is {parent}")
+
+
+def prctl(option: int, value: int, name: str) -> None:
+    """Set an option of this process. Raises OSError with the option's `name` when the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({name}): {os.strerror(code)}")
 
 
 def die_with_parent_command(command: list[str], parent_pid: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Starts a fork server, and Python processes by it."""
 
-import ctypes
 import os
 import socket
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dunlin.runtime.child_exit import RunningProcess
 from dunlin.runtime.fork_server.forked_process import ForkedProcess, is_readable
 from dunlin.runtime.fork_server.request import ForkError, ForkRequest, receive_reply, send_request, socket_pair
+from dunlin.runtime.parent_death import prctl
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -21,14 +21,12 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 class ForkServer:
     """Owns a fork server that has imported some modules. It ends with this object's process, or by `close`."""
 
-    def __init__(
-        self, modules: Sequence[str], environment: Mapping[str, str] | None = None, connection_fd: int = -1
-    ) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], connection_fd: int = -1) -> None:
         """Start one that imports the modules now; or take the one that this process was started with.
 
         Args:
             modules: what it imports.
-            environment: of the server itself, where libraries look as they are loaded; None: that of this process.
+            environment: of the server itself, where libraries look as they are loaded.
             connection_fd: of a running server (`ForkServer.spawn`, `server_fd`); negative: there is none.
         """
         self._modules, self._environment = tuple(modules), environment
@@ -100,18 +98,16 @@ class ForkServer:
                 [sys.executable, "-P", "-m", "dunlin.runtime.fork_server", *words],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**(os.environ if self._environment is None else self._environment), **_ONE_THREAD},
+                env={**self._environment, **_ONE_THREAD},
                 process_group=0,
             )
 
     def _ask(self, request: ForkRequest, fds: list[int]) -> ForkedProcess:
         try:
-            self._await_modules()
             return self._ask_once(request, fds)
         except ConnectionError:
             self.close()
             self._start()
-        self._await_modules()
         return self._ask_once(request, fds)
 
     def _await_modules(self) -> None:
@@ -121,6 +117,7 @@ class ForkServer:
             self._is_ready = True
 
     def _ask_once(self, request: ForkRequest, fds: list[int]) -> ForkedProcess:
+        self._await_modules()
         with _subreaper():
             send_request(self._connection, request, fds)
             reply = receive_reply(self._connection)
@@ -134,15 +131,8 @@ class ForkServer:
 @contextmanager
 def _subreaper() -> Iterator[None]:
     """A descendant that loses its parent meanwhile becomes a child of this process."""
-    _set_subreaper(True)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
     try:
         yield
     finally:
-        _set_subreaper(False)
-
-
-def _set_subreaper(wanted: bool) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, "PR_SET_CHILD_SUBREAPER")

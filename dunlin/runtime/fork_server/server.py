@@ -7,8 +7,6 @@ server.
 
 import contextlib
 import fcntl
-import gc
-import importlib
 import os
 import runpy
 import signal
@@ -20,6 +18,7 @@ from collections.abc import Sequence
 from setproctitle import setproctitle
 
 from dunlin.runtime.fork_server.request import ForkReply, ForkRequest, receive_request, send_reply, socket_pair
+from dunlin.runtime.frozen_import import import_frozen
 
 _LOOK_S = 0.0002
 """How often a forked process looks whether its first parent is gone, seconds."""
@@ -27,13 +26,9 @@ _LOOK_S = 0.0002
 
 def preload(modules: Sequence[str]) -> None:
     """Import them. One that cannot be imported is left out: the process that runs it says why."""
-    gc.disable()
     for module in modules:
         with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    # Forked processes share these objects as long as nothing writes to them, a collector included.
-    gc.freeze()
-    gc.enable()
+            import_frozen(module)
 
 
 def serve(connection: socket.socket) -> ForkRequest | None:

@@ -203,7 +203,7 @@ def test_one_that_has_a_server_of_its_own_starts_processes_by_it(bench: Bench) -
     (bench.folder / "child.py").write_text("import os, sys; print(os.getppid(), 'colorsys' in sys.modules, flush=True)")
     then = """
 from dunlin.runtime.fork_server.client import ForkServer
-server = ForkServer(["no_such_module"], connection_fd=7)
+server = ForkServer(["no_such_module"], os.environ, connection_fd=7)
 reading, writing = os.pipe()
 child = server.spawn([sys.executable, "-m", "child"], os.environ, output=writing)
 code = child.wait()

@@ -1,0 +1,92 @@
+"""Parts of a group's steps that are late: who is told to end them, who is lost, and who is believed."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.messages.dispatch import Continued
+from dunlin.messages.group import CancelGroupSteps
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, heard
+
+
+def stopped(at_s: float, **config: Any) -> ScriptedGroup:
+    """Two members decode; member 1 is stopped at that time, its stream stays open."""
+    group = ScriptedGroup(60, 60, groups__policy="widest", **config)
+    group.place(tokens=40, max_tokens=60)
+    group.run(at_s)
+    group.at(1).stop()
+    return group
+
+
+def stopped_again() -> ScriptedGroup:
+    """`stopped`, and once more after a step that was ended and took 0.6 s."""
+    group = stopped(0.2)
+    group.run(0.6)
+    group.at(1).go_on()
+    group.run(0.1)
+    group.at(1).stop()
+    return group
+
+
+def test_who_does_not_end_a_late_step_is_lost_and_joins_again_when_it_answers() -> None:
+    """Steps of 10 ms: late after 0.5 s, lost after 0.5 s more; what lay at the other one stays."""
+    group = stopped(0.2)
+    (spread,) = group.spreads
+    lost = sum(block.stop - block.start for block in spread.blocks if block.member == 1)
+    at_s = group.now_s
+    group.run(0.49)
+    assert not group.said(Continued)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.run(0.05)
+    assert heard(group, 0, CancelGroupSteps)
+    assert not group.said(Continued)
+    group.run(0.5)
+    (continued,) = group.said(Continued)
+    assert group.dispatcher.times(Continued)[0] == pytest.approx(at_s + 1.0, abs=0.02)
+    assert 0 < continued.recomputed_tokens <= lost
+    group.run(1.0)
+    assert group.roster.taking_part == {0}
+    group.at(1).go_on()
+    group.run(0.1)
+    assert group.roster.taking_part == {0, 1}
+    group.run(3.0)
+    assert group.is_quiet
+
+
+def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as_long() -> None:
+    group = stopped_again()
+    group.run(2.0)
+    assert len(heard(group, 0, CancelGroupSteps)) == 1
+    group.at(1).go_on()
+    group.run(3.0)
+    assert not group.said(Continued)
+    assert group.is_quiet
+
+
+def test_a_step_is_late_after_four_times_the_slowest_of_its_kind() -> None:
+    """Which took 0.6 s, and counts for 0.54 s ten exchanges later."""
+    group = stopped_again()
+    group.run(2.1)
+    assert len(heard(group, 0, CancelGroupSteps)) == 1
+    group.run(0.15)
+    assert len(heard(group, 0, CancelGroupSteps)) == 2
+
+
+def test_a_leader_that_comes_late_itself_judges_nobody() -> None:
+    """It was stopped with the member, for 3 s: what was said meanwhile is heard after the look."""
+    group = stopped(0.2)
+    group.sleep(3.0)
+    group.run(0.01)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.at(1).go_on()
+    group.run(3.0)
+    assert not heard(group, 0, CancelGroupSteps)
+    assert not group.said(Continued)
+
+
+def test_the_first_step_of_its_kind_has_more_time() -> None:
+    group = stopped(0.003)
+    group.run(4.9)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.run(0.2)
+    assert heard(group, 0, CancelGroupSteps)
