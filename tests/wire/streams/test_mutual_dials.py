@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -48,18 +48,18 @@ class Hesitant(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(attach)
 
 
-async def answer_to(endpoint: str, caller: Address, meant: Address) -> Any:
-    """The metadata of an answer to a dial, None: it was refused."""
+@asynccontextmanager
+async def answer_to(endpoint: str, caller: Address, meant: Address) -> AsyncIterator[Any]:
+    """The metadata of an answer to a dial, None: it was refused. The stream ends with the block."""
     async with open_channel(endpoint) as channel:
         attach: Any = channel.stream_stream(GROUP.method)
         call = attach(metadata=identity_metadata(caller, meant))
         metadata = await call.initial_metadata()
-        try:
-            return metadata if len(metadata) else await call.read()
-        except BROKEN:
-            return None
-        finally:
-            call.cancel()
+        if not len(metadata):
+            with suppress(*BROKEN):
+                await call.read()
+        yield metadata if len(metadata) else None
+        call.cancel()
 
 
 @pytest.mark.parametrize(("own", "caller"), [(A, B), (B, A)])
@@ -73,12 +73,14 @@ def test_of_two_that_dial_each_other_the_lower_address_refuses(own: Address, cal
         async with serving(acceptor) as endpoint, serving(peer) as elsewhere:
             dialing.apply(MemberUp(Member(caller, elsewhere, "node", 1)))
             dialing.send(DialPeer(caller))
-            first = await answer_to(endpoint, caller, own)
-            assert (first is None) == (own < caller)
-            assert end.core.messages[:1] == ([] if own < caller else [Joined()])
+            async with answer_to(endpoint, caller, own) as first:
+                assert (first is None) == (own < caller)
+                expected = [] if own < caller else [Joined()]
+                assert (await end.core.until(len(expected)))[:1] == expected
             peer.decided.set()
             await eventually(lambda: not dialing.is_dialing(caller))
-            assert await answer_to(endpoint, caller, own) is not None
+            async with answer_to(endpoint, caller, own) as second:
+                assert second is not None
             await dialing.stop()
         assert end.errors == []
 
