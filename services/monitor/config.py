@@ -21,8 +21,8 @@ class LivenessConfig:
     )
     least_silent_s: float = setting(
         1.25,
-        "An instance that has reported for half a minute is suspect after 2.5 times the longest gap between two of its "
-        "reports lately, within this and silent_s.",
+        "An instance that has reported for half a minute, or for 5 s after an incarnation that had, is suspect after "
+        "2.5 times the longest gap between two of its reports lately, within this and silent_s.",
         unit="seconds",
         above=0,
         why="2.5 intervals of the reports; where processes wait for a core gaps are longer, and so is the limit",

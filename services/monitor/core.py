@@ -28,7 +28,7 @@ from services.monitor.config import MonitorConfig
 from services.monitor.fleet_views import FleetViews, member_view
 from services.monitor.reason_ring import ReasonRing
 from services.monitor.registry import Registry, Report
-from services.monitor.watchdog import InstanceWatchdog
+from services.monitor.watchdog import InstanceWatchdog, KeptGaps
 
 SUBSCRIBERS = ("dispatcher", "global_manager")
 TRACES = Address("traces", "")
@@ -73,6 +73,7 @@ class MonitorCore:
         self._traces = config.traces
         self._codec = codec
         self._watchdogs: dict[Address, InstanceWatchdog] = {}
+        self._gaps = KeptGaps(config.liveness)
         self._without_report: dict[Address, None] = {}
         self._published_s = float("-inf")
         self._due_version = 0
@@ -218,15 +219,21 @@ class MonitorCore:
         self.registry.see(now_s, address)
         for known in self.fleet_views.incarnations(address.name):
             if not self.registry.is_present(known):
-                self.fleet_views.remove(known)
-                self._watchdogs.pop(known, None)
-                self._without_report.pop(known, None)
+                self._forget(known)
         if address.role == "instance" and self.registry.is_present(address):
             if address not in self._watchdogs:
-                self._watchdogs[address] = InstanceWatchdog(now_s, self._liveness)
+                gaps = self._gaps.take(now_s, address.name)
+                self._watchdogs[address] = InstanceWatchdog(now_s, self._liveness, gaps)
                 if not self._warm:
                     self._without_report[address] = None
             self._refresh(address)
+
+    def _forget(self, address: Address) -> None:
+        self.fleet_views.remove(address)
+        self._without_report.pop(address, None)
+        watch = self._watchdogs.pop(address, None)
+        if watch is not None:
+            self._gaps.keep(address.name, watch.gaps)
 
     def _refresh(self, address: Address) -> None:
         self.fleet_views.put(self._view_of(address))

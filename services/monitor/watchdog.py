@@ -10,6 +10,31 @@ from services.monitor.config import LivenessConfig
 
 _GAPS = 2.5
 """Longest gaps between two reports that make a silence."""
+MOST_KEPT = 4096
+"""Names of instances that are gone of which the gaps are kept."""
+
+
+class KeptGaps:
+    """The gaps between the reports of instances that are gone, by name, for the next incarnation of each."""
+
+    def __init__(self, config: LivenessConfig) -> None:
+        self._config = config
+        self._gaps: dict[str, GapLimit] = {}
+
+    def keep(self, name: str, gaps: GapLimit) -> None:
+        """An instance is gone; beyond `MOST_KEPT` names the one that went first is forgotten."""
+        self._gaps.pop(name, None)
+        self._gaps[name] = gaps
+        if len(self._gaps) > MOST_KEPT:
+            del self._gaps[next(iter(self._gaps))]
+
+    def take(self, now_s: float, name: str) -> GapLimit:
+        """What is expected of the next incarnation: the gaps of the last one, where it went lately."""
+        if name not in self._gaps:
+            return GapLimit(self._config.least_silent_s, self._config.silent_s, _GAPS)
+        gaps = self._gaps.pop(name)
+        gaps.succeed(now_s)
+        return gaps
 
 
 class InstanceWatchdog:
@@ -18,12 +43,12 @@ class InstanceWatchdog:
     `why` is None as long as there never was a suspicion; later it says why the instance is suspect, or trusted again.
     """
 
-    def __init__(self, now_s: float, config: LivenessConfig) -> None:
+    def __init__(self, now_s: float, config: LivenessConfig, gaps: GapLimit) -> None:
+        self.gaps = gaps
         self.last_report_s = now_s
         self.suspect = False
         self.why: Why | None = None
         self._config = config
-        self._silence = GapLimit(config.least_silent_s, config.silent_s, _GAPS)
         self._progress_s = now_s
         self._outstanding = 0
         self._mark = (0, 0, 0)
@@ -33,14 +58,14 @@ class InstanceWatchdog:
         mark = (report.safepoints, report.steps_total, report.engine_pid)
         if mark != self._mark or not report.outstanding_steps or not self._outstanding:
             self._progress_s = now_s
-        self._silence.note(now_s, now_s - self.last_report_s)
+        self.gaps.note(now_s, now_s - self.last_report_s)
         self.last_report_s = now_s
         self._mark = mark
         self._outstanding = report.outstanding_steps
 
     def restart_clocks(self, now_s: float) -> None:
         """The monitor did not check for a while: count anew, gaps too. A suspicion stays until there is progress."""
-        self._silence.forget()
+        self.gaps.forget()
         if not self.suspect:
             self.last_report_s = self._progress_s = now_s
 
@@ -48,7 +73,7 @@ class InstanceWatchdog:
         """Whether the suspicion changed at this time; then `suspect` and `why` are new."""
         silent_s = now_s - self.last_report_s
         stuck_s = now_s - self._progress_s if self._outstanding else 0.0
-        silent_limit_s = self._silence.limit_s(now_s)
+        silent_limit_s = self.gaps.limit_s(now_s)
         is_silent, is_stuck = silent_s >= silent_limit_s, stuck_s >= self._config.stuck_s
         if (is_silent or is_stuck) == self.suspect:
             return False

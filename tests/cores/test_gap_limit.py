@@ -1,6 +1,6 @@
 """How long a silence may last, by the gaps lately."""
 
-from dunlin.cores.gap_limit import REMEMBERED_S, GapLimit
+from dunlin.cores.gap_limit import REMEMBERED_S, YOUNG_S, GapLimit
 
 
 def settled(limit: GapLimit, gap_s: float) -> float:
@@ -47,3 +47,33 @@ def test_a_gap_beyond_the_upper_bound_was_a_fault_and_is_not_believed() -> None:
 def test_the_upper_bound_is_never_passed() -> None:
     limit = GapLimit(2.0, 1.5, 2.0)
     assert limit.limit_s(settled(limit, 0.1)) == 1.5
+
+
+def test_a_successor_is_expected_to_be_as_regular_once_it_has_given_signs_for_a_while() -> None:
+    limit = GapLimit(1.0, 3.0, 2.0)
+    now_s = settled(limit, 0.75) + 2.0
+    limit.succeed(now_s)
+    assert limit.limit_s(now_s + 20.0) == 3.0, "no sign of it"
+    limit.note(now_s + 20.0, 0.5)
+    assert limit.limit_s(now_s + 20.0 + YOUNG_S - 0.1) == 3.0
+    assert limit.limit_s(now_s + 20.0 + YOUNG_S) == 1.5
+    limit.note(now_s + 20.0 + YOUNG_S, 1.25)
+    assert limit.limit_s(now_s + 20.0 + YOUNG_S) == 2.5, "its own gaps count at once"
+
+
+def test_of_the_successor_of_one_that_went_long_ago_nothing_is_known() -> None:
+    for late_s, expected_s in ((REMEMBERED_S - 0.1, 1.0), (REMEMBERED_S, 3.0)):
+        limit = GapLimit(1.0, 3.0, 2.0)
+        now_s = settled(limit, 0.5) + late_s
+        limit.succeed(now_s)
+        limit.note(now_s, 0.5)
+        assert limit.limit_s(now_s + YOUNG_S) == expected_s
+
+
+def test_a_successor_of_one_that_was_not_known_is_not_known_either() -> None:
+    limit = GapLimit(1.0, 3.0, 2.0)
+    limit.note(0.0, 0.5)
+    limit.succeed(10.0)
+    limit.note(10.0, 0.5)
+    assert limit.limit_s(REMEMBERED_S - 0.1) == 3.0
+    assert limit.limit_s(REMEMBERED_S) == 1.0

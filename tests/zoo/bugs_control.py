@@ -80,12 +80,12 @@ def _wake_sure(original: object, self: MonitorCore, now_s: float) -> None:
 
 
 def _judge_soon(original: Callable[[InstanceWatchdog, float], bool], self: InstanceWatchdog, now_s: float) -> bool:
-    usual, limit_s = self._silence, self._config.silent_s / IMPATIENCE
-    self._silence = GapLimit(limit_s, limit_s, times=1.0)
+    usual, limit_s = self.gaps, self._config.silent_s / IMPATIENCE
+    self.gaps = GapLimit(limit_s, limit_s, times=1.0)
     try:
         return original(self, now_s)
     finally:
-        self._silence = usual
+        self.gaps = usual
 
 
 BUGS = (

@@ -18,15 +18,14 @@ class EngineWatchdog:
         self.safepoints = 0
         self._limit = GapLimit(least_s, most_s, _GAPS)
         self._watched_s = 0.0
-        """Seconds in which this engine passed safepoints."""
+        """Seconds in which engines passed safepoints."""
         self._checked_s = 0.0
         self._progressed_s = 0.0
         self._busy = False
 
     def on_engine_ready(self) -> None:
-        """Another engine computes: how regularly it passes safepoints is not known."""
-        self._limit.forget()
-        self._watched_s = 0.0
+        """Another engine computes."""
+        self._limit.succeed(self._watched_s)
 
     def check(self, now_s: float, safepoints: int, outstanding: int) -> Why | None:
         """Take the safepoint counter and the number of outstanding commands; the reason if it is stuck, else None."""
@@ -48,6 +47,7 @@ class EngineWatchdog:
             Figure("safepoints", safepoints),
         )
         self._busy = False
+        self._limit.forget()  # had it only been slow, its successor would be ended for the same again
         return Why(
             "progress", "end the engine", figures, (RejectedOption("wait", "work is outstanding, no safepoint passed"),)
         )

@@ -52,6 +52,16 @@ class TestSuspicion:
         bench.run(0.01)
         assert bench.suspicions() == [(3.0, True)]
 
+    def test_an_instance_that_was_restarted_is_known_by_its_predecessors_reports(self) -> None:
+        bench = make_bench()
+        heartbeat(bench, 40.0)
+        bench.give(RESTARTED, Joined())
+        for _ in range(12):
+            bench.give(RESTARTED, report())
+            bench.run(0.5)
+        bench.run(2.0)
+        assert bench.suspicions(RESTARTED) == [(46.75, True)]
+
     def test_a_report_ends_the_silence(self) -> None:
         bench = make_bench()
         bench.run(4.0)

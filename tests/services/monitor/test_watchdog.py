@@ -4,9 +4,13 @@ import pytest
 
 from dunlin.messages.fleet import InstanceReport
 from services.monitor.config import LivenessConfig
-from services.monitor.watchdog import InstanceWatchdog
+from services.monitor.watchdog import MOST_KEPT, InstanceWatchdog, KeptGaps
 
 CONFIG = LivenessConfig(silent_s=3.0, stuck_s=10.0)
+
+
+def watchdog(now_s: float, kept: KeptGaps | None = None) -> InstanceWatchdog:
+    return InstanceWatchdog(now_s, CONFIG, (kept or KeptGaps(CONFIG)).take(now_s, "i"))
 
 
 def busy(safepoints: int = 1, steps: int = 1, pid: int = 7, outstanding: int = 1) -> InstanceReport:
@@ -19,7 +23,7 @@ def reports_until(watch: InstanceWatchdog, stop_s: int, report: InstanceReport, 
 
 
 def test_an_instance_is_suspect_once_it_is_silent_for_the_limit() -> None:
-    watch = InstanceWatchdog(5.0, CONFIG)
+    watch = watchdog(5.0)
     assert not watch.update_suspicion(7.9)
     assert watch.why is None
     assert watch.update_suspicion(8.0)
@@ -30,7 +34,7 @@ def test_an_instance_is_suspect_once_it_is_silent_for_the_limit() -> None:
 
 
 def test_a_report_ends_the_suspicion() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     assert watch.update_suspicion(3.0)
     watch.observe(4.0, InstanceReport(safepoints=6, steps_total=2))
     assert watch.update_suspicion(4.0)
@@ -40,7 +44,7 @@ def test_a_report_ends_the_suspicion() -> None:
 
 
 def test_outstanding_work_without_a_safepoint_is_stuck() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     reports_until(watch, 9, busy())
     assert not watch.update_suspicion(9.9)
     watch.observe(10.0, busy())
@@ -56,7 +60,7 @@ def test_outstanding_work_without_a_safepoint_is_stuck() -> None:
 
 @pytest.mark.parametrize("progress", [busy(safepoints=2), busy(steps=2), busy(pid=8), busy(outstanding=0)])
 def test_each_of_these_is_progress(progress: InstanceReport) -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     reports_until(watch, 8, busy())
     watch.observe(9.0, progress)
     watch.observe(16.5, progress)
@@ -65,7 +69,7 @@ def test_each_of_these_is_progress(progress: InstanceReport) -> None:
 
 
 def test_an_idle_instance_is_never_stuck_and_new_work_has_the_whole_limit() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     reports_until(watch, 40, busy(outstanding=0))
     assert not watch.update_suspicion(40.0)
     reports_until(watch, 50, busy(), start_s=41)
@@ -75,7 +79,7 @@ def test_an_idle_instance_is_never_stuck_and_new_work_has_the_whole_limit() -> N
 
 
 def test_after_a_pause_of_the_monitor_the_clocks_start_anew() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     watch.observe(0.0, busy())
     watch.restart_clocks(30.0)
     assert not watch.update_suspicion(32.9)
@@ -83,7 +87,7 @@ def test_after_a_pause_of_the_monitor_the_clocks_start_anew() -> None:
 
 
 def test_a_pause_of_the_monitor_clears_no_suspicion() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     assert watch.update_suspicion(3.0)
     watch.restart_clocks(30.0)
     assert not watch.update_suspicion(30.0)
@@ -92,7 +96,7 @@ def test_a_pause_of_the_monitor_clears_no_suspicion() -> None:
 
 @pytest.mark.parametrize(("gap_s", "limit_s"), [(0.4, 1.25), (0.75, 1.875), (2.0, 3.0)])
 def test_after_regular_reports_a_silence_is_seen_sooner(gap_s: float, limit_s: float) -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     now_s = 0.0
     while now_s < 31.0:
         now_s += gap_s
@@ -105,7 +109,7 @@ def test_after_regular_reports_a_silence_is_seen_sooner(gap_s: float, limit_s: f
 
 
 def test_one_long_gap_is_believed_for_half_a_minute() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     for half in range(1, 80):
         watch.observe(half / 2, busy(outstanding=0))
     watch.observe(40.6, busy(outstanding=0))
@@ -114,10 +118,34 @@ def test_one_long_gap_is_believed_for_half_a_minute() -> None:
 
 
 def test_after_a_pause_of_the_monitor_gaps_are_not_known() -> None:
-    watch = InstanceWatchdog(0.0, CONFIG)
+    watch = watchdog(0.0)
     for half in range(1, 80):
         watch.observe(half / 2, busy(outstanding=0))
     watch.restart_clocks(49.5)
     watch.observe(50.0, busy(outstanding=0))
     assert not watch.update_suspicion(52.9)
     assert watch.update_suspicion(53.0)
+
+
+def test_the_next_incarnation_is_expected_to_report_as_regularly() -> None:
+    kept = KeptGaps(CONFIG)
+    first = watchdog(0.0, kept)
+    for half in range(1, 80):
+        first.observe(half / 2, busy(outstanding=0))
+    kept.keep("i", first.gaps)
+    second = watchdog(45.0, kept)
+    for half in range(1, 13):
+        second.observe(45.0 + half / 2, busy(outstanding=0))
+    assert not second.update_suspicion(52.2)
+    assert second.update_suspicion(52.25)
+    assert watchdog(60.0, kept).gaps is not second.gaps, "taken once"
+
+
+def test_gaps_of_few_names_are_kept() -> None:
+    kept = KeptGaps(CONFIG)
+    gaps = [kept.take(0.0, "new") for _ in range(MOST_KEPT + 1)]
+    for number, each in enumerate(gaps):
+        kept.keep(f"i{number}", each)
+    assert kept.take(1.0, "i0") is not gaps[0]
+    assert kept.take(1.0, "i1") is gaps[1]
+    assert kept.take(1.0, f"i{MOST_KEPT}") is gaps[-1]

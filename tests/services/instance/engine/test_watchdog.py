@@ -87,8 +87,21 @@ def test_half_a_minute_of_rest_says_nothing_of_its_safepoints() -> None:
     assert stuck_after(watch, ended_s + 59.9) == 3.05, "3 s from the look that finds it busy"
 
 
-def test_of_another_engine_nothing_is_known() -> None:
+def test_the_next_engine_is_expected_to_be_as_regular_after_its_first_seconds() -> None:
     watch = EngineWatchdog(3.0, 1.25)
     ended_s = served_regularly(watch, 0.0, 30.0)
     watch.on_engine_ready()
     assert stuck_after(watch, ended_s) == 3.0
+    watch = EngineWatchdog(3.0, 1.25)
+    ended_s = served_regularly(watch, 0.0, 30.0)
+    watch.on_engine_ready()
+    assert stuck_after(watch, served_regularly(watch, ended_s + 20.0, 6.0)) == 1.25
+
+
+def test_of_the_successor_of_one_that_was_stuck_nothing_is_known() -> None:
+    """It may have been slow only, and would be ended for the same again."""
+    watch = EngineWatchdog(3.0, 1.25)
+    ended_s = served_regularly(watch, 0.0, 30.0) + 1.25
+    assert stuck_after(watch, ended_s - 1.25) == 1.25
+    watch.on_engine_ready()
+    assert stuck_after(watch, served_regularly(watch, ended_s + 1.0, 20.0)) == 3.0
