@@ -200,6 +200,7 @@ class MonitorCore:
         A suspect may have made progress since; its reports are still in the queue behind the first messages.
         """
         self._tick_due_s = now_s
+        self._gaps.forget()
         for address, watch in self._watchdogs.items():
             watch.restart_clocks(now_s)
             if watch.suspect:

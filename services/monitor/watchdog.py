@@ -36,6 +36,10 @@ class KeptGaps:
         gaps.succeed(now_s)
         return gaps
 
+    def forget(self) -> None:
+        """The monitor did not check for a while: of what is to come nothing is known."""
+        self._gaps.clear()
+
 
 class InstanceWatchdog:
     """The last progress of one instance, and its suspicion.

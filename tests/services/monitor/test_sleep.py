@@ -1,7 +1,18 @@
 """A monitor that sleeps: that time counts against no instance, and what it publishes when it wakes."""
 
 from dunlin.effects import Gone, Joined
-from tests.services.monitor.bench import DISPATCHER, INSTANCE, MANAGER, OTHER, heartbeat, make_bench, report
+from dunlin.messages.membership import MembersReset
+from tests.services.monitor.bench import (
+    DISPATCHER,
+    ETCD,
+    INSTANCE,
+    MANAGER,
+    OTHER,
+    RESTARTED,
+    heartbeat,
+    make_bench,
+    report,
+)
 
 
 def test_a_monitor_that_slept_forgives_every_process() -> None:
@@ -105,3 +116,18 @@ def test_what_was_to_be_published_when_it_slept_waits_too() -> None:
         INSTANCE: (False, 6),
         OTHER: (False, 100),
     }
+
+
+def test_after_a_sleep_a_restarted_instance_is_not_known_by_its_predecessor() -> None:
+    bench = make_bench()
+    heartbeat(bench, 40.0)
+    bench.give(INSTANCE, Gone())
+    bench.give(ETCD, MembersReset(()))
+    bench.run(1.0)
+    bench.sleep(2.0)
+    bench.give(RESTARTED, Joined())
+    for _ in range(12):
+        bench.give(RESTARTED, report())
+        bench.run(0.5)
+    bench.run(3.0)
+    assert bench.suspicions(RESTARTED) == [(51.5, True)]
