@@ -30,9 +30,9 @@ class KeptGaps:
 
     def take(self, now_s: float, name: str) -> GapLimit:
         """What is expected of the next incarnation: the gaps of the last one, where it went lately."""
-        if name not in self._gaps:
+        gaps = self._gaps.pop(name, None)
+        if gaps is None:
             return GapLimit(self._config.least_silent_s, self._config.silent_s, _GAPS)
-        gaps = self._gaps.pop(name)
         gaps.succeed(now_s)
         return gaps
 

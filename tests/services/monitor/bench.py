@@ -87,8 +87,8 @@ def member(address: Address, pid: int = 1) -> Member:
     return Member(address, "127.0.0.1:1", "n", pid)
 
 
-def heartbeat(bench: Bench, for_s: float, every_s: float = 0.5, **fields: Any) -> None:
-    """The instance reports the same thing again and again."""
+def heartbeat(bench: Bench, for_s: float, every_s: float = 0.5, instance: Address = INSTANCE, /, **fields: Any) -> None:
+    """An instance reports the same thing again and again."""
     for _ in range(round(for_s / every_s)):
         bench.run(every_s)
-        bench.give(INSTANCE, report(**fields))
+        bench.give(instance, report(**fields))

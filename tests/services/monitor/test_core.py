@@ -56,9 +56,7 @@ class TestSuspicion:
         bench = make_bench()
         heartbeat(bench, 40.0)
         bench.give(RESTARTED, Joined())
-        for _ in range(12):
-            bench.give(RESTARTED, report())
-            bench.run(0.5)
+        heartbeat(bench, 5.5, 0.5, RESTARTED)
         bench.run(2.0)
         assert bench.suspicions(RESTARTED) == [(46.75, True)]
 

@@ -126,8 +126,6 @@ def test_after_a_sleep_a_restarted_instance_is_not_known_by_its_predecessor() ->
     bench.run(1.0)
     bench.sleep(2.0)
     bench.give(RESTARTED, Joined())
-    for _ in range(12):
-        bench.give(RESTARTED, report())
-        bench.run(0.5)
+    heartbeat(bench, 5.5, 0.5, RESTARTED)
     bench.run(3.0)
     assert bench.suspicions(RESTARTED) == [(51.5, True)]

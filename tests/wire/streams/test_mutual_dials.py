@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -54,11 +54,13 @@ async def answer_to(endpoint: str, caller: Address, meant: Address) -> AsyncIter
     async with open_channel(endpoint) as channel:
         attach: Any = channel.stream_stream(GROUP.method)
         call = attach(metadata=identity_metadata(caller, meant))
-        metadata = await call.initial_metadata()
-        if not len(metadata):
-            with suppress(*BROKEN):
-                await call.read()
-        yield metadata if len(metadata) else None
+        answer = await call.initial_metadata()
+        if not len(answer):
+            try:
+                answer = await call.read()
+            except BROKEN:
+                answer = None
+        yield answer
         call.cancel()
 
 
