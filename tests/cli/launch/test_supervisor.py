@@ -21,10 +21,10 @@ from cli.launch.supervisor import Supervisor
 START = partial(start_program, environment=os.environ)
 SLEEP = "import time; time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-POLITE = (
-    "import signal, sys, time\n"
-    "signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit(0)))\n"
-    "print('up', flush=True)\n"
+POLITE = (  # each line in one write: unbuffered, print() writes the word and its newline apart, and SIGTERM comes between
+    "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(0)))\n"
+    "os.write(1, b'up\\n')\n"
     "time.sleep(600)"
 )
 PARENT = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); {SLEEP}"
