@@ -27,10 +27,7 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Reap it if it ended; the exit code, None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
+        return self._reap(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end, for `timeout` seconds at most; the exit code. Raises TimeoutExpired."""
@@ -42,7 +39,7 @@ class ForkedProcess:
                 os.close(handle)
             if not ended:
                 raise subprocess.TimeoutExpired([f"process {self.pid}"], timeout or 0.0)
-        code = self.poll()
+        code = self._reap(0)  # a tracer (strace, gdb) hears of the end first: it may be a moment until it can be reaped
         assert code is not None
         return code
 
@@ -50,3 +47,9 @@ class ForkedProcess:
         """End it, unless it has been reaped."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
+
+    def _reap(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
