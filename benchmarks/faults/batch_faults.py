@@ -65,7 +65,8 @@ class BatchFaultsPlan:
     def flags(self) -> tuple[str, ...]:
         """For `dunlin up`."""
         counts = ("--instances", str(self.instances), "--dispatchers", "2", "--managers", "2")
-        settings = (word for setting in SETTINGS for word in ("--set", setting))
+        wanted = (*SETTINGS, f"dispatcher.batches.max_lines={max(self.lines, 1)}")
+        settings = (word for setting in wanted for word in ("--set", setting))
         return (*counts, "--preset", "unified", "--deterministic", *settings)
 
 
@@ -212,7 +213,8 @@ async def run(plan: BatchFaultsPlan, cluster: ClusterProcess, folder: Path) -> B
         output, errors = [await results(session, batch, errors=kind) for kind in (False, True)]
     complaints = broken_results(path.read_bytes().splitlines(), output, errors) + different_answers(output)
     _conclude(outcome, campaign.found, load, job, spent_s)
-    outcome.expect(job.status == "completed", f"the job is {job.status}")
+    reasons = "; ".join(f"line {each.line}: {each.message}" for each in job.errors[:3])
+    outcome.expect(job.status == "completed", f"the job is {job.status} ({reasons or 'no reason is given'})")
     outcome.expect(not job.failed, f"{job.failed} lines failed")
     outcome.failures += complaints[:20]
     outcome.figures["result lines: answers, errors, complaints"] = (len(output), len(errors), len(complaints))
