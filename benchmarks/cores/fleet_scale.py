@@ -126,7 +126,7 @@ def dispatcher(size: int, preset: str) -> tuple[TimedCore, dict[str, Event]]:
 def manager(
     size: int, preset: str, member: Callable[[int, int], MemberView] = busy
 ) -> tuple[TimedCore, dict[str, Event]]:
-    """A leading manager whose orders are done: a view of one, a look at who should move, an instance that restarts."""
+    """A leading manager whose orders are done: a view of one, a look at what should move, an instance that restarts."""
     clock = TimedCore(GlobalManagerCore(MANAGER, build(GlobalManagerConfig, preset_settings(preset, "manager"))))
     for number in range(size):
         clock.give(instance(number), Joined(), 0.0)
@@ -157,7 +157,7 @@ def manager(
 
 
 def election(size: int, preset: str) -> tuple[TimedCore, dict[str, Event]]:
-    """A new leader who has the view, to whom the fleet's streams open one after the other within a second: of each."""
+    """A new leader that has the view; the fleet's streams to it open one after the other within a second: of each."""
     clock = TimedCore(GlobalManagerCore(MANAGER, build(GlobalManagerConfig, preset_settings(preset, "manager"))))
     epochs = iter(range(50, 1 << 40))
 
@@ -183,7 +183,7 @@ def _is_plan(effect: Effect) -> bool:
 
 
 def monitor(size: int) -> tuple[TimedCore, dict[str, Event]]:
-    """A monitor with two readers: a report, a member that comes and goes, a look at everybody's progress."""
+    """A monitor with two readers: a report, a member that comes and goes, a look at the progress of all."""
     clock = TimedCore(MonitorCore(MONITOR, MonitorConfig(liveness=LivenessConfig(silent_s=1e9, stuck_s=1e9)), codec))
     for address in (DISPATCHER, MANAGER, *map(instance, range(size))):
         clock.give(address, Joined(), 0.0)
@@ -230,7 +230,7 @@ def _report(number: int, turn: int = 0) -> InstanceReport:
 
 
 def _obey(clock: TimedCore, effects: list[Effect]) -> None:
-    """Whoever was ordered has done it."""
+    """Each instance that was given an order has done it."""
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.message, GroupOrder):
             clock.give(effect.to, GroupOrderDone(effect.message.epoch, effect.message.plan_version), 0.0)

@@ -42,7 +42,7 @@ SLOTS = 1 << 24
 
 
 class StepTicker:
-    """Owns one timer: every `step_s` seconds, while wanted, it tells whoever waits. A late beat delays no later one."""
+    """Owns one timer: every `step_s` seconds, while wanted, it wakes what waits. A late beat delays no later one."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s

@@ -62,7 +62,7 @@ SLOTS = 256
 
 
 class GrpcFuzzer:
-    """Owns one channel: calls with bytes that nobody checked, until the time is up."""
+    """Owns one channel: calls with unchecked bytes, until the time is up."""
 
     def __init__(self, endpoint: str, seed: int) -> None:
         self.calls = 0

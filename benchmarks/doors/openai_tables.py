@@ -69,7 +69,7 @@ def _limits(limits: Json) -> str:
 
 
 def _number(value: float) -> str:
-    """Powers of two by name: nobody reads 9223372036854775807."""
+    """Powers of two by name: 9223372036854775807 is hard to read."""
     for bits in (31, 63):
         if abs(value) >= (1 << bits) - 1 and abs(value) <= 1 << bits:
             return f"{'-' if value < 0 else ''}2^{bits}{' - 1' if value > 0 else ''}"

@@ -111,7 +111,7 @@ class MemberProcess:
 
 
 def be_member(me: int, folder: Path) -> None:
-    """A member's process: told whom to meet, then one plan after the other; answers with what each layer took."""
+    """A member's process: told its peers, then one plan after the other; answers with what each layer took."""
     clock = RoundClock(time.perf_counter)
     with timed_iterations(clock):
         member = MemberProcess(me, folder)

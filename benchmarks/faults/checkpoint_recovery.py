@@ -64,7 +64,7 @@ class CheckpointRecoveryCampaign:
         self.kills: list[KillResult] = []
 
     async def kill_once(self) -> None:
-        """Sing one song and kill who runs it on the way."""
+        """Sing one song and kill the instance that runs it on the way."""
         before = await self._whole()
         goal = self.load.finished + 1
         async with self.load.running():

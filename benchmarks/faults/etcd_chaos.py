@@ -43,10 +43,10 @@ TTL_S = 3
 
 
 class CandidatePair:
-    """Two candidates, and who led when.
+    """Two candidates, and when each led.
 
     An etcd leader that wakes from a pause may end leases that were kept alive elsewhere (etcd issue 15247, mended
-    after 3.5.1). Then the next candidate leads before the last one has heard of its end. Whoever is led tells them
+    after 3.5.1). Then the next candidate leads before the last one has heard of its end. Its followers tell them
     apart by the epoch; `overlaps_s` says for how long both led.
     """
 

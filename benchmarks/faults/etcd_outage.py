@@ -39,7 +39,7 @@ SERVES_WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class EtcdOutagePlan:
-    """etcd, or the leader of its `members`, is away for `away_s`, twice; then everybody has `calm_s` to settle.
+    """etcd, or the leader of its `members`, is away for `away_s`, twice; then the cluster has `calm_s` to settle.
 
     `pause_s` between two requests of each of the `width` streams: less load.
     """

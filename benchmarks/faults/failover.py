@@ -1,4 +1,4 @@
-"""Kill and stop instances and engines in mid-sequence, under load: nobody may notice more than a pause.
+"""Kill and stop instances and engines in mid-sequence, under load: a client may notice a pause, no more.
 
     python -m benchmarks.faults.failover --kills 30 --stops 10
     python -m benchmarks.faults.failover --kills 200 --stops 0 --instances 2 --restless --prompt-tokens 300

@@ -239,7 +239,7 @@ class FaultMatrixCampaign:
                 await self._session.client.drain(name, undo=True)
                 return
             await asyncio.sleep(0.5)
-        self.broken.append(f"nobody took the drain of {name} back")
+        self.broken.append(f"the drain of {name} could not be taken back")
 
     async def _until(self, holds: Callable[[], bool], limit_s: float = 30.0) -> None:
         deadline_s = time.monotonic() + limit_s
@@ -252,8 +252,8 @@ class FaultMatrixCampaign:
         def complete(status: FleetStatus) -> bool:
             roles = [member.address.role for member in status.members if member.connected and not member.suspect]
             counts = (roles.count("dispatcher"), roles.count("global_manager"), roles.count("kvstore"))
-            everybody = counts == (self._plan.dispatchers, self._plan.managers, 1)
-            return everybody and epoch_of(status) > 0 and placeable_count(status) >= self._plan.instances - but
+            all_there = counts == (self._plan.dispatchers, self._plan.managers, 1)
+            return all_there and epoch_of(status) > 0 and placeable_count(status) >= self._plan.instances - but
 
         return await wait_until(self._status, complete, "the whole cluster", 120)
 

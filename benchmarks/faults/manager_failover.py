@@ -84,7 +84,7 @@ async def _one(
     how: str,
     fault: Fault,
 ) -> None:
-    """One fault; then everybody is given time to be as before."""
+    """One fault; then the cluster is given time to be as before."""
     status = await wait_until(session.status, lambda s: _whole(plan, s), "two managers, of which one leads")
     leader = leaders(status)[-1]
     running = [record.request for record in chorus.open.values() if record.request]
@@ -123,7 +123,7 @@ async def _stopped(plan: ManagerFailoverPlan, session: CampaignSession, leader: 
 
 
 async def _succession(session: CampaignSession, epoch: int, began_s: float) -> tuple[float, int]:
-    """Seconds until somebody leads in a higher epoch, and that epoch."""
+    """Seconds until a manager leads in a higher epoch, and that epoch."""
     status = await wait_until(
         session.status, lambda s: any(epoch_of(member) > epoch for member in leaders(s)), "the next leader"
     )

@@ -1,4 +1,4 @@
-"""A step that takes six seconds on a slow machine, and passes its safepoints: nobody may take it for a hang.
+"""A step that takes six seconds on a slow machine, and passes its safepoints: it must not be taken for a hang.
 
     python -m benchmarks.faults.slow_step
 

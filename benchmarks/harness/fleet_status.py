@@ -55,7 +55,7 @@ def unbalanced(status: FleetStatus) -> list[str]:
 
 
 def instances_with_used_slots(status: FleetStatus) -> list[str]:
-    """Instances with slots that are neither free nor hold a prefix that nobody uses."""
+    """Instances with slots that are neither free nor hold an unused prefix."""
     return [
         f"{n}: {r.free_slots + r.cached_slots} of {r.capacity_slots} free"
         for n, r in reports(status)
@@ -69,7 +69,7 @@ def placeable_count(status: FleetStatus) -> int:
 
 
 def describe_members(status: FleetStatus) -> str:
-    """Everybody, and what keeps an instance from being given requests, for a message to people."""
+    """All processes, and what keeps an instance from being given requests, in words for an error."""
     return ", ".join(_whereabouts(member) for member in status.members)
 
 

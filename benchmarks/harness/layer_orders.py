@@ -29,7 +29,7 @@ NO_ENGINE = "no engine runs"
 
 
 class OrderAnswers:
-    """The core of the ordering process: it keeps what the instances answer, and wakes whoever waits."""
+    """The core of the ordering process: it keeps what the instances answer, and wakes the tasks that wait."""
 
     def __init__(self) -> None:
         self.done: dict[tuple[Address, int], RemapLayersDone] = {}

@@ -69,16 +69,16 @@ class PreemptionCampaign:
         return await self.report()
 
     async def corrupt_one(self, supervisor_pid: int) -> str:
-        """Sing, and flip one byte of a region that waits in the tier, until somebody comes upon one; where it was."""
+        """Sing, and flip one byte of a region that waits in the tier, until a restore comes upon one; where it was."""
         async with self.load.running():
             for _ in range(_FLIPS_MAX):
                 where = await self._flip(supervisor_pid)
                 try:
-                    await wait_until(self.session.status, _found_corrupt, "somebody to find it", 1)
+                    await wait_until(self.session.status, _found_corrupt, "a restore to find it", 1)
                     return where
                 except NotReached:
                     continue  # it is not read soon, had been read, or was given back; one found later counts, too
-        raise NotReached(f"{_FLIPS_MAX} flipped bytes, and nobody read one")
+        raise NotReached(f"{_FLIPS_MAX} flipped bytes, and none was read")
 
     async def _flip(self, supervisor_pid: int) -> str:
         status = await wait_until(self.session.status, _holds_regions, "a region in the tier", 60)
@@ -99,7 +99,7 @@ def _found_corrupt(status: FleetStatus) -> bool:
 
 @contextmanager
 def paused_processes(pids: list[int]) -> Iterator[None]:
-    """Nobody reads or writes the tier inside. Short: three seconds without progress would be a fault of their own."""
+    """Nothing reads or writes the tier inside. Short: three seconds without progress would be a fault of their own."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(0.05)
@@ -150,7 +150,7 @@ async def _run_half(pressed: PreemptionCampaign, cluster: ClusterProcess, corrup
     outcome.failures += pressed.load.failures + unbalanced(await pressed.session.status())
     _figures(outcome, found, pressed)
     if corrupt:
-        outcome.expect(found.corrupt_regions_total > 0, "nobody noticed the flipped byte")
+        outcome.expect(found.corrupt_regions_total > 0, "the flipped byte was not noticed")
         outcome.expect(found.recomputed_tokens_total > 0, "nothing was recomputed after the flipped byte")
     else:
         outcome.expect(found.restored_regions_total > 0, "nothing was restored from the host tier")

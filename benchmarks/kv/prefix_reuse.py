@@ -4,7 +4,7 @@
 Conversations of several turns, some at once, that all begin with the same system prompt: each turn sends all that was
 said so far and a few tokens more. The same conversations run on clusters side by side, in turn: with reuse and the
 preset's placement, with reuse and placement by load alone, and without reuse. Every answer must be the same everywhere
-(the engines are deterministic). Real processes over the SDK; each round has a system prompt that nobody has seen.
+(the engines are deterministic). Real processes over the SDK; each round has a new system prompt.
 """
 
 import argparse
@@ -83,7 +83,7 @@ async def _talk(
     """One conversation; its answers."""
     known = [3 + (31 * number + 7 * position) % 900 for position in range(plan.system)]
     answers: list[tuple[int, ...]] = []
-    await asyncio.sleep(0.03 * index)  # nobody starts a conversation at the very same moment
+    await asyncio.sleep(0.03 * index)  # no two conversations start at the very same moment
     for turn in range(plan.turns):
         known += [3 + (17 * index + 5 * turn + position) % 900 for position in range(plan.user)]
         said, first_s, cached = await _ask(plan, client, known, seed=100 * index + turn)

@@ -80,7 +80,7 @@ class MoveEngine:
         return StoredRegion(region, replace(host, checksum=done.checksum), chain)
 
     def read(self, kept: StoredRegion) -> TransferDone:
-        """Copy it into slots that nobody uses."""
+        """Copy it into unused slots."""
         for layer in self.kv:
             layer[SLOTS:].zero_()
         return self.move(TransferKind.HOST_TO_SLAB, kept.region, kept.host, kept.chain, SLOTS)

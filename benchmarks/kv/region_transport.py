@@ -148,7 +148,7 @@ class SendingEnd:
 
 
 def _ignore(*news: Any) -> None:
-    """Who measures hears it from the sender."""
+    """The measurement hears it from the sender."""
 
 
 def _courier(room: memoryview, received: Any, sent: Any = _ignore) -> TransferLoop | None:

@@ -1,9 +1,12 @@
-"""Nobody reads what another wrote: `python -m benchmarks.kv.tenant_isolation [--operations N] [--seed S] [--slots N]`.
+"""No tenant reads what another wrote.
+
+    python -m benchmarks.kv.tenant_isolation [--operations N] [--seed S] [--slots N]
 
 Random operations on one slab, of two tenants whose texts begin alike: sequences start, compute, share, are preempted,
 cancelled and ended, room is set aside and taken over. Every slot is tainted with what was written into it: the tenant
 and every token up to that position. Before a sequence computes, and when it is looked at, all of its slots must hold
-its own text under its own tenant, whoever wrote them; and no slot of a running sequence may be written by another.
+its own text under its own tenant, whichever sequence wrote them; and no slot of a running sequence may be written by
+another.
 """
 
 import argparse
@@ -56,7 +59,7 @@ class ForeignRead(AssertionError):
 
 
 class IsolationModel:
-    """Owns one slab, what is in its slots, and who plays. Each operation checks what it reads."""
+    """Owns one slab, what is in its slots, and the sequences that play. Each operation checks what it reads."""
 
     def __init__(self, slots: int, dice: RandomSource) -> None:
         self.slab = KvCache(slots, "weights")
@@ -82,7 +85,7 @@ class IsolationModel:
         self._turns[self._dice.randint(0, len(self._turns) - 1)]()
 
     def start(self) -> None:
-        """A new text: a stem, then tokens of its own, or what somebody else has said so far."""
+        """A new text: a stem, then tokens of its own, or what another sequence has said so far."""
         tenant, known = TENANTS[self._dice.randint(0, 1)], self._text()
         self._numbers += 1
         place = Place(self._numbers, 1, i32(known), len(known), 64, tenant=tenant)
@@ -102,7 +105,7 @@ class IsolationModel:
         self._read(player)
 
     def compute(self) -> None:
-        """A row of somebody's: it reads what it has, then writes behind it; at the end of the text a token is said."""
+        """A row of a sequence: it reads what it has, then writes behind it; at the end of the text a token is said."""
         if (player := self._any()) is None:
             return
         self._read(player)
@@ -125,12 +128,12 @@ class IsolationModel:
         self.counts["rows"] += 1
 
     def end(self) -> None:
-        """Somebody ends, or is preempted."""
+        """A sequence ends, or is preempted."""
         if (player := self._any()) is not None:
             self._leave(player, preempted=self._dice.randint(0, 1) == 1)
 
     def look(self) -> None:
-        """Everything that the slab says of somebody is what the engine was told."""
+        """All that the slab says of a sequence is what the engine was told."""
         if (player := self._any()) is None:
             return
         self._read(player)
@@ -151,7 +154,7 @@ class IsolationModel:
                 self._content[slot] = ("elsewhere", 0)
 
     def check(self) -> None:
-        """Table and tree are whole, and everybody still has his own."""
+        """Table and tree are whole, and each sequence still has its own."""
         self.slab.check_integrity()
         for player in self.players:
             self._read(player)
@@ -200,7 +203,7 @@ def run(operations: int, slots: int, seed: int) -> dict[str, int]:
     """The counts after so many operations.
 
     Raises:
-        AssertionError: somebody read what is not his own, or the slab contradicts itself.
+        AssertionError: a sequence read what is not its own, or the slab contradicts itself.
     """
     stage = IsolationModel(slots, random.Random(seed))
     for operation in range(operations):

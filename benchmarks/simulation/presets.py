@@ -41,8 +41,8 @@ Settings = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A trace, who serves it, and what was promised. `tuned` and `reported` are parts of the trace that do not overlap:
-    the second at which each starts, for how many seconds, and how many requests a second are drawn from it.
+    """A trace, what serves it, and what was promised. `tuned` and `reported` are parts of the trace that do not
+    overlap: the second at which each starts, for how many seconds, and how many requests a second are drawn from it.
     `long_tokens`: a twentieth of all prompts is longer (PecSched's rule for what is long). `prefill_share` is what a
     split without tuning has: more where nearly all work is prompts."""
 

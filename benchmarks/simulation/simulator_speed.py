@@ -1,7 +1,7 @@
 """How fast the twin runs, and how large: `python -m benchmarks.simulation.simulator_speed [--instances N]
 [--requests N] | --chat [N,N,…]`.
 
-The cores of a whole cluster in one process, in virtual time: nothing is opened and nobody waits. Seconds are of
+The cores of a whole cluster in one process, in virtual time: nothing is opened and nothing waits. Seconds are of
 processor time, which other work on the machine does not take away; memory is the most that the process ever held.
 """
 

@@ -68,7 +68,7 @@ def chunk_by_ring_s(
     timing: EngineTiming, degree: int, tokens: int, prefix: int, answering: int, is_near: bool = True
 ) -> float:
     """Seconds of a chunk whose stripes go round `degree` members, after `prefix` tokens that lie evenly at the first
-    `answering` of them, who are asked for these.
+    `answering` of them, which are asked for these.
     """
     return max(
         timing.group_s(_stripe_work(degree, tokens // degree, prefix // answering, answering, at, is_near))

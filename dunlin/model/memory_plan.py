@@ -29,7 +29,7 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """Bytes that a model's weights, KV and work space may take together, who gave them, and how to get more."""
+    """Bytes that weights, KV and work space may take together, the setting that gave them, and how to get more."""
 
     limit_bytes: int
     source: str

@@ -14,7 +14,7 @@ def lower_priority(nice: int) -> None:
     """Add `nice` to this process's niceness and to that of its session, which should be its own.
 
     With `kernel.sched_autogroup_enabled` cores are shared among sessions first, and niceness counts within one of them:
-    a nice process is charged to all that share its session, and one that is alone there gives way to nobody.
+    a nice process is charged to all that share its session, and one that is alone there gives way to no other.
     """
     total = os.nice(nice)
     with suppress(OSError):  # a kernel without sessions that share cores

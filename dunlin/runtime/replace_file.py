@@ -1,5 +1,5 @@
-"""Replaces a file as a whole: written beside it and moved into place, so that who reads meanwhile sees the old or the
-new one, and what cannot be written leaves the old one.
+"""Replaces a file as a whole: written beside it and moved into place, so that a reader sees the old or the new one,
+and what cannot be written leaves the old one.
 """
 
 import os

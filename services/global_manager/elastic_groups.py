@@ -49,7 +49,7 @@ class ElasticGroups:
         self._kept: dict[int, tuple[Address, ...]] = {}
         """Members that were given back and are in their groups all the same, for a request needs them, or may."""
         self.made: dict[int, None] = {}
-        """Groups that this term formed: nobody followed an order of them before."""
+        """Groups that this term formed: no instance followed an order of them before."""
         self._unused: dict[int, None] = {}
         """Groups of this term that no request was placed in yet."""
         self._idle_since_s: dict[int, float] = {}

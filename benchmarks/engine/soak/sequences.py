@@ -14,7 +14,7 @@ MADE_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class ReferenceText:
-    """A prompt, and what an engine that nobody disturbs makes of it; nothing while that is not known."""
+    """A prompt, and what an undisturbed engine makes of it; nothing while that is not known."""
 
     prompt: Sequence[int]
     made: Sequence[int] = ()

@@ -9,7 +9,7 @@ from dunlin.messages.fleet import FleetStatus
 
 @dataclass(slots=True)
 class RecordedTerms:
-    """`candidates`: by epoch, who wrote that key in etcd; `led`: by epoch, the managers that said they lead it.
+    """`candidates`: by epoch, the writer of its key in etcd; `led`: by epoch, the managers that said they lead it.
 
     `gaps`: how often the watch of etcd had to start over, so that keys may have come and gone unseen.
     """

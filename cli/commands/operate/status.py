@@ -17,7 +17,7 @@ Print every process of the cluster, as the monitor sees it.
   state         up, starting (no engine yet), draining, suspect (silent or stuck), away (not connected)
   free, slots   token slots of an instance: room for new sequences, and in all (one holds the KV of one token)
   running, waiting   requests of an instance or a dispatcher
-  more          of an instance its group, what it does there, and with whom (the leader first)
+  more          of an instance its group, what it does there, and its members (the leader first)
 
 examples:
   dunlin status

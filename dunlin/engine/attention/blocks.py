@@ -10,7 +10,7 @@ from dunlin.engine.attention.base import AttentionKind, BatchRow, Result
 from dunlin.engine.attention.spans import KeySpan, SlotSpan, count_below
 
 BLOCK = 512
-"""Keys of a block, by their absolute positions: a part of these is computed by who holds them all."""
+"""Keys of a block, by their absolute positions: the member that holds all of a part computes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,7 +350,7 @@ class Iteration:
 
     def _kept(self, part: Tensor) -> Tensor:
         """A row's part of a tensor, to be kept: the very part where no other row goes on with that tensor. Of a long
-        prompt it is hundreds of megabytes, and who interrupts it waits for what is asked of the allocator.
+        prompt it is hundreds of megabytes, and an interrupt waits for what is asked of the allocator.
         """
         return part if len(self._rows) == 1 else part.clone()
 

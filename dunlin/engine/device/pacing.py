@@ -70,7 +70,7 @@ HOST_PACER = HostPacer()
 
 
 class KernelPacer:
-    """See `Pacer`, where the kernel of decode steps computes beside the thread that launches: who waits joins in."""
+    """See `Pacer`, where the kernel of decode steps computes beside the launching thread: one that waits joins in."""
 
     def __init__(self, library: Any) -> None:
         self._library = library

@@ -1,6 +1,6 @@
 """A process that imports modules once and forks at each request. It has one thread.
 
-It forks twice: the first child ends at once, and the second becomes a child of the requester, who is a subreaper until
+It forks twice: the first child ends at once, and the second becomes a child of the requester, a subreaper until
 the answer comes (`ForkServer.spawn`). So the requester reaps it, it can be tied to the requester, and it outlives this
 server.
 """

@@ -94,7 +94,7 @@ class GroupMember:
         effects += self._say_ready(ready, self._lease[1], self._joined)
         return effects + (self._answer_meetings() if self._meetings else [])
 
-    # --- whom it follows ---
+    # --- the leader that it follows ---
 
     @handles
     def on_join(self, now_s: float, sender: Address, asked: JoinGroup) -> list[Effect]:
@@ -211,7 +211,7 @@ class GroupMember:
             self._steps.on_place(self._lease[1], self._place(ready, self._joined), ready)
 
     def _place(self, ready: EngineReady, joined: JoinGroup) -> MemberPlace:
-        """Steps that name members whom the order does not, for their leader has not heard of it yet, are refused."""
+        """Steps that name members that the order does not are refused: their leader has not heard of it yet."""
         names = {each.name for each in self._order.members} if self._order is not None else set[str]()
         engines = {member: engine for member, (engine, _) in self._agents.items() if engine.name in names}
         return MemberPlace(joined.member, engines, len(all_layers(ready)), ready.layout)

@@ -173,7 +173,7 @@ def whole_digests(
 ) -> list[bytes]:
     """The digests of all layers of the whole model: of what lies in the arena, or on disk where that is a part of it.
 
-    A rank that is not the first speaks for nobody, and reads nothing for it.
+    Ranks but the first report no digests, and read nothing for them.
     """
     if part.ranks == 1 or part.rank:
         return [state.digest for state in arena.record.layers]

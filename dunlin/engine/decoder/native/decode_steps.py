@@ -253,7 +253,7 @@ def load_decode_kernel(decoder: Decoder, library: Path = LIBRARY, source: Path =
 
 
 def load_step_library(library: Path = LIBRARY, source: Path = SOURCE) -> Any:
-    """The library, also for who only waits for what is under way.
+    """The library, also for a thread that only waits for a step under way.
 
     :raises KernelUnavailable: as `load_library`.
     """

@@ -1,9 +1,9 @@
 """Notices that a member's part of an exchange does not come, in the time scale of the group's own steps.
 
 An exchange is late when nothing was heard of the group for four times as long as the slowest of its kind took lately,
-by its tokens. All that compute it are told to end it then: who lives answers at the next safepoint, and goes on; who
-does not answer that either is lost. The members wait for each other, so the first silence alone does not say whose it
-is.
+by its tokens. All that compute it are told to end it then: a member that lives answers at the next safepoint, and goes
+on; one that does not answer that either is lost. The members wait for each other, so the first silence alone does not
+say whose it is.
 
 A look that comes late itself says nothing of others: this process was stopped, or has too little of its machine. What
 is slow without being stopped is found by membership and by the monitor's watch, as ever.

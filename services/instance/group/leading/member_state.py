@@ -1,4 +1,4 @@
-"""What a leader knows of one member of its group: how far it is on its way into the group, and whom it can reach."""
+"""What a leader knows of a member of its group: how far it is on its way into the group, and the members it reaches."""
 
 from dataclasses import dataclass, field
 

@@ -41,10 +41,10 @@ class GuestState:
 class SpreadSequence:
     """One long attempt at the leader; `number` is its name at all members' engines.
 
-    `blocks`: who computes, or has computed, which tokens, in order of position. `redo`: blocks of steps that came to
-    nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and none
-    counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its tokens;
-    while it `is_moving` to another one no further step names it.
+    `blocks`: the members that compute, or computed, its tokens, in order of position. `redo`: blocks of steps that
+    came to nothing, to be computed again where they were. `is_rolling_back`: steps that name it are outstanding, and
+    none counts any more. `failures` of steps in a row; while it `is_paused` no step names it. `master` generates its
+    tokens; while it `is_moving` to another one no further step names it.
     `refusals`: what members said last that had no slots for it. `ring`: how its prompt is computed, until it is; the
     members have slots for it when guests have `ring_slots`. While it runs its members answer for `copies`, pieces of
     what it has computed, and not for `blocks`; guests with copies of a ring that is over are `stale`. One that lost a
