@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # A cluster is a dozen processes: each would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install protos released stubs demo test zoo fuzz mutants clients lint lock clean
+.PHONY: help install protos released stubs demo test zoo late fuzz mutants clients lint lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -89,6 +89,13 @@ test: install ## every test, in three processes (PYTEST="-n 0": in one)
 
 zoo: install ## plant bugs in the cores, one at a time; the campaign must catch each (BUGS="leaked-slots": these alone)
 	$(PY) -m tests.zoo $(BUGS)
+
+# What a thread does to others: each fifth such call of it returns 20 ms late, its third first. Outside pytest, so that
+# the processes which tests start are late too.
+LATE = write,writev,sendmsg,sendto,kill,rename,connect,unlink
+late: install ## tests whose system calls come late, and those of what they start: finds what holds by luck (needs strace)
+	strace -f -qq --seccomp-bpf -o /dev/null -e trace=$(LATE) -e inject=$(LATE):delay_exit=20000:when=3+5 \
+	    $(PY) -m pytest -n 2 --dist loadfile $(PYTEST) $(TESTS)
 
 fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
 	$(PY) -m benchmarks.fuzzing.properties --minutes $(MINUTES) $(TESTS)
