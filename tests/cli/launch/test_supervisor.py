@@ -21,7 +21,7 @@ from cli.launch.supervisor import Supervisor
 START = partial(start_program, environment=os.environ)
 SLEEP = "import time; time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-POLITE = (  # each line in one write: unbuffered, print() writes the word and its newline apart, and SIGTERM comes between
+POLITE = (  # each line in one write: unbuffered, print() writes word and newline apart, and SIGTERM comes between them
     "import os, signal, sys, time\n"
     "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), sys.exit(0)))\n"
     "os.write(1, b'up\\n')\n"
