@@ -90,7 +90,11 @@ class ResponseStream:
         return True
 
     def close(self, reason: str) -> None:
-        """The host detached the address: nothing more comes; an unfinished request ends with an error."""
+        """The host detached the address: nothing more comes; an unfinished request ends with an error, unless it was
+        abandoned: a reader that was slow to see that must not take the end of this process for the request's.
+        """
+        if self.is_abandoned:
+            return
         self._output.fail(f"the request was cut off: {reason or 'the dispatcher ended it'}")
         if self.request:
             self._metrics.on_finished(FinishReason.CANCELLED)

@@ -59,6 +59,22 @@ def test_after_the_stop_requests_are_refused_and_idempotent_ones_run_on() -> Non
     with_doors(test)
 
 
+def test_a_reader_that_comes_after_the_end_of_the_host_still_hears_that_its_request_runs_on() -> None:
+    """A slow client holds its reader up, and the host closes its outlets meanwhile."""
+
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        _, own = await cluster.gateway.submit(TOKENS, SETTINGS, "test")
+        _, idempotent = await cluster.gateway.submit(TOKENS, SETTINGS, "test", retry=RetryIdentity("k"))
+        cluster.gateway.shut_down()
+        cluster.host.close()
+        assert STOPPING_TEXT in (await own.next()).detail
+        with pytest.raises(DoorError, match=STOPPING_TEXT):
+            await idempotent.next()
+
+    with_doors(test)
+
+
 def test_tokens_outside_the_vocabulary_are_refused_before_the_core_sees_them() -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(InvalidField):
