@@ -89,9 +89,10 @@ class KvTransfer:
         if self._peer_copies.is_open(migration):
             at_rest = migration.stage is MigrationStage.SWITCHING
             return self.push(migration) or self._peer_copies.copy(migration, 0 if at_rest else self._tail_tokens)
-        if migration.room is not None and migration.offered:
+        if migration.offered and not migration.by_host_tier:
             migration.copying_stopped = True  # regions of the host tier do not begin where the copies ended
             return []
+        migration.by_host_tier = True
         return self._transfer_by_host_tier(migration)
 
     def push(self, migration: OutgoingMigration) -> list[Effect]:

@@ -176,7 +176,7 @@ class MigrateOut:
             if migration.offered:
                 migration.copying_stopped = True
             else:
-                migration.room = None  # all of it by the host tier
+                migration.by_host_tier = True
             return []
         migration.offered = copy.region.stop
         written = Written(migration.handle, copy.region, done.checksum, copy.chain)

@@ -65,7 +65,7 @@ class PeerCopies:
     def is_open(self, migration: OutgoingMigration) -> bool:
         """Whether the sequence's KV can go straight into the target's slots."""
         room, sequence = migration.room, migration.sequence
-        if not self.is_on or room is None or sequence.state not in WITH_SLOTS:
+        if not self.is_on or room is None or migration.by_host_tier or sequence.state not in WITH_SLOTS:
             return False
         return self._met_engines.state(room.engine, room.agent) is not PeerState.UNREACHABLE
 
