@@ -65,7 +65,7 @@ class BatchFaultsPlan:
     def flags(self) -> tuple[str, ...]:
         """For `dunlin up`."""
         counts = ("--instances", str(self.instances), "--dispatchers", "2", "--managers", "2")
-        wanted = (*SETTINGS, f"dispatcher.batches.max_lines={max(self.lines, 1)}")
+        wanted = (*SETTINGS, f"dispatcher.batches.max_lines={self.lines}")
         settings = (word for setting in wanted for word in ("--set", setting))
         return (*counts, "--preset", "unified", "--deterministic", *settings)
 

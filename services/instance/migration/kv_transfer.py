@@ -89,10 +89,9 @@ class KvTransfer:
         if self._peer_copies.is_open(migration):
             at_rest = migration.stage is MigrationStage.SWITCHING
             return self.push(migration) or self._peer_copies.copy(migration, 0 if at_rest else self._tail_tokens)
-        if migration.offered and not migration.by_host_tier:
+        if migration.room is not None and migration.offered and not migration.by_host_tier:
             migration.copying_stopped = True  # regions of the host tier do not begin where the copies ended
             return []
-        migration.by_host_tier = True
         return self._transfer_by_host_tier(migration)
 
     def push(self, migration: OutgoingMigration) -> list[Effect]:
@@ -119,7 +118,7 @@ class KvTransfer:
     def _fill(self, migration: OutgoingMigration, kept: tuple[KeptRegion, ...]) -> list[Effect]:
         if not kept:
             return []
-        migration.offered = kept[-1].region.stop
+        migration.offer_by_host_tier(kept[-1].region.stop)
         return [Send(migration.target, Fill(migration.handle, migration.offered, kept, migration.target_kvstore))]
 
     def _send_to_node(self, migration: OutgoingMigration) -> list[Effect]:

@@ -205,7 +205,7 @@ class MigrateOut:
         if message.tokens <= migration.offered:
             migration.copying_stopped = True
             return []
-        migration.offered = message.tokens
+        migration.offer_by_host_tier(message.tokens)
         return [Send(migration.target, Fill(migration.handle, migration.offered, (), migration.target_kvstore))]
 
     # --- streams and timers ---

@@ -69,8 +69,8 @@ class OutgoingMigration:
 
     `copying_stopped`: no more can be filled; the target computes what is missing, or (`needs_kv`) the sequence stays.
     `is_between_nodes`: the kvstores copy regions to the target's node. `room` are the target's slots where this node's
-    engine can write them, unless all goes `by_host_tier`; `copy_ticket` is the copy into them that is under way, 0
-    without one. `pushes`: KV is copied layer by layer while a step computes it; `push` is the last such copy.
+    engine can write them, unless what is left goes `by_host_tier`; `copy_ticket` is the copy into them that is under
+    way, 0 without one. `pushes`: KV is copied layer by layer while a step computes it; `push` is the last such copy.
     """
 
     number: int
@@ -94,6 +94,10 @@ class OutgoingMigration:
     by_host_tier: bool = False
     copy_ticket: int = 0
     push: LayerPush | None = None
+
+    def offer_by_host_tier(self, tokens: int) -> None:
+        """The target is offered regions of the host tier up to a token; what follows goes the same way."""
+        self.offered, self.by_host_tier = tokens, True
 
     @property
     def wanted_tokens(self) -> int:

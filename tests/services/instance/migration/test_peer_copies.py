@@ -164,6 +164,13 @@ def test_a_copy_that_failed_is_not_told_as_written(status: TransferStatus) -> No
     assert source.is_leaving()
 
 
+def test_a_room_is_released_although_the_copy_into_it_failed() -> None:
+    """A target that gave it up holds its slots until it hears that no copy writes there."""
+    source = Source()
+    source.copied(source.copying(), TransferStatus.FAILED)
+    assert only(Release, source.direct.give(PEER, ReservationLost(6))).handle == 6
+
+
 def test_a_sequence_that_ends_stops_its_copy_and_the_room_is_released_after_that() -> None:
     source = Source()
     copy = source.copying()
