@@ -101,7 +101,7 @@ async def run(plan: EtcdChaosPlan, folder: Path) -> BenchmarkResult:
         reader = await stack.enter_async_context(client_of(cluster.endpoints, Timeouts()))  # as services have it
         await writer.put(COUNTER, b"0")
         rivals = await stack.enter_async_context(CandidatePair((one, two)))
-        registration = Registration(admin, "/chaos-member", lambda incarnation: b"%d" % incarnation, ttl_s=TTL_S)
+        registration = Registration(admin, "/chaos-member", lambda incarnation: b"%d" % incarnation, int, ttl_s=TTL_S)
         await registration.start()
         stack.push_async_callback(registration.stop)
         incarnation = registration.incarnation

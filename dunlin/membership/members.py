@@ -91,7 +91,7 @@ def register(
     def value_for(incarnation: int) -> bytes:
         return replace(record, incarnation=incarnation).encode()
 
-    return Registration(client, record.key, value_for, ttl_s=ttl_s, on_state=on_state)
+    return Registration(client, record.key, value_for, _incarnation_of, ttl_s=ttl_s, on_state=on_state)
 
 
 class MemberTable:
@@ -143,6 +143,13 @@ class MemberWatch:
         async for event in self._watch:
             for message in self._table.apply(event):
                 yield message
+
+
+def _incarnation_of(value: bytes) -> int | None:
+    try:
+        return MemberRecord.decode(value).incarnation
+    except ValueError:
+        return None
 
 
 def _readable(item: KeyValue) -> MemberRecord | None:

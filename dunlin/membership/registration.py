@@ -4,6 +4,9 @@ The process's *incarnation* is the etcd revision of its first registration. It i
 without incarnation, whose revision is the incarnation, and then the value that carries it. Readers skip the
 placeholder, so others learn the incarnation from the record alone. A lost lease never changes it: the same value
 returns under a new lease.
+
+Of several processes of one name the youngest owns it, also where its lease ended while it was stopped and an older one
+awoke meanwhile and registered again: the youngest takes the key back, and the older one finds itself superseded.
 """
 
 import asyncio
@@ -20,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 # Makes the bytes to store; incarnation 0 asks for the placeholder.
 ValueFor = Callable[[int], bytes]
+# Of stored bytes; 0 for a placeholder, None for what cannot be read.
+IncarnationOf = Callable[[bytes], int | None]
 
 _RETRY_S = 0.2
 
@@ -41,7 +46,7 @@ OnState = Callable[[RegistrationState, str], None]
 
 
 class _Superseded(Exception):
-    """The key holds a value that is not ours."""
+    """The key holds the value of a younger process, or one that cannot be read."""
 
 
 class Registration:
@@ -55,6 +60,7 @@ class Registration:
         client: EtcdClient,
         key: str,
         value_for: ValueFor,
+        incarnation_of: IncarnationOf,
         *,
         ttl_s: int = 5,
         on_state: OnState | None = None,
@@ -64,6 +70,7 @@ class Registration:
         self._client = client
         self._key = key
         self._value_for = value_for
+        self._incarnation_of = incarnation_of
         self._ttl_s = ttl_s
         self._on_state = on_state
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +141,7 @@ class Registration:
     async def _watch_key(self, keeper: LeaseKeeper) -> str:
         """Look after the key about once per TTL, and tell when the lease is in doubt; returns when the key is gone.
 
-        A live lease does not prove the key: it may have been deleted, or written by a newer process of this name.
+        A live lease does not prove the key: it may have been deleted, or written by another process of this name.
         """
         ours = self._value_for(self.incarnation)
         while True:
@@ -148,7 +155,17 @@ class Registration:
             if item is None:
                 return "the key was deleted"
             if item.value != ours:
-                raise _Superseded(f"another process registered as {self._key}")
+                return self._taken_by_older(item.value)
+
+    def _taken_by_older(self, value: bytes) -> str:
+        """Why the key is not ours though it should be. Raises _Superseded where a younger process took it.
+
+        A placeholder is of a younger one: it is written by first registrations alone.
+        """
+        other = self._incarnation_of(value)
+        if other is None or not 0 < other < self.incarnation:
+            raise _Superseded(f"another process registered as {self._key}")
+        return f"an older process, incarnation {other}, registered again"
 
     def _judge(self, keeper: LeaseKeeper) -> None:
         if not keeper.is_valid():
@@ -175,8 +192,8 @@ class Registration:
             return
         found = absent.reads[0][0]
         if found.value != put.value:
-            raise _Superseded(f"another process registered as {self._key}")
-        # Ours under an older lease, which would take the key with it.
+            _log.warning("%s: %s; it is taken back", self._key, self._taken_by_older(found.value))
+        # Of an older process, or ours under an older lease, which would take the key with it.
         moved = await self._client.txn([ModifiedAt(self._key, found.mod_revision)], [put])
         if not moved.succeeded:
             raise EtcdError(f"{self._key} changed meanwhile")

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -147,5 +148,26 @@ def test_members_are_seen_coming_and_going(etcd_endpoint: str) -> None:
                 MemberDown(Address("monitor", "w1", second.incarnation)),
             ]
             listening.cancel()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.processes
+def test_a_member_takes_its_key_back_from_an_older_process_of_its_name(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client:
+            older = register(client, record(name="twice"), ttl_s=600)
+            await older.start()
+            former = await client.get(record(name="twice").key)
+            younger = register(client, record(name="twice"), ttl_s=2)
+            await younger.start()
+            assert former is not None
+            await client.put(former.key, former.value)
+            ours = replace(record(name="twice"), incarnation=younger.incarnation).encode()
+            async with asyncio.timeout(300):
+                while (item := await client.get(former.key)) is None or item.value != ours:
+                    await asyncio.sleep(0.05)
+            await older.stop()
+            await younger.stop()
 
     asyncio.run(scenario())

@@ -26,13 +26,20 @@ def value_for(incarnation: int) -> bytes:
     return json.dumps({"who": "test", "incarnation": incarnation}).encode()
 
 
+def incarnation_of(value: bytes) -> int | None:
+    try:
+        return int(json.loads(value)["incarnation"])
+    except ValueError:
+        return None
+
+
 class Registered:
     """A registration under test, with the states it went through."""
 
     def __init__(self, client: EtcdClient, key: str, ttl_s: int = 3) -> None:
         self.states: list[RegistrationState] = []
         self.registration = Registration(
-            client, key, value_for, ttl_s=ttl_s, on_state=lambda state, _: self.states.append(state)
+            client, key, value_for, incarnation_of, ttl_s=ttl_s, on_state=lambda state, _: self.states.append(state)
         )
 
 
@@ -135,6 +142,46 @@ def test_an_older_process_that_lost_its_lease_does_not_take_the_name_back(etcd_e
     asyncio.run(scenario())
 
 
+def test_a_younger_process_takes_its_name_back_from_an_older_one_that_awoke_meanwhile(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with (
+            client_of(etcd_endpoint) as client,
+            relay_to(etcd_endpoint) as to_older,
+            relay_to(etcd_endpoint) as to_younger,
+            client_of(to_older.endpoint, timeouts=QUICK) as first,
+            client_of(to_younger.endpoint, timeouts=QUICK) as second,
+            registered(first, "/reg/back") as older,
+        ):
+            to_older.cut()
+            await until(lambda: older.registration.state is DEGRADED)
+            async with registered(second, "/reg/back") as younger:
+                to_younger.cut()
+                while await client.get("/reg/back"):
+                    await asyncio.sleep(0.1)
+                to_older.mend()
+                await until(lambda: older.registration.state is REGISTERED)
+                assert (await stored(client, "/reg/back")).value == value_for(older.registration.incarnation)
+                to_younger.mend()
+                await until(lambda: older.registration.state is SUPERSEDED)
+                assert (await stored(client, "/reg/back")).value == value_for(younger.registration.incarnation)
+                await until(lambda: younger.registration.state is REGISTERED)
+                assert SUPERSEDED not in younger.states
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", [value_for(0), b"not a record", value_for(2**62)])
+def test_a_key_that_no_older_process_wrote_is_left_alone(etcd_endpoint: str, value: bytes) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client, registered(client, "/reg/foreign") as one:
+            await client.put("/reg/foreign", value)
+            await until(lambda: one.registration.state is SUPERSEDED)
+            assert (await stored(client, "/reg/foreign")).value == value
+            await client.delete("/reg/foreign")
+
+    asyncio.run(scenario())
+
+
 def test_etcd_away_degrades_and_the_registration_returns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
@@ -176,7 +223,7 @@ from dunlin.membership.registration import Registration
 async def main(endpoint, key):
     value_for = lambda incarnation: b"paused %d" % incarnation
     tell = lambda state, why: print(state.value, flush=True)
-    registration = Registration(EtcdClient([endpoint]), key, value_for, ttl_s=2, on_state=tell)
+    registration = Registration(EtcdClient([endpoint]), key, value_for, lambda value: None, ttl_s=2, on_state=tell)
     await registration.start()
     await asyncio.sleep(60)
 
