@@ -82,7 +82,14 @@ PRESETS: dict[str, Preset] = {
     "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
     "vllm++": Preset(dispatch="fewest_requests", preemption="swap"),
     "conserve": Preset(batch="slo_aware", victim="batch_first", interrupt="on_arrival"),
-    "unified": Preset(dispatch="prefix_affinity", batch="harvest", victim="batch_first", interrupt="recall_rows"),
+    "unified": Preset(
+        dispatch="prefix_affinity",
+        batch="harvest",
+        victim="batch_first",
+        interrupt="recall_rows",
+        group="elastic",
+        long="group",
+    ),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
     "distserve": Preset(dispatch="fewest_tokens", batch="prefill_first", group="prefill_decode", handoff="most_room"),
 }

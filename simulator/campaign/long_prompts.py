@@ -15,6 +15,8 @@ SHORTEST, LONGEST = 1.2, 3.0
 MORE_TOKENS = 10
 """Tenants may use so many times more tokens per minute."""
 PRESETS = ("elastic", "loongserve")
+UNIFIED_SHARE = 0.25
+"""Share of the plans that run under `unified` instead, whose batch rows give way."""
 CHUNKS = (0, 4, 8)
 """Members compute so many chunks of an instance's slots; 0: any prompt is one chunk."""
 LONG_SHARES = (0.0, 0.2, 0.5)
@@ -24,7 +26,9 @@ SPARE = 0.9
 
 
 def elastic_part(plan: TrialPlan) -> TrialPlan:
-    """The plan under one of `PRESETS`, with at least two instances per node whose engines meet, and long prompts."""
+    """The plan under one of `PRESETS` or `unified`, with long prompts and at least two instances per node whose engines
+    meet.
+    """
     draw = Random(f"{plan.seed} long prompts")
     instances = max(plan.shape.instances, draw.choice([2, 3, 4]))
     nodes = plan.shape.nodes if instances >= 2 * plan.shape.nodes else 1
@@ -40,6 +44,8 @@ def elastic_part(plan: TrialPlan) -> TrialPlan:
     )
     requests = tuple(_stretched(draw, ask, shape) for ask in plan.requests)
     preset, chunks = draw.choice(PRESETS), draw.choice(CHUNKS)
+    if Random(f"{plan.seed} unified").random() < UNIFIED_SHARE:
+        preset = "unified"
     chunk = shape.slots // chunks if chunks else 0
     long_tokens = int(draw.choice(LONG_SHARES) * shape.slots)
     shape = replace(shape, preset=preset, group_chunk_tokens=chunk, long_tokens=long_tokens)

@@ -23,7 +23,7 @@ SLOTS = 256
 ANSWER = 40
 REPORTED_S = 1.5
 """Seconds after which a report has what changed."""
-ELASTIC = ("--instances", "3", "--slots", str(SLOTS), "--preset", "elastic", "--deterministic")
+ELASTIC = ("--instances", "3", "--slots", str(SLOTS), "--preset", "unified", "--deterministic")
 
 
 @pytest.fixture(scope="module")

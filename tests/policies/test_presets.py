@@ -67,7 +67,7 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
         ("shortest_queue", {"dispatch": "fewest_requests", "batch": "chunked"}),
         ("online_only", {"admit": "interactive_only", "batch": "chunked"}),
         ("conserve", {"batch": "slo_aware", "victim": "batch_first", "interrupt": "on_arrival"}),
-        ("unified", {"batch": "harvest", "victim": "batch_first", "interrupt": "recall_rows"}),
+        ("unified", {"batch": "harvest", "victim": "batch_first", "interrupt": "recall_rows", "group": "elastic"}),
         ("vllm++", {"batch": "chunked", "preemption": "swap", "victim": "youngest", "interrupt": "never"}),
         ("llumnix", {"dispatch": "llumnix", "rebalance": "llumnix"}),
         ("distserve", {"dispatch": "fewest_tokens", "group": "prefill_decode", "handoff": "most_room"}),

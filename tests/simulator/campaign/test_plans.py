@@ -49,7 +49,7 @@ def test_an_elastic_part_keeps_the_plan_and_has_prompts_that_only_a_group_holds(
         pairs = zip(part.requests, plan.requests, strict=True)
         assert all(ask.tokens[-len(before.tokens) :] == before.tokens for ask, before in pairs)
         lengths += [len(ask.tokens) / part.shape.slots for ask in part.requests]
-    assert presets == {"elastic", "loongserve"}
+    assert presets == {"elastic", "loongserve", "unified"}
     long = [length for length in lengths if length > 1]
     assert 0.1 < len(long) / len(lengths) < 0.4
     assert min(long) < 1.3
