@@ -23,6 +23,7 @@ def _all_in(*folders: str) -> tuple[str, ...]:
 
 
 _INSTANCE, _INSTANCE_TESTS = "services/instance", "tests/services/instance"
+_DISPATCHER, _DISPATCHER_TESTS = "services/dispatcher", "tests/services/dispatcher"
 _ENGINE, _ENGINE_TESTS = "dunlin/engine", "tests/engine"
 _STEPS_WITH_PEERS = _under(
     f"{_ENGINE_TESTS}/execution",
@@ -89,6 +90,42 @@ AREAS: dict[str, Area] = {
             *_STEPS_WITH_PEERS,
         ),
     ),
+    "dispatch": Area(
+        (
+            *_all_in(*(f"{_DISPATCHER}/{part}" for part in ("admission", "lifecycle", "placement", "requests"))),
+            f"{_DISPATCHER}/core.py",
+        ),
+        _under(_DISPATCHER_TESTS, "admission lifecycle placement requests test_core.py test_storm.py", ""),
+    ),
+    "manager": Area(
+        _under(
+            "services/global_manager",
+            "core elastic_groups fleet_mirror group_draft handoff_assignments long_placement long_requests long_routes "
+            "move_orders plan_term plan_throttle planner stream_leases",
+        ),
+        _under(
+            "tests/services/global_manager",
+            "test_core test_elastic_groups test_fleet_mirror test_handoff_assignments test_long_requests "
+            "test_move_orders test_plan_term test_plan_throttle test_stream_leases",
+        ),
+    ),
+    "monitor": Area(
+        _under("services/monitor", "attempt_spans core fleet_views reason_ring registry watchdog"),
+        _under(
+            "tests/services/monitor",
+            "test_attempt_spans test_core test_fleet_views test_reason_ring test_registry test_sleep test_view_bytes "
+            "test_watchdog",
+        ),
+    ),
+    "kvstore": Area(
+        (*_all_in("services/kvstore/regions", "services/kvstore/transfer"), "services/kvstore/core.py"),
+        _under("tests/services/kvstore", "regions transfer test_claims.py test_core.py test_core_machine.py", ""),
+    ),
+    "groups": Area(
+        _all_in(f"{_INSTANCE}/group", f"{_INSTANCE}/group/leading"),
+        (f"{_INSTANCE_TESTS}/group",),
+    ),
+    "cores": Area(_all_in("dunlin/cores"), ("tests/cores",)),
     "execution": Area(
         _under(
             f"{_ENGINE}/execution",

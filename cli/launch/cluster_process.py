@@ -123,7 +123,7 @@ class ClusterProcess:
         self._tidy(kind is None and not self.keep)
 
     def _tidy(self, is_well: bool) -> None:
-        if self._temporary and is_well:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
-        else:
+        if not is_well:
             print(f"logs are kept in {self.data_dir}", file=sys.stderr)
+        elif self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)

@@ -102,7 +102,7 @@ class ElasticGroups:
     def take_kept(self) -> list[int]:
         """The groups whose leaders are to say anew what they give back: they get a newer order."""
         kept, self._kept = self._kept, {}
-        return [number for number in kept if number in self.groups]
+        return list(kept)
 
     def has_work(self, now_s: float) -> bool:
         """Whether a new arrangement may differ from the last one though no instance came or went."""

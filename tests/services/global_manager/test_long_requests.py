@@ -137,6 +137,20 @@ def test_a_request_is_placed_once_all_members_of_its_group_follow_their_orders()
     assert report.long_placed_total == 1
 
 
+def test_a_request_keeps_its_group_while_orders_are_under_way_and_others_come() -> None:
+    fleet = Fleet(A, B, C, D)
+    fleet.silent = {A, B, C}
+    assert fleet.ask(1, 250) == []
+    versions = {one: fleet.orders[one].plan_version for one in (A, B, C)}
+    other = fleet.placed(2, 80)
+    assert fleet.groups() == {5: "abc", other.group: "d"}
+    assert {one: fleet.orders[one].plan_version for one in (A, B, C)} == versions
+    fleet.follow(A)
+    fleet.follow(B)
+    (answer,) = fleet.heard(lambda: fleet.follow(C))
+    assert (answer.request, answer.group) == (1, 5)
+
+
 def test_each_dispatcher_hears_who_leads_when_it_joins_and_on_every_change() -> None:
     fleet = Fleet(A, leads=False)
     assert [message for to, message in fleet.told if to == D1] == [Leads(0)]

@@ -122,6 +122,7 @@ def test_without_a_serving_instance_a_query_waits_until_its_timeout() -> None:
     assert state(bench) is RequestState.QUEUED
     bench.fleet(member(A))
     assert state(bench) is RequestState.DISPATCHED
+    assert len(messages(bench.give(A, adopted(72)), Cancel)) == 1, "it is rebuilt since"
 
 
 def test_a_client_that_leaves_during_the_query_leaves_nothing_behind() -> None:

@@ -158,6 +158,13 @@ def test_a_lost_attempt_is_asked_for_with_all_tokens_so_far() -> None:
 
 
 class TestClientsThatLeave:
+    def test_while_it_waits_to_ask_again(self) -> None:
+        b = wide()
+        b.give(client("c"), submit(LONG))
+        b.give(G, LongRefused(1, 1, LongRefusal.NO_ROOM, 2.5), 2.0)
+        b.give(client("c"), Abort())
+        assert b.fire(LongAskDue) == []
+
     def test_while_it_waits(self) -> None:
         b = wide()
         b.give(client("c"), submit(LONG))

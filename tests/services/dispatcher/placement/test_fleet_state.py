@@ -142,7 +142,9 @@ def test_versions_of_one_monitor_only_grow_and_an_older_monitor_is_not_heard() -
         assert made.apply_view(monitor, FleetView(version, (member(A, suspect=True),)), 0.0) == []
     assert (made.serving, made.stale_total) == ([A], 2)
     newer = MONITOR._replace(incarnation=8)
+    assert made.view_source == (MONITOR, 1)
     assert made.apply_view(newer, FleetView(1, (member(A, suspect=True),)), 0.0) == [A]
+    assert made.view_source == (newer, 1)
     assert made.apply_view(MONITOR, FleetView(99, (member(A),)), 0.0) == []
     assert (made.serving, made.stale_total) == ([], 3)
 

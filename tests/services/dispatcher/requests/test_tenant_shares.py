@@ -194,6 +194,18 @@ def test_the_tenants_that_are_ahead_are_no_more_than_some() -> None:
         assert len(shares) <= 2 * MOST_IDLE_TENANTS + 1
 
 
+def test_tenants_with_requests_are_not_forgotten_for_idle_ones() -> None:
+    shares = TenantShares()
+    shares.begin("waits")
+    shares.charge("runs", 1)
+    for number in range(2 * MOST_IDLE_TENANTS):
+        shares.charge(f"tenant-{number}", 10)
+        shares.settle(f"tenant-{number}", 10, 3, 7)
+    assert len(shares) < 2 * MOST_IDLE_TENANTS, "some idle ones were forgotten"
+    shares.settle("runs", 1, 1, 0)
+    shares.end("waits")
+
+
 @given(
     weights=st.lists(st.integers(1, 9), min_size=2, max_size=4),
     lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=4, max_size=4),
