@@ -191,6 +191,7 @@ class TestTerms:
         core = leading(I0, epoch=60)
         core.receive(1.0, ETCD, Deposed(50))
         assert core.report() == ManagerReport(60, 1)
+        assert core.totals.stale == 1
 
     def test_an_older_epoch_never_leads_again(self) -> None:
         core = leading(I0, epoch=60)
@@ -198,6 +199,7 @@ class TestTerms:
         assert core.receive(2.0, ETCD, Elected(60)) == []
         assert core.receive(2.0, ETCD, Elected(50)) == []
         assert core.report() == ManagerReport()
+        assert core.totals.stale == 2
 
     def test_plan_versions_start_over_with_each_term(self) -> None:
         core = leading(I0)

@@ -162,3 +162,36 @@ def test_what_cannot_join_its_group_is_not_counted_on_though_a_request_was_promi
     assert fleet.groups() == {placed.group: "ac"}
     fleet.look(11.5)
     assert list(fleet.groups().values()) == ["ac", "b"], "alone it is as good as any"
+
+
+def test_groups_that_one_plan_forms_have_numbers_of_their_own() -> None:
+    fleet = Fleet(A, B, C, D)
+    fleet.view(**{name: {"free_slots": 0} for name in "abcd"})
+    assert fleet.ask(1, 150) == fleet.ask(2, 150) == []
+    first, second = fleet.heard(lambda: fleet.view(**{name: {"free_slots": 100} for name in "abcd"}))
+    assert first.group != second.group
+    assert fleet.groups() == {first.group: "ab", second.group: "cd"}
+
+
+def test_a_member_that_was_given_back_and_taken_makes_no_newer_order_later() -> None:
+    fleet = Fleet(A, B, plan_pace__small_fleet=1, plan_pace__per_instance_s=0.1)
+    fleet.now_s = 10.0
+    fleet.placed(1, 50)
+    fleet.now_s = 20.0
+    fleet.lacks(A, 80)
+    fleet.now_s = 30.0
+    fleet.returns(A, B)
+    assert list(fleet.groups().values()) == ["a"]
+    version = fleet.orders[A].plan_version
+    fleet.look(40.0)
+    assert fleet.orders[A].plan_version == version
+
+
+def test_what_was_given_back_is_free_once_the_request_that_needed_it_is_asked_for_anew() -> None:
+    fleet = Fleet(A, B)
+    placed = fleet.placed(1, 150)
+    fleet.returns(A, B)
+    assert fleet.groups() == {placed.group: "ab"}, "the request was promised its slots"
+    again = fleet.placed(1, 150, attempt=2)
+    assert fleet.groups() == {again.group: "ab"}
+    assert again.group > placed.group

@@ -89,6 +89,16 @@ def test_tickets_grow_and_a_new_stream_hears_the_last_word_again() -> None:
     assert of(Handoff, leader.core.receive(2.0, I1, Joined())) == []
 
 
+def test_without_prefill_instances_nothing_is_assigned_any_more() -> None:
+    leader = Leader(prefill(I0), decode(I1), **SPLIT)
+    leader.see(prefill(I0), decode(I1))
+    assigned = leader.core.handoff_assignments
+    assert assigned is not None
+    assert assigned.has_assignments
+    assert assigned.assign(1.0, [decode(I1)]) == []
+    assert not assigned.has_assignments
+
+
 def test_who_does_not_compute_prompts_is_told_nothing() -> None:
     leader = Leader(member(I0), decode(I1), groups__policy="local_groups")
     assert sent_handoffs(leader.see(member(I0), decode(I1))) == []

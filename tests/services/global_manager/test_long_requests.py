@@ -300,10 +300,28 @@ def test_a_drained_instance_holds_nothing_and_keeps_nobody_waiting() -> None:
     assert (refused.reason, refused.limit_tokens) == (LongRefusal.TOO_LONG, 200)
 
 
+def test_one_that_needs_a_suspected_instance_keeps_nobody_waiting() -> None:
+    fleet = Fleet(A, B, C)
+    fleet.view(1.0, c={"suspect": True})
+    assert fleet.ask(1, 250) == []
+    assert fleet.placed(2, 150).leader == A
+
+
 def test_a_manager_whose_policy_forms_no_groups_refuses() -> None:
     fleet = Fleet(A, B, groups__policy="local_groups")
+    fleet.view(1.0, b={"capacity_slots": 60})
+    fleet.look(10.0)
+    fleet.view(70.0)
     (refused,) = fleet.ask(1, 150)
     assert (refused.reason, refused.limit_tokens) == (LongRefusal.TOO_LONG, 100)
+
+
+def test_an_instance_whose_slots_are_all_waited_for_adds_none() -> None:
+    fleet = Fleet(A, B)
+    fleet.view(a={"free_slots": 50, "waiting_tokens": 70})
+    assert fleet.ask(1, 101) == []
+    (placed,) = fleet.heard(lambda: fleet.view(a={"free_slots": 71}))
+    assert placed.leader == B
 
 
 class TestLosses:

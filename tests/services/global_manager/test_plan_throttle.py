@@ -124,6 +124,19 @@ def test_who_is_not_ready_makes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None
     assert bench.plans == plans + 2
 
 
+def test_the_view_after_a_stream_has_ended_makes_a_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, members=2)
+    for one in instances(2):
+        bench.give(1.0, one, Joined())
+    bench.give(1.5, MONITOR, Joined())
+    assert bench.give(1.5, MONITOR, Gone("reset")) == []
+    bench.give(2.0, instances(2)[1], Gone("reset"))
+    plans = bench.plans
+    for version in (2, 3):
+        bench.give(2.5, MONITOR, FleetView(version, (), base_version=version - 1))
+    assert bench.plans == plans + 1
+
+
 def test_moves_are_looked_at_with_views_seldom_in_a_large_fleet() -> None:
     pace = PlanThrottle(0.25, 2)
     assert not pace.is_too_soon(0.0, 4)
