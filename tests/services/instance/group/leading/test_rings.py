@@ -34,6 +34,8 @@ def test_chunks_go_round_all_members_and_stay_at_one() -> None:
         range(60)
     )
     assert [step.kind for _, _, step in group.steps[9:]] == [GroupKind.MASTERS] * 5
+    counts = group.leader.report_fields()
+    assert (counts["ring_tokens_total"], counts["ring_releases_total"]) == (60, 2)
     assert group.is_quiet
 
 
