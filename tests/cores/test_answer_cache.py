@@ -29,6 +29,27 @@ def test_a_newer_answer_takes_the_name_and_the_alias_of_an_older_one() -> None:
     assert (len(cache), cache.tokens) == (2, 16)
 
 
+def test_an_answer_that_has_no_alias_any_more_is_not_found_by_it() -> None:
+    cache = make_cache()
+    cache.put(0.0, "a", "first", 5, "alias")
+    cache.put(1.0, "a", "second", 5)
+    assert [cache.find(2.0, "alias"), cache.find(2.0, "a")] == [None, "second"]
+
+
+def test_an_answer_that_is_too_old_leaves_when_another_comes() -> None:
+    cache = make_cache()
+    cache.put(0.0, "a", "first", 60)
+    cache.put(10.0, "b", "second", 40)
+    assert (len(cache), cache.tokens) == (1, 40)
+
+
+def test_as_many_tokens_as_are_allowed_are_kept() -> None:
+    cache = make_cache(most_tokens=10)
+    cache.put(0.0, "a", "first", 4)
+    cache.put(0.0, "b", "second", 6)
+    assert (len(cache), cache.tokens) == (2, 10)
+
+
 def test_the_oldest_leave_where_there_are_too_many_or_too_many_tokens() -> None:
     cache = make_cache(most=2, most_tokens=10)
     for name in "abc":
