@@ -138,7 +138,6 @@ class Registry:
         known = (self._own, *self._members, *self._streams)
         if key not in self._newest or any((one.role, one.name) == key for one in known):
             return
-        self._gone.pop(key, None)
         self._gone[key] = None
         if len(self._gone) > MAX_GONE_NAMES:
             oldest = next(iter(self._gone))

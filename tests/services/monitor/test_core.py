@@ -19,7 +19,7 @@ from dunlin.messages.fleet import (
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.wire import codec
 from services.monitor.config import MonitorConfig
-from services.monitor.core import PublishDue, WatchdogTick
+from services.monitor.core import TRACES, PublishDue, WatchdogTick
 from tests.services.monitor.bench import (
     DISPATCHER,
     ETCD,
@@ -70,6 +70,22 @@ class TestSuspicion:
         bench = make_bench(DISPATCHER)
         bench.give(ETCD, MembersReset((member(INSTANCE),)))
         bench.run(3.0)
+        assert bench.suspicions() == [(3.0, True)]
+
+    def test_its_silence_lasts_however_often_its_registration_is_told(self) -> None:
+        bench = make_bench(DISPATCHER)
+        bench.give(ETCD, MembersReset((member(INSTANCE),)))
+        bench.run(2.0)
+        bench.give(ETCD, MembersReset((member(INSTANCE),)))
+        bench.run(1.0)
+        assert bench.suspicions() == [(3.0, True)]
+
+    def test_a_report_without_a_stream_ends_no_silence(self) -> None:
+        bench = make_bench(DISPATCHER)
+        bench.give(ETCD, MemberUp(member(INSTANCE)))
+        bench.run(2.0)
+        bench.give(INSTANCE, report())
+        bench.run(1.0)
         assert bench.suspicions() == [(3.0, True)]
 
     def test_a_legal_step_of_six_seconds_is_progress_while_safepoints_move(self) -> None:
@@ -184,6 +200,14 @@ class TestViews:
         bench.give(INSTANCE, report(free_slots=50))
         assert (bench.views()[-1][0], bench.views()[-1][1].members[0].free_slots) == (bench.now_s, 50)
 
+    def test_however_often_load_changes_one_timer_waits_to_publish_it(self) -> None:
+        bench = make_bench(views__publish_interval_s=0.1)
+        bench.give(INSTANCE, report())
+        for free in range(3):
+            bench.give(INSTANCE, report(free_slots=free))
+        due = [(at_s, timer) for at_s, _, timer in bench.timers if isinstance(timer, PublishDue)]
+        assert due == [(100.1, PublishDue(bench.core.fleet_views.version))]
+
     def test_load_rides_along_with_a_change_of_note(self) -> None:
         bench = make_bench()
         bench.give(INSTANCE, report())
@@ -208,9 +232,18 @@ class TestViews:
         versions = [(view.version, view.base_version) for _, view in bench.views()][1:]
         assert versions == [(base + 1, base) for base in range(1, len(versions) + 1)]
 
-    def test_an_old_timer_publishes_nothing(self) -> None:
-        bench = make_bench()
-        assert sends(bench.core.receive(100.0, ME, PublishDue(1))) == []
+    def test_only_the_timer_of_the_newest_version_publishes_what_changed_since(self) -> None:
+        bench = make_bench(views__publish_interval_s=0.1)
+        bench.give(INSTANCE, report())
+        bench.give(INSTANCE, report(free_slots=9))
+        bench.run(0.09)
+        version = bench.core.fleet_views.version
+        assert sends(bench.give(ME, PublishDue(version - 1))) == []
+        bench.run(0.0099)  # as exact as times of the clock are: the timer may come a moment early
+        (effect,) = sends(bench.give(ME, PublishDue(version)))
+        assert isinstance(effect.message, FleetView)
+        assert effect.message.members[0].free_slots == 9
+        assert sends(bench.give(ME, PublishDue(version + 1))) == [], "nothing changed since"
 
 
 class TestWarmUp:
@@ -276,6 +309,13 @@ class TestWarmUp:
         (_, last) = bench.views()[-1]
         assert len(bench.views()) == before + 2
         assert [view.address for view in last.members] == many[1:]
+
+    def test_a_big_fleet_that_is_registered_right_after_an_empty_view_is_published_soon_too(self) -> None:
+        many = tuple(member(Address("instance", f"i{number}", 10 + number)) for number in range(3))
+        bench = make_bench(DISPATCHER, views__small_fleet=1, views__urgent_per_instance_s=0.01)
+        bench.give(ETCD, MembersReset(many))
+        bench.run(0.2)
+        assert [(at_s, len(view.members)) for at_s, view in bench.views()] == [(100.0, 0), (100.02, 3)]
 
 
 class TestPresence:
@@ -350,10 +390,21 @@ class TestQueries:
     def test_a_tool_is_no_member(self) -> None:
         bench = make_bench(DISPATCHER)
         bench.give(TOOL, Joined())
-        bench.give(TOOL, Gone())
         (effect,) = sends(bench.give(TOOL, StatusQuery()))
         assert isinstance(effect.message, FleetStatus)
         assert [line.address for line in effect.message.members] == [DISPATCHER, ME]
+        bench.give(TOOL, Gone())
+        assert bench.core.status(100.0) == effect.message
+
+    def test_the_outlet_of_traces_is_no_member(self) -> None:
+        bench = make_bench(DISPATCHER, TRACES, traces=True)
+        assert [line.address for line in bench.core.status(100.0).members] == [DISPATCHER, ME]
+
+    @pytest.mark.parametrize("wanted", [True, False])
+    def test_reasons_are_passed_on_when_traces_are_wanted(self, wanted: bool) -> None:
+        bench = make_bench(DISPATCHER, traces=wanted)
+        reasons = Reasons((), lost=3)
+        assert sends(bench.give(INSTANCE, reasons)) == ([Send(TRACES, reasons)] if wanted else [])
 
     def test_a_suspicion_is_recorded_for_the_requests_it_concerns(self) -> None:
         from dunlin.messages.dispatch import Accepted

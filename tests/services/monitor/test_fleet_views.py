@@ -24,6 +24,7 @@ def test_a_name_finds_what_is_published_or_waits_until_it_is_published_as_gone()
     assert (views.incarnations("a"), views.incarnations("b")) == ([A, AGAIN], [])
     assert views.publish().removed == (A,)
     assert (views.incarnations("a"), views.incarnations("b")) == ([AGAIN], [])
+    assert list(views._named) == ["a"], "names that come and go take no memory"
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,10 @@ class Story:
         order = GroupOrder(50, plan_version, 1, GroupKind.LOCAL, GroupRole.LOCAL, (instance,), why=WHY)
         return self.tell(MANAGER, instance, order)
 
-    def place(self, instance: Address = I0, attempt: int = 1, request: int = 1, dispatcher: Address = D0) -> Reason:
-        return self.tell(dispatcher, instance, Place(request, attempt, i32([1]), 1, 4, why=WHY))
+    def place(
+        self, instance: Address = I0, attempt: int = 1, request: int = 1, dispatcher: Address = D0, key: str = ""
+    ) -> Reason:
+        return self.tell(dispatcher, instance, Place(request, attempt, i32([1]), 1, 4, key=key, why=WHY))
 
     def accepted(
         self, sequence: int, instance: Address = I0, attempt: int = 1, request: int = 1, dispatcher: Address = D0
@@ -98,6 +100,17 @@ def test_only_the_newest_order_before_the_hand_out_counts_and_those_during_it() 
     assert story.about() == mine
 
 
+def test_an_order_at_the_very_time_of_the_hand_out_counts_and_nothing_else_from_before_it() -> None:
+    story = Story()
+    mine = [story.order()]
+    story.suspect()
+    mine += [story.place()]
+    assert story.about() == mine
+    order = GroupOrder(50, 2, 1, GroupKind.LOCAL, GroupRole.LOCAL, (I0,), why=WHY)
+    newer = story.tell(MANAGER, I0, order, at_s=mine[-1].at_s)
+    assert story.about() == [mine[-1], newer]
+
+
 def test_a_request_that_failed_over_has_both_instances() -> None:
     story = Story()
     mine = [story.order(), story.order(I1)]
@@ -119,6 +132,15 @@ def test_a_preempted_request_keeps_its_instance_and_goes_on_as_another_sequence(
     story.step(7)
     mine += [story.suspect()]
     mine += [story.tell(I0, D0, Continued(1, 1, 41, 0, 4, WHY)), story.step(7, 41)]
+    assert story.about() == mine
+
+
+def test_a_request_that_another_dispatcher_adopted_is_found_by_the_name_that_it_keeps() -> None:
+    story = Story()
+    mine = [story.place(key="req-c-1"), story.accepted(40)]
+    mine += [story.place(I1, 2, request=5, dispatcher=D1, key="req-c-1")]
+    mine += [story.accepted(3, I1, 2, request=5, dispatcher=D1), story.step(3, instance=I1)]
+    story.place(I1, request=6, dispatcher=D1, key="req-d-6")
     assert story.about() == mine
 
 
@@ -205,7 +227,7 @@ def test_a_kind_that_concerns_no_request_is_kept_and_forgotten_quietly() -> None
     assert len(story.about()) == 1
 
 
-@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 8))
+@given(st.lists(st.integers(0, 7), max_size=60), st.integers(1, 8))
 def test_indexes_forget_with_the_ring(kinds: list[int], max_records: int) -> None:
     """Whatever comes and goes, nothing is found that the ring does not hold, and the indexes hold nothing else."""
     story = Story(max_records=max_records)
@@ -216,13 +238,17 @@ def test_indexes_forget_with_the_ring(kinds: list[int], max_records: int) -> Non
         story.suspect,
         story.order,
         lambda: story.tell(I0, ENGINE, Close(1)),
+        lambda: story.place(key="req-c-1"),
+        lambda: story.place(request=5, dispatcher=D1, key="req-c-1"),
     ]
     told = [tell[kind]() for kind in kinds]
     held = told[-max_records:]
     assert all(reason in held for reason in story.about())
     indexed = [*story.ring._of_request.values(), *story.ring._of_instance.values()]
     assert sum(map(len, indexed)) == sum(reason.kind != "Close" for reason in held)
-    assert all(indexed)
+    renamed = list(story.ring._renamed.values())
+    assert sum(map(len, renamed)) == sum(reason.sender == D1 for reason in held)
+    assert all(indexed + renamed)
 
 
 @pytest.mark.parametrize("name", ["", "req-1", "req-g-1", "job-1-1", "req-1-1-1"])

@@ -93,6 +93,7 @@ def test_streams_are_listed_by_role_in_the_order_of_joining() -> None:
     assert registry.connected("instance") == [I0, other]
     assert registry.connected("instance", "dispatcher") == [I0, DISPATCHER, other]
     registry.stream_closed(I0)
+    assert registry.connected("instance") == [other]
     registry.stream_opened(I0)
     assert registry.connected("instance") == [other, I0]
 

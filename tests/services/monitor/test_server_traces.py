@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address, Joined, Message, Send
+from dunlin.effects import Address, Message
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.lifecycle import Admitted, Closed
 from dunlin.messages.types import FinishReason, Why
 from dunlin.telemetry.spans import Span
 from dunlin.wire import codec
 from dunlin.wire.errors import StartError
-from services.monitor.config import MonitorConfig
-from services.monitor.core import TRACES, MonitorCore
 from services.monitor.server_traces import TraceOutlet, open_traces
 
 D = Address("dispatcher", "d0", 0xC)
@@ -64,20 +62,6 @@ def test_the_end_passes_on_what_has_come() -> None:
         "dunlin_spans_exported_total": 3,
         "dunlin_spans_dropped_total": 4,
     }
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_core_passes_reasons_on_when_traces_are_wanted(wanted: bool) -> None:
-    core = MonitorCore(Address("monitor", "m", 4), MonitorConfig(traces=wanted), codec)
-    effects = core.receive(12.0, D, STORY)
-    assert [effect.to for effect in effects if isinstance(effect, Send)] == ([TRACES] if wanted else [])
-
-
-def test_the_outlet_of_traces_is_no_member_of_the_fleet() -> None:
-    me = Address("monitor", "m", 4)
-    core = MonitorCore(me, MonitorConfig(traces=True), codec)
-    core.receive(12.0, TRACES, Joined())
-    assert [member.address for member in core.status(12.0).members] == [me]
 
 
 def test_a_start_without_opentelemetry_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,13 @@ def test_outstanding_work_without_a_safepoint_is_stuck() -> None:
     }
 
 
+def test_an_instance_that_never_reported_is_not_stuck_but_silent() -> None:
+    config = LivenessConfig(silent_s=3.0, stuck_s=1.0)
+    watch = InstanceWatchdog(0.0, config, KeptGaps(config).take(0.0, "i"))
+    assert not watch.update_suspicion(2.9)
+    assert watch.update_suspicion(3.0)
+
+
 @pytest.mark.parametrize("progress", [busy(safepoints=2), busy(steps=2), busy(pid=8), busy(outstanding=0)])
 def test_each_of_these_is_progress(progress: InstanceReport) -> None:
     watch = watchdog(0.0)
@@ -139,6 +146,19 @@ def test_the_next_incarnation_is_expected_to_report_as_regularly() -> None:
     assert not second.update_suspicion(52.2)
     assert second.update_suspicion(52.25)
     assert watchdog(60.0, kept).gaps is not second.gaps, "taken once"
+
+
+def test_the_next_incarnation_has_the_whole_limit_while_it_is_young() -> None:
+    kept = KeptGaps(CONFIG)
+    first = watchdog(0.0, kept)
+    for half in range(1, 80):
+        first.observe(half / 2, busy(outstanding=0))
+    kept.keep("i", first.gaps)
+    second = watchdog(45.0, kept)
+    for half in range(1, 5):
+        second.observe(45.0 + half / 2, busy(outstanding=0))
+    assert not second.update_suspicion(49.9)
+    assert second.update_suspicion(50.0)
 
 
 def test_gaps_of_few_names_are_kept() -> None:
