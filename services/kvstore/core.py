@@ -229,8 +229,7 @@ class KvstoreCore:
             if writer not in present:
                 effects += self._registration_ended(writer)
         for known in self.exchange.registered_peers():
-            if known not in present:
-                self.exchange.remove_peer(known)
+            self.exchange.remove_peer(known)
         for member in message.members:
             self.absences.record_member(member)
             self.exchange.add_peer(member)

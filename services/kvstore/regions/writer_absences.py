@@ -72,7 +72,7 @@ class WriterAbsences:
 
     def __len__(self) -> int:
         """How many writers are remembered at all."""
-        return len(self._pids | dict.fromkeys(self._unregistered, 0))
+        return len(self._pids.keys() | self._unregistered.keys())
 
     def record_member(self, member: Member) -> None:
         """It is registered; note the process id of an instance on this node."""

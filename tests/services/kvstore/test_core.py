@@ -5,10 +5,19 @@ from typing import Any
 import pytest
 
 from dunlin.cores.reporting import ReportDue
-from dunlin.effects import After, Effect, Gone, Joined, Send, sends
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send, sends
 from dunlin.messages.fleet import KvstoreReport
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
-from dunlin.messages.pool import CommitRegion, PendingWrites, RegionRefused, ReleaseRegion, TierReady
+from dunlin.messages.pool import (
+    CommitRegion,
+    FindRegions,
+    PendingWrites,
+    RegionRefused,
+    RegionsFound,
+    ReleaseRegion,
+    TierReady,
+)
 from dunlin.messages.types import HostRegion, i64
 from services.kvstore.core import KvstoreCore
 from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded, WriterGraceOver
@@ -157,6 +166,31 @@ def test_a_process_that_is_over_is_forgotten(end: str) -> None:
     assert (len(core.absences), free_units(core)) == (0, 4)
 
 
+def test_an_idle_process_whose_registration_ended_is_forgotten_with_its_stream() -> None:
+    core = joined()
+    core.receive(0.0, ETCD, MemberUp(member(WRITER, 77)))
+    core.receive(1.0, ETCD, MemberDown(WRITER))
+    assert len(core.absences) == 1
+    assert core.receive(2.0, WRITER, Gone()) == []
+    assert len(core.absences) == 0
+
+
+def test_registered_kvstores_of_other_nodes_are_asked_for_what_is_unknown_here() -> None:
+    core, peer = joined(), Address("kvstore", "far", 8)
+    find = FindRegions(9, "k", Address("dispatcher", "d", 1), 1, 2, "w", "fp32")
+    here, there = [Send(WRITER, RegionsFound(9))], [Send(DIALING, DialPeer(peer))]
+    changes: list[tuple[Message, list[Send]]] = [
+        (MemberUp(member(peer, node="m")), there),
+        (MemberDown(peer), here),
+        (MembersReset((member(peer, node="m"),)), there),
+        (MembersReset((member(WRITER),)), here),
+    ]
+    assert core.receive(1.0, WRITER, find) == here
+    for change, expected in changes:
+        core.receive(2.0, ETCD, change)
+        assert sends(core.receive(3.0, WRITER, find)) == expected, change
+
+
 @pytest.mark.parametrize("pid", [0, -1])
 def test_an_impossible_process_id_is_not_watched(pid: int) -> None:
     core = joined()
@@ -240,6 +274,13 @@ class TestSilentWriter:
         core.receive(7.0, WRITER, CommitRegion(1, 1, 5))
         core.receive(8.0, WRITER, ReleaseRegion(1, 1))
         assert (core.stale_total, free_units(core)) == (0, 4)
+
+    def test_the_registration_of_a_writer_that_is_back_ends_nothing(self) -> None:
+        core, _ = self.silent()
+        core.receive(6.0, WRITER, Joined())
+        assert core.receive(7.0, ETCD, MemberDown(WRITER)) == []
+        core.receive(8.0, WRITER, CommitRegion(1, 1, 5))
+        assert (core.stale_total, free_units(core)) == (0, 3)
 
     def test_a_writer_that_is_back_says_what_it_writes_and_the_rest_is_free(self) -> None:
         """The end of a copy, or the answer to a question, may have been under way when the stream broke."""

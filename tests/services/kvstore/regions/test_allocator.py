@@ -101,7 +101,7 @@ def test_asking_for_nothing_is_an_error(length_bytes: int) -> None:
         make_room().allocate(length_bytes)
 
 
-def test_the_check_sees_a_lost_range_and_a_wrong_count() -> None:
+def test_the_check_sees_a_lost_range_and_wrong_counts() -> None:
     room = make_room()
     taken = take(room, UNIT)
     del room._held[taken.handle]
@@ -110,6 +110,10 @@ def test_the_check_sees_a_lost_range_and_a_wrong_count() -> None:
     room = make_room()
     room.free_bytes -= UNIT
     with pytest.raises(AllocatorError, match="counted"):
+        room.check_integrity()
+    room = make_room()
+    room._idle_handles.append(1)
+    with pytest.raises(AllocatorError, match="0 handles, 0 held, 1 idle"):
         room.check_integrity()
 
 

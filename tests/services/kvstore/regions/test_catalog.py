@@ -1,5 +1,6 @@
 """The catalog of regions: names, claims, quarantine, and the check of its books."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,6 +27,26 @@ def test_the_check_sees_books_that_contradict_each_other() -> None:
     core.catalog.allocator.free_bytes -= 1
     with pytest.raises(AllocatorError):
         core.catalog.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda books: books._of.update({OTHER: books._of.pop(WRITER)}), "not among those of instance/i0@10"),
+        (lambda books: books._of_key.update({"s": books._of_key.pop("r")}), "not among those of request r"),
+        (lambda books: books._of_key.update({"s": {9: None}}), r"1 entries, \[1, 1\] in an index"),
+        (lambda books: books._named.clear(), r"by name \[\]"),
+    ],
+)
+def test_the_check_sees_an_index_that_contradicts_the_regions(
+    spoil: Callable[[RegionCatalog], object], message: str
+) -> None:
+    books = catalog()
+    region(books)
+    books.check_integrity()
+    spoil(books)
+    with pytest.raises(CatalogError, match=message):
+        books.check_integrity()
 
 
 D = Address("dispatcher", "d", 1)

@@ -33,6 +33,7 @@ def test_the_last_stream_of_a_name_leaves_nothing() -> None:
     ("one", "pid"),
     [
         (member(WRITER, pid=77), 77),
+        (member(WRITER, pid=1), 1),
         (member(WRITER, pid=77, node="other"), None),
         (member(WRITER, pid=0), None),
         (member(WRITER, pid=-1), None),

@@ -84,3 +84,4 @@ def test_room_of_a_lost_sender_is_free_only_after_the_transport_has_stopped() ->
     assert incoming.on_receive_ready(0.0, TRANSPORT, ReceiveReady(*NAME, "far:9", b"")) == []
     assert incoming.on_region_received(0.0, TRANSPORT, RegionReceived(*NAME)) == []
     assert len(catalog) == 0, "the arrival could not be reported"
+    assert not incoming._gone, "nothing is kept of it"

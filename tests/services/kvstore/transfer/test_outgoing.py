@@ -9,12 +9,13 @@ import pytest
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.exchange import AcceptOffer, DropCopies, Offer, OfferRefused, RegionArrived
 from dunlin.messages.group import DIALING, DialPeer
+from dunlin.messages.pool import FindRegions
 from dunlin.messages.types import Priority, Region
 from services.kvstore.regions.allocator import RangeAllocator
 from services.kvstore.regions.catalog import RegionCatalog, RegionEntry
 from services.kvstore.transfer.outgoing import WINDOW, CopyJobTimeout, OutgoingCopies
 from services.kvstore.transfer.transport_commands import TRANSPORT, PushRegion, RegionPushed
-from tests.services.kvstore.bench import UNIT, WRITER, ask
+from tests.services.kvstore.bench import OTHER, UNIT, WRITER, ask
 
 PEER = Address("kvstore", "far", 8)
 ELSE = Address("kvstore", "else", 9)
@@ -95,6 +96,21 @@ def test_without_a_stream_the_peer_is_dialled_first() -> None:
     assert list(starts(jobs.outgoing.on_peer_joined(PEER)).values()) == [0, 2]
 
 
+def test_a_peer_that_was_gone_is_dialled_again() -> None:
+    jobs = Jobs()
+    jobs.outgoing.on_peer_gone(PEER)
+    assert jobs.start() == [Send(DIALING, DialPeer(PEER)), After(5.0, CopyJobTimeout(1, 1))]
+
+
+def test_two_jobs_have_nothing_in_common() -> None:
+    jobs = Jobs(regions=1)
+    jobs.outgoing.on_peer_joined(ELSE)
+    (first,), (second,) = starts(jobs.start()), starts(jobs.start(ELSE))
+    assert (len(jobs.outgoing), first != second) == (2, True)
+    jobs.arrive(first)
+    assert (jobs.results, jobs.outgoing.is_busy("r", ELSE)) == ([(2, "")], True)
+
+
 def test_no_more_jobs_than_the_limit_run_at_once() -> None:
     jobs = Jobs(most=1)
     jobs.start()
@@ -155,6 +171,7 @@ def test_copies_are_dropped_with_the_last_original() -> None:
     jobs.catalog.release(WRITER, second.host.handle, second.host.generation)
     assert jobs.outgoing.on_region_released("r") == [Send(PEER, DropCopies("r"))]
     assert jobs.outgoing.on_region_released("r") == [], "it is said once"
+    assert not jobs.outgoing._remote_copies, "requests that are over take no memory"
 
 
 def test_a_copy_that_arrives_after_its_job_is_dropped_if_it_has_no_original() -> None:
@@ -170,6 +187,30 @@ def test_a_copy_that_arrives_after_its_job_is_dropped_if_it_has_no_original() ->
     (entry,) = jobs.catalog.entries_of(WRITER)
     jobs.catalog.release(WRITER, entry.host.handle, entry.host.generation)
     assert jobs.arrive(ticket) == [Send(PEER, DropCopies("r"))]
+
+
+@pytest.mark.parametrize("end", ["another peer is gone", "its peer was gone", "refused"])
+def test_only_what_may_still_arrive_after_its_job_is_awaited(end: str) -> None:
+    jobs = Jobs(regions=1)
+    (ticket,) = starts(jobs.start())
+    jobs.outgoing.on_timeout(0.0, PEER, CopyJobTimeout(1, 1))
+    if end == "refused":
+        assert jobs.outgoing.on_offer_refused(0.0, PEER, OfferRefused(ticket)) == []
+    else:
+        gone = ELSE if end == "another peer is gone" else PEER
+        jobs.outgoing.on_peer_gone(gone)
+        jobs.outgoing.on_peer_joined(gone)
+    (entry,) = jobs.catalog.entries_of(WRITER)
+    jobs.catalog.release(WRITER, entry.host.handle, entry.host.generation)
+    assert jobs.arrive(ticket) == ([Send(PEER, DropCopies("r"))] if end == "another peer is gone" else [])
+
+
+def test_an_original_that_was_claimed_under_a_new_name_keeps_its_copies() -> None:
+    jobs = Jobs(regions=1)
+    jobs.arrive(*starts(jobs.start()))
+    wanted = FindRegions(1, "r", Address("dispatcher", "d", 1), 1, 2, "w", "fp32")
+    assert len(jobs.catalog.claim(OTHER, wanted)) == 1
+    assert jobs.outgoing.on_region_released("r") == []
 
 
 def test_a_region_of_another_node_is_no_original_of_what_was_sent_there() -> None:
