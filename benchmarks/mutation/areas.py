@@ -105,8 +105,8 @@ AREAS: dict[str, Area] = {
         ),
         _under(
             "tests/services/global_manager",
-            "test_core test_elastic_groups test_fleet_mirror test_handoff_assignments test_long_requests "
-            "test_move_orders test_plan_term test_plan_throttle test_stream_leases",
+            "test_core test_elastic_groups test_fleet_mirror test_group_losses test_handoff_assignments "
+            "test_long_requests test_move_orders test_plan_term test_plan_throttle test_stream_leases",
         ),
     ),
     "monitor": Area(

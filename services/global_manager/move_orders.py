@@ -94,7 +94,7 @@ class MoveOrders:
         for index, member in enumerate(members):
             if self._is_to_drain(member) and member.running + member.waiting > 0 and self._may_give(now_s, member):
                 slots = member.capacity_slots - member.free_slots + member.waiting_tokens
-                candidates = self._drain_candidates(now_s, members, index)
+                candidates = self._drain_candidates(now_s, members)
                 move = least_loaded(candidates, index, slots, OPERATOR)
                 effects += self._order_evacuation(members, move) if move is not None else []
         most = self._config.max_migrations - len(self._open)
@@ -185,12 +185,12 @@ class MoveOrders:
         vain = self._vain.get(source)
         return vain is not None and vain.until_s > now_s
 
-    def _drain_candidates(self, now_s: float, members: Sequence[MemberView], source: int) -> list[RebalanceCandidate]:
+    def _drain_candidates(self, now_s: float, members: Sequence[MemberView]) -> list[RebalanceCandidate]:
         """The possible targets: in a split fleet only instances that decode, if there are any."""
         candidates = self._candidates(now_s, members, busy_takers=True)
         pairs = list(zip(candidates, members, strict=True))
         decodes = [one.may_receive and member.part is not GroupRole.PREFILL for one, member in pairs]
-        if not any(takes for index, takes in enumerate(decodes) if index != source):
+        if not any(decodes):
             return candidates
         return [replace(one, may_receive=takes) for one, takes in zip(candidates, decodes, strict=True)]
 

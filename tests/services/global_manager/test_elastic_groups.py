@@ -6,8 +6,9 @@ import pytest
 
 from dunlin.effects import Address, Joined
 from dunlin.messages.membership import Elected
+from dunlin.messages.placement import WithdrawLong
 from dunlin.messages.types import GroupKind
-from tests.services.global_manager.test_long_requests import EPOCH, ETCD, A, B, C, D, Fleet
+from tests.services.global_manager.test_long_requests import D1, EPOCH, ETCD, A, B, C, D, Fleet
 
 
 @pytest.mark.parametrize("first", [(), (A, B)], ids=["before all", "between the instances"])
@@ -111,6 +112,23 @@ def test_a_group_that_no_view_showed_is_not_mixed_with_one_that_got_its_number_m
     assert new.placed(3, 150).group > made.group
 
 
+def test_an_instance_whose_group_has_a_number_given_since_takes_no_number_of_another() -> None:
+    old = Fleet(A, B)
+    before = old.placed(1, 150)
+    old.view()
+    new = Fleet(C, D, leads=False)
+    new.give(ETCD, Elected(EPOCH + 1))
+    new.view(c={"free_slots": 0})
+    assert new.placed(2, 80).group == before.group, "it cannot know"
+    order = new.orders[C]
+    new.members |= old.members
+    new.view()
+    new.give(A, Joined())
+    new.give(B, Joined())
+    assert new.orders[C] == order
+    assert len({one.group for one in new.orders.values()}) == 4
+
+
 def test_a_leader_that_gives_a_member_back_does_not_get_it_again_for_what_it_lacked_by_an_older_order() -> None:
     """Seed 16005556: there was one instance for two that the leader lacked, which then needed none after all."""
     fleet = Fleet(A, B)
@@ -160,7 +178,7 @@ def test_what_cannot_join_its_group_is_not_counted_on_though_a_request_was_promi
     fleet.view(10.5)
     assert fleet.ask(2, 100) == [], "there are 50 slots"
     assert fleet.groups() == {placed.group: "ac"}
-    fleet.look(11.5)
+    fleet.look(11.0)
     assert list(fleet.groups().values()) == ["ac", "b"], "alone it is as good as any"
 
 
@@ -195,3 +213,14 @@ def test_what_was_given_back_is_free_once_the_request_that_needed_it_is_asked_fo
     again = fleet.placed(1, 150, attempt=2)
     assert fleet.groups() == {again.group: "ab"}
     assert again.group > placed.group
+
+
+def test_an_idle_group_ends_while_another_has_a_request() -> None:
+    fleet = Fleet(A, B, C, D, long_requests__idle_group_s=5.0)
+    used, idle = fleet.placed(1, 150), fleet.placed(2, 150)
+    fleet.give(D1, WithdrawLong(2, 1))
+    fleet.look(2.0)
+    fleet.look(6.9)
+    assert fleet.groups() == {used.group: "ab", idle.group: "cd"}
+    fleet.look(7.0)
+    assert fleet.groups() == {used.group: "ab"}

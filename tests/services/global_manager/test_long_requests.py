@@ -10,8 +10,8 @@ from dunlin.effects import Address, Effect, Gone, Joined, Message, Send
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.placement import Leads, LongPlaced, LongRefusal, PlaceLong, WithdrawLong
-from dunlin.messages.plan import AskMembers, GroupOrder, GroupOrderDone, GroupOrderRefused, ReturnMembers
-from dunlin.messages.types import GroupKind, GroupRole, RequestClass
+from dunlin.messages.plan import AskMembers, GroupOrder, GroupOrderDone, ReturnMembers
+from dunlin.messages.types import Figure, GroupKind, GroupRole, RequestClass
 from dunlin.policies.loongserve.inputs import GroupTimes, PrefillPrices
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore, MovesDue
@@ -185,6 +185,15 @@ def test_requests_wait_in_order_of_arrival_interactive_ones_first() -> None:
     assert [answer.request for answer in fleet.heard(lambda: fleet.give(D1, WithdrawLong(3, 1)))] == [2]
 
 
+def test_one_that_needs_every_slot_keeps_those_behind_it_waiting() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 50)
+    assert fleet.ask(2, 200) == []
+    assert fleet.ask(3, 40) == []
+    answers = fleet.heard(lambda: fleet.give(D1, WithdrawLong(1, 1)))
+    assert [answer.request for answer in answers] == [2]
+
+
 def test_a_batch_request_that_rose_keeps_its_place_among_the_interactive_ones() -> None:
     fleet = Fleet(A, B)
     fleet.placed(1, 180)
@@ -244,15 +253,29 @@ def test_who_needs_no_group_any_more_is_forgotten(how: str) -> None:
         assert fleet.placed(7, 200, by=D2).leader == A, "what was promised to it is free again"
 
 
+def test_a_withdrawal_of_an_older_attempt_or_of_an_unknown_request_changes_nothing() -> None:
+    fleet = Fleet(A, B)
+    fleet.placed(1, 150)
+    fleet.placed(1, 150, attempt=2)
+    fleet.give(D1, WithdrawLong(1, 1))
+    fleet.give(D1, WithdrawLong(7, 1))
+    assert fleet.core.report().long_placed == 1
+    fleet.give(D1, WithdrawLong(1, 2))
+    assert fleet.core.report().long_placed == 0
+
+
 def test_a_full_queue_and_a_long_wait_are_refused_with_when_to_ask_again() -> None:
     fleet = Fleet(A, B, long_requests__max_waiting=1, long_requests__max_wait_s=3.0)
+    fleet.now_s = 10.0
     fleet.placed(1, 200)
     assert fleet.ask(2, 150) == []
     (full,) = fleet.ask(3, 150)
     assert (full.reason, full.retry_after_s) == (LongRefusal.QUEUE_FULL, 1.0)
-    assert fleet.heard(lambda: fleet.look(2.9)) == []
-    (late,) = fleet.heard(lambda: fleet.look(3.0))
+    assert fleet.heard(lambda: fleet.look(12.9)) == []
+    (late,) = fleet.heard(lambda: fleet.look(13.0))
     assert (late.request, late.reason, late.retry_after_s, late.limit_tokens) == (2, LongRefusal.NO_ROOM, 1.0, 200)
+    assert late.why is not None
+    assert Figure("group_waited_s", 3.0) in late.why.figures
     assert fleet.core.report().long_refused_total == 2
     assert fleet.ask(2, 150) == [], "it may be asked for again"
 
@@ -322,60 +345,6 @@ def test_an_instance_whose_slots_are_all_waited_for_adds_none() -> None:
     assert fleet.ask(1, 101) == []
     (placed,) = fleet.heard(lambda: fleet.view(a={"free_slots": 71}))
     assert placed.leader == B
-
-
-class TestLosses:
-    def test_a_member_that_is_lost_leaves_the_group_and_the_others_get_an_order_without_it(self) -> None:
-        fleet = Fleet(A, B, C)
-        placed = fleet.placed(1, 250)
-        version = fleet.orders[A].plan_version
-        fleet.view(1.0, c={})
-        assert fleet.groups() == {placed.group: "ab"}
-        assert fleet.orders[A].plan_version == fleet.orders[B].plan_version == version + 1
-        fleet.view(2.0, b={"suspect": True})
-        assert fleet.groups() == {placed.group: "a"}
-        assert fleet.orders[B].kind is ALONE
-        assert fleet.core.report().long_placed == 1, "the leader says what becomes of its requests"
-
-    @pytest.mark.parametrize("loss", [{}, {"suspect": True}, {"ready": False}])
-    def test_a_group_ends_with_its_leader(self, loss: dict[str, Any]) -> None:
-        fleet = Fleet(A, B, C)
-        placed = fleet.placed(1, 250)
-        fleet.view(1.0, a=loss)
-        assert fleet.groups() == {}
-        assert {fleet.orders[one].kind for one in (B, C)} == {ALONE}
-        assert fleet.core.report().long_placed == 0
-        fleet.view(2.0, c={"suspect": False})
-        assert fleet.placed(1, 150, attempt=2).group > placed.group, "no number is used twice"
-
-    def test_a_group_that_loses_a_member_before_it_is_formed_is_made_of_others(self) -> None:
-        fleet = Fleet(A, B, C)
-        fleet.silent = {B}
-        assert fleet.ask(1, 150) == []
-        first = fleet.groups()
-        assert list(first.values()) == ["ab"]
-        (answer,) = fleet.heard(lambda: fleet.view(1.0, b={"suspect": True}))
-        assert isinstance(answer, LongPlaced)
-        assert answer.leader == A
-        assert fleet.groups() == {answer.group: "ac"}
-
-    def test_a_member_that_refuses_is_left_out(self) -> None:
-        fleet = Fleet(A, B, C)
-        fleet.silent = {B}
-        assert fleet.ask(1, 150) == []
-        order = fleet.orders[B]
-        refusal = GroupOrderRefused(order.epoch, order.plan_version, "no engine that can")
-        (answer,) = fleet.heard(lambda: fleet.give(B, refusal, 1.0))
-        assert fleet.groups() == {answer.group: "ac"}
-        assert fleet.orders[B].kind is ALONE
-
-    def test_a_silent_manager_stream_changes_nothing(self) -> None:
-        fleet = Fleet(A, B)
-        placed = fleet.placed(1, 150)
-        fleet.give(B, Gone("reset"), 1.0)
-        fleet.view(1.5)
-        assert fleet.groups() == {placed.group: "ab"}
-        assert fleet.ask(2, 40) == [], "nothing new is placed with an instance that cannot be ordered"
 
 
 class TestLeaders:

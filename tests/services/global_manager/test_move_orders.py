@@ -83,6 +83,12 @@ def test_a_target_gets_no_more_than_it_has_room_for() -> None:
     assert evacuation.slots == 20
 
 
+def test_what_waits_at_a_drained_instance_leaves_it_too() -> None:
+    busy = member(I0, free_slots=70, waiting_tokens=20, running=2, waiting=1, draining=True)
+    ((_, evacuation),) = of(Evacuate, Leader(busy, member(I1)).look())
+    assert evacuation.slots == 50
+
+
 def test_one_move_at_a_time_leaves_an_instance_and_the_next_waits_for_fresh_views() -> None:
     draining = member(I0, free_slots=40, running=3, draining=True)
     leader = Leader(draining, member(I1), rebalance__rest_s=0.5)
@@ -103,6 +109,21 @@ def test_an_answer_that_no_order_waits_for_is_counted() -> None:
     assert leader.core.totals.stale == 2
 
 
+def test_only_answers_to_the_open_orders_of_a_leader_are_not_stale() -> None:
+    leader = Leader(member(I0, free_slots=40, running=3), member(I1))
+    ((_, drain),) = of(Drain, leader.ask("i0")[1])
+    ((_, evacuation),) = of(Evacuate, leader.look())
+    drained = DrainDone(EPOCH, drain.ticket, draining=True)
+    leader.core.receive(1.1, I0, drained)
+    leader.core.receive(1.2, I0, EvacuateDone(EPOCH, evacuation.ticket, moved=3))
+    assert leader.core.totals.stale == 0
+    leader.core.receive(1.3, I0, DrainDone(EPOCH, drain.ticket + 1, draining=True))
+    assert leader.core.totals.stale == 1
+    leader.core.receive(2.0, ETCD, Deposed(EPOCH))
+    leader.core.receive(2.1, I0, drained)
+    assert leader.core.totals.stale == 2
+
+
 def test_an_empty_instance_has_nothing_to_give() -> None:
     leader = Leader(member(I0, draining=True), member(I1))
     assert of(Evacuate, leader.look()) == []
@@ -120,8 +141,9 @@ def test_unknown_instances_and_wishes_that_are_so_already_change_nothing() -> No
     leader = Leader(member(I0, draining=True), member(I1))
     reply, effects = leader.ask("i7")
     assert (reply.outcome, reply.detail) == (DrainOutcome.UNKNOWN_INSTANCE, "the instances are: i0, i1")
-    assert leader.ask("i0")[0].outcome is DrainOutcome.ALREADY
-    assert leader.ask("i1", undo=True)[0].outcome is DrainOutcome.ALREADY
+    for instance, undo, detail in (("i0", False, "it drains already"), ("i1", True, "it takes requests already")):
+        already = leader.ask(instance, undo)[0]
+        assert (already.outcome, already.detail) == (DrainOutcome.ALREADY, detail)
     assert of(Drain, effects) == of(Undrain, effects) == []
 
 

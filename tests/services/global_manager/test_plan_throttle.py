@@ -112,6 +112,28 @@ def test_a_timer_of_a_lost_term_plans_nothing_and_the_next_term_everything(monke
     assert second in bench.ordered
 
 
+def test_a_timer_that_was_set_before_the_last_plan_makes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, members=101, plan_pace__per_instance_s=0.5)
+    first, second, third = instances(3)
+    bench.give(1.0, first, Joined())
+    bench.give(1.1, second, Joined())
+    bench.give(1.2, ETCD, Elected(60))
+    bench.give(1.3, third, Joined())
+    assert [due_s for due_s, _ in bench.timers] == [1.5, 1.7]
+    bench.fire()
+    assert list(bench.ordered) == [first, second]
+    bench.fire()
+    assert list(bench.ordered) == [first, second, third]
+
+
+def test_who_leads_no_more_sets_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, members=101, plan_pace__per_instance_s=0.5)
+    first, second = instances(2)
+    bench.give(1.0, first, Joined())
+    bench.give(1.1, ETCD, Deposed(50))
+    assert bench.give(1.2, second, Joined()) == []
+
+
 def test_who_is_not_ready_makes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, members=1)
     plans = bench.plans

@@ -1,0 +1,104 @@
+"""What groups of long requests become when instances are lost or refuse: fewer members, others, or none."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Gone
+from dunlin.messages.placement import LongPlaced
+from dunlin.messages.plan import GroupOrderRefused
+from tests.services.global_manager.test_long_requests import ALONE, A, B, C, Fleet
+
+
+def test_a_member_that_is_lost_leaves_the_group_and_the_others_get_an_order_without_it() -> None:
+    fleet = Fleet(A, B, C)
+    placed = fleet.placed(1, 250)
+    version = fleet.orders[A].plan_version
+    fleet.view(1.0, c={})
+    assert fleet.groups() == {placed.group: "ab"}
+    assert fleet.orders[A].plan_version == fleet.orders[B].plan_version == version + 1
+    fleet.view(2.0, b={"suspect": True})
+    assert fleet.groups() == {placed.group: "a"}
+    assert fleet.orders[B].kind is ALONE
+    assert fleet.core.report().long_placed == 1, "the leader says what becomes of its requests"
+
+
+@pytest.mark.parametrize("loss", [{}, {"suspect": True}, {"ready": False}])
+def test_a_group_ends_with_its_leader(loss: dict[str, Any]) -> None:
+    fleet = Fleet(A, B, C)
+    placed = fleet.placed(1, 250)
+    fleet.view(1.0, a=loss)
+    assert fleet.groups() == {}
+    assert {fleet.orders[one].kind for one in (B, C)} == {ALONE}
+    assert fleet.core.report().long_placed == 0
+    fleet.view(2.0, c={"suspect": False})
+    assert fleet.placed(1, 150, attempt=2).group > placed.group, "no number is used twice"
+
+
+def test_a_group_that_loses_a_member_before_it_is_formed_is_made_of_others() -> None:
+    fleet = Fleet(A, B, C)
+    fleet.silent = {B}
+    assert fleet.ask(1, 150) == []
+    first = fleet.groups()
+    assert list(first.values()) == ["ab"]
+    (answer,) = fleet.heard(lambda: fleet.view(1.0, b={"suspect": True}))
+    assert isinstance(answer, LongPlaced)
+    assert answer.leader == A
+    assert fleet.groups() == {answer.group: "ac"}
+
+
+def test_a_member_that_refuses_is_left_out() -> None:
+    fleet = Fleet(A, B, C)
+    fleet.silent = {B}
+    assert fleet.ask(1, 150) == []
+    order = fleet.orders[B]
+    refusal = GroupOrderRefused(order.epoch, order.plan_version, "no engine that can")
+    (answer,) = fleet.heard(lambda: fleet.give(B, refusal, 1.0))
+    assert fleet.groups() == {answer.group: "ac"}
+    assert fleet.orders[B].kind is ALONE
+
+
+def test_a_silent_manager_stream_changes_nothing() -> None:
+    fleet = Fleet(A, B)
+    placed = fleet.placed(1, 150)
+    fleet.give(B, Gone("reset"), 1.0)
+    fleet.view(1.5)
+    assert fleet.groups() == {placed.group: "ab"}
+    assert fleet.ask(2, 40) == [], "nothing new is placed with an instance that cannot be ordered"
+
+
+def test_a_group_keeps_its_request_if_the_members_that_are_left_just_hold_it() -> None:
+    fleet = Fleet(A, B, C, slots=150)
+    fleet.view(a={"free_slots": 100}, b={"free_slots": 100}, c={"free_slots": 100})
+    fleet.silent = {A}
+    assert fleet.ask(1, 250) == []
+    ((number, members),) = fleet.groups().items()
+    assert members == "abc"
+    fleet.view(1.0, a={"free_slots": 150}, c={})
+    assert fleet.groups() == {number: "ab"}
+    (answer,) = fleet.heard(lambda: fleet.follow(A))
+    assert (answer.request, answer.group) == (1, number)
+
+
+def test_of_the_requests_of_a_group_that_lost_a_member_the_oldest_that_fit_stay() -> None:
+    fleet = Fleet(A, B)
+    fleet.silent = {A}
+    assert fleet.ask(1, 90) == []
+    ((number, _),) = fleet.groups().items()
+    assert fleet.ask(2, 110) == []
+    assert fleet.groups() == {number: "ab"}
+    assert fleet.heard(lambda: fleet.view(1.0, b={"suspect": True})) == []
+    assert fleet.groups() == {number: "a"}
+    (answer,) = fleet.heard(lambda: fleet.follow(A))
+    assert (answer.request, answer.group) == (1, number)
+    assert fleet.core.report().long_waiting == 1
+
+
+def test_a_request_whose_group_lost_a_member_leaves_no_group_behind() -> None:
+    fleet = Fleet(A, B)
+    fleet.silent = {A}
+    assert fleet.ask(1, 150) == []
+    assert list(fleet.groups().values()) == ["ab"]
+    fleet.view(1.0, b={"suspect": True})
+    assert fleet.groups() == {}
+    assert fleet.orders[A].kind is ALONE
