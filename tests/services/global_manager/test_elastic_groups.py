@@ -184,9 +184,10 @@ def test_what_cannot_join_its_group_is_not_counted_on_though_a_request_was_promi
 
 def test_groups_that_one_plan_forms_have_numbers_of_their_own() -> None:
     fleet = Fleet(A, B, C, D)
-    fleet.view(**{name: {"free_slots": 0} for name in "abcd"})
+    full, empty = {"free_slots": 0}, {"free_slots": 100}
+    fleet.view(a=full, b=full, c=full, d=full)
     assert fleet.ask(1, 150) == fleet.ask(2, 150) == []
-    first, second = fleet.heard(lambda: fleet.view(**{name: {"free_slots": 100} for name in "abcd"}))
+    first, second = fleet.heard(lambda: fleet.view(a=empty, b=empty, c=empty, d=empty))
     assert first.group != second.group
     assert fleet.groups() == {first.group: "ab", second.group: "cd"}
 
