@@ -39,6 +39,20 @@ def test_the_offer_of_a_newer_attempt_ends_the_older_one() -> None:
     ]
 
 
+def test_attempts_are_told_apart_by_their_instance_and_by_their_number() -> None:
+    records = [
+        (1.0, record(Hold.BEGINS, sequence=7)),
+        (2.0, record(Hold.BEGINS, I0, 2, sequence=8)),
+        (3.0, record(Hold.BEGINS, I1, 2, sequence=9)),
+        (4.0, record(Hold.ENDS)),
+    ]
+    assert attempt_spans(records) == [
+        AttemptSpan(I0, 1, 1.0, 4.0, 4.0, False, (7,), ()),
+        AttemptSpan(I0, 2, 2.0, None, 2.0, False, (8,), ()),
+        AttemptSpan(I1, 2, 3.0, None, 3.0, False, (9,), ()),
+    ]
+
+
 def test_an_attempt_waits_while_its_newest_record_says_so() -> None:
     offered = (1.0, record(Hold.OFFERED))
     assert attempt_spans([offered])[0].starts_waiting

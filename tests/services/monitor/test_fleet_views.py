@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.fleet import MemberView
-from services.monitor.fleet_views import FleetViews
+from dunlin.messages.fleet import FleetView, InstanceReport, MemberView
+from services.monitor.fleet_views import FleetViews, member_view
 
 A, AGAIN, B = Address("instance", "a", 1), Address("instance", "a", 2), Address("instance", "b", 3)
 
@@ -22,9 +22,15 @@ def test_a_name_finds_what_is_published_or_waits_until_it_is_published_as_gone()
     views.remove(A)
     views.remove(B)
     assert (views.incarnations("a"), views.incarnations("b")) == ([A, AGAIN], [])
-    assert views.publish().removed == (A,)
+    assert views.publish() == FleetView(3, (MemberView(AGAIN),), 2, (A,)), "what went before it was published is not"
     assert (views.incarnations("a"), views.incarnations("b")) == ([AGAIN], [])
     assert list(views._named) == ["a"], "names that come and go take no memory"
+
+
+def test_slots_that_hold_unused_prefixes_count_as_free() -> None:
+    report = InstanceReport(capacity_slots=9, free_slots=4, cached_slots=2)
+    view = member_view(A, "node-a", report, suspect=False, why=None)
+    assert view == MemberView(A, node="node-a", capacity_slots=9, free_slots=6)
 
 
 @pytest.mark.parametrize(

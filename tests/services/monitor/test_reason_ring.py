@@ -44,9 +44,9 @@ class Story:
         self.ring.add(reason)
         return reason
 
-    def order(self, instance: Address = I0, plan_version: int = 1) -> Reason:
+    def order(self, instance: Address = I0, plan_version: int = 1, at_s: float | None = None) -> Reason:
         order = GroupOrder(50, plan_version, 1, GroupKind.LOCAL, GroupRole.LOCAL, (instance,), why=WHY)
-        return self.tell(MANAGER, instance, order)
+        return self.tell(MANAGER, instance, order, at_s)
 
     def place(
         self, instance: Address = I0, attempt: int = 1, request: int = 1, dispatcher: Address = D0, key: str = ""
@@ -58,13 +58,14 @@ class Story:
     ) -> Reason:
         return self.tell(instance, dispatcher, Accepted(request, attempt, sequence, why=WHY))
 
-    def step(self, *sequences: int, instance: Address = I0) -> Reason:
+    def step(self, *sequences: int, instance: Address = I0, at_s: float | None = None) -> Reason:
         zeros, ones = i64([0] * len(sequences)), i64([1] * len(sequences))
         sample = i8([1] * len(sequences))
-        return self.tell(instance, ENGINE, Step(1, i64(sequences), zeros, ones, sample, i32(), i64(), i64(), why=WHY))
+        step = Step(1, i64(sequences), zeros, ones, sample, i32(), i64(), i64(), why=WHY)
+        return self.tell(instance, ENGINE, step, at_s)
 
-    def suspect(self, instance: Address = I0) -> Reason:
-        return self.tell(MONITOR, instance, FleetView(2, (MemberView(instance, suspect=True, why=WHY),), 1))
+    def suspect(self, instance: Address = I0, at_s: float | None = None) -> Reason:
+        return self.tell(MONITOR, instance, FleetView(2, (MemberView(instance, suspect=True, why=WHY),), 1), at_s)
 
     def stop_engine(self, instance: Address = I0) -> Reason:
         return self.tell(instance, ENGINE, StopEngine(WHY))
@@ -106,9 +107,10 @@ def test_an_order_at_the_very_time_of_the_hand_out_counts_and_nothing_else_from_
     story.suspect()
     mine += [story.place()]
     assert story.about() == mine
-    order = GroupOrder(50, 2, 1, GroupKind.LOCAL, GroupRole.LOCAL, (I0,), why=WHY)
-    newer = story.tell(MANAGER, I0, order, at_s=mine[-1].at_s)
+    newer = story.order(plan_version=2, at_s=mine[-1].at_s)
     assert story.about() == [mine[-1], newer]
+    newest = story.order(plan_version=3, at_s=mine[-1].at_s)
+    assert story.about() == [mine[-1], newest], "of several at that time the last one"
 
 
 def test_a_request_that_failed_over_has_both_instances() -> None:
@@ -148,6 +150,23 @@ def test_a_request_that_another_dispatcher_adopted_is_found_by_the_name_that_it_
 def test_after_a_refusal_or_return_the_instance_concerns_the_request_no_more(closing: Any) -> None:
     story = Story()
     mine = [story.place(), story.tell(I0, D0, closing)]
+    story.suspect()
+    assert story.about() == mine
+
+
+def test_what_befalls_the_instance_at_the_very_time_of_the_end_still_counts() -> None:
+    story = Story()
+    mine = [story.place(), story.tell(I0, D0, Returned(1, 1, WHY))]
+    mine += [story.suspect(at_s=mine[-1].at_s)]
+    story.suspect()
+    assert story.about() == mine
+
+
+def test_a_step_at_the_very_time_of_the_answer_is_no_older_than_it() -> None:
+    story = Story()
+    mine = [story.place(), story.accepted(40)]
+    mine += [story.step(40, at_s=mine[-1].at_s)]
+    story.step(7)
     story.suspect()
     assert story.about() == mine
 
@@ -208,6 +227,15 @@ def test_the_oldest_make_room_by_number_and_by_bytes() -> None:
     assert len(story.ring) < 20
     assert story.ring.lost == 50 - len(story.ring)
     assert len(story.about()) == len(story.ring)
+
+
+def test_reasons_that_just_fill_the_bytes_are_all_kept() -> None:
+    size = len(Story().place().payload)
+    story = Story(max_bytes=2 * size)
+    mine = [story.place(), story.place()]
+    assert (story.about(), story.ring.lost) == (mine, 0)
+    mine += [story.place()]
+    assert (story.about(), story.ring.lost) == (mine[1:], 1)
 
 
 @pytest.mark.parametrize(("kind", "payload"), [("Place", b"\xff\xff"), ("NoSuchThing", b"")])

@@ -55,6 +55,7 @@ def test_an_older_incarnation_that_comes_late_replaces_nothing() -> None:
     assert registry.is_present(RESTARTED)
     assert not registry.is_present(I0)
     assert not registry.is_superseded(Address("kvstore", "i0", 1)), "another role has its own incarnations"
+    assert not registry.is_superseded(Address("tool", "t")), "nothing is newer where no incarnation was seen"
 
 
 def test_of_names_that_are_gone_a_bounded_number_is_remembered_and_of_those_that_are_here_every_one() -> None:
