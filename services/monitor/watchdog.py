@@ -22,8 +22,7 @@ class KeptGaps:
         self._gaps: dict[str, GapLimit] = {}
 
     def keep(self, name: str, gaps: GapLimit) -> None:
-        """An instance is gone; beyond `MOST_KEPT` names the one that went first is forgotten."""
-        self._gaps.pop(name, None)
+        """An instance that began with `take` is gone; beyond `MOST_KEPT` names the one that went first is forgotten."""
         self._gaps[name] = gaps
         if len(self._gaps) > MOST_KEPT:
             del self._gaps[next(iter(self._gaps))]

@@ -327,13 +327,14 @@ class TestPresence:
         bench.give(INSTANCE, Gone("reset"))
         assert bench.views()[-1][1].removed == (INSTANCE,)
 
-    def test_a_lost_stream_removes_no_process_that_is_registered(self) -> None:
+    @pytest.mark.parametrize("ended", [MembersReset(()), MemberDown(INSTANCE)])
+    def test_a_lost_stream_removes_no_process_that_is_registered(self, ended: MembersReset | MemberDown) -> None:
         bench = make_bench()
         bench.give(ETCD, MemberUp(member(INSTANCE)))
         bench.give(INSTANCE, Gone("reset"))
         bench.run(3.0)
         assert bench.suspicions() == [(3.0, True)]
-        bench.give(ETCD, MembersReset(()))
+        bench.give(ETCD, ended)
         assert bench.views()[-1][1].removed == (INSTANCE,)
 
     @pytest.mark.parametrize("how", ["stream", "registration"])
@@ -421,6 +422,7 @@ class TestQueries:
         view = codec.decode(second.kind, second.payload)
         assert isinstance(view, FleetView)
         assert view.members[0].suspect
+        assert (103.0, view) in bench.views(), "the record is what subscribers were sent"
         assert bench.core.status(104.0).reasons_lost == 3
 
     def test_an_unknown_request_has_no_reasons(self) -> None:
