@@ -1,6 +1,7 @@
 """What a leader has move: drains that an operator wants, across terms, and the policy's rebalancing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,13 @@ def test_what_waits_at_a_drained_instance_leaves_it_too() -> None:
     busy = member(I0, free_slots=70, waiting_tokens=20, running=2, waiting=1, draining=True)
     ((_, evacuation),) = of(Evacuate, Leader(busy, member(I1)).look())
     assert evacuation.slots == 50
+
+
+@pytest.mark.parametrize("trouble", [{"ready": False}, {"suspect": True}, {"leaving": 2}])
+def test_what_is_in_trouble_or_gives_already_is_not_told_to_give(trouble: dict[str, Any]) -> None:
+    busy = member(I0, free_slots=40, running=3, draining=True)
+    assert of(Evacuate, Leader(busy, member(I1)).look())
+    assert of(Evacuate, Leader(replace(busy, **trouble), member(I1)).look()) == []
 
 
 def test_one_move_at_a_time_leaves_an_instance_and_the_next_waits_for_fresh_views() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from dunlin.cores.reporting import ReportDue
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send, sends
+from dunlin.messages.exchange import Offer, OfferRefused
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
@@ -18,7 +19,7 @@ from dunlin.messages.pool import (
     ReleaseRegion,
     TierReady,
 )
-from dunlin.messages.types import HostRegion, i64
+from dunlin.messages.types import HostRegion, Priority, i64
 from services.kvstore.core import KvstoreCore
 from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded, WriterGraceOver
 from tests.services.kvstore.bench import (
@@ -65,6 +66,17 @@ def test_a_full_tier_refuses_and_says_the_numbers() -> None:
     figures = {figure.name: figure.value for figure in effect.message.why.figures}
     assert (figures["asked_bytes"], figures["free_bytes"], figures["largest_free_bytes"]) == (2 * UNIT, UNIT, UNIT)
     assert core.report().refused_total == 1
+
+
+@pytest.mark.parametrize(("priority", "refused"), [(Priority.CHECKPOINT, True), (Priority.KV, False)])
+def test_a_copy_of_another_node_takes_no_room_that_preempted_sequences_may_need(
+    priority: Priority, refused: bool
+) -> None:
+    other = Address("kvstore", "far", 7)
+    core = joined(other, tier__spill_share=0.5)
+    offer = Offer(5, ask(length_bytes=3 * UNIT, priority=priority), 42)
+    (effect,) = sends(core.receive(1.0, other, offer))
+    assert isinstance(effect.message, OfferRefused) is refused
 
 
 def test_an_empty_region_is_refused() -> None:
