@@ -1,4 +1,4 @@
-"""What groups of long requests become when instances are lost or refuse: fewer members, others, or none."""
+"""What becomes of groups when instances or dispatchers are lost, or refuse: fewer members, others, or none."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from dunlin.effects import Gone
 from dunlin.messages.placement import LongPlaced
 from dunlin.messages.plan import GroupOrderRefused
-from tests.services.global_manager.test_long_requests import ALONE, A, B, C, Fleet
+from tests.services.global_manager.test_long_requests import ALONE, D1, D2, A, B, C, Fleet
 
 
 def test_a_member_that_is_lost_leaves_the_group_and_the_others_get_an_order_without_it() -> None:
@@ -102,3 +102,13 @@ def test_a_request_whose_group_lost_a_member_leaves_no_group_behind() -> None:
     fleet.view(1.0, b={"suspect": True})
     assert fleet.groups() == {}
     assert fleet.orders[A].kind is ALONE
+
+
+def test_a_dispatcher_that_is_gone_takes_only_its_own_requests_with_it() -> None:
+    fleet = Fleet(A, B)
+    fleet.view(a={"free_slots": 0}, b={"free_slots": 0})
+    assert fleet.ask(1, 150, by=D1) == fleet.ask(1, 150, by=D2) == []
+    fleet.give(D1, Gone("killed"))
+    fleet.told.clear()
+    fleet.view(a={"free_slots": 100}, b={"free_slots": 100})
+    assert [(to, type(message)) for to, message in fleet.told] == [(D2, LongPlaced)]

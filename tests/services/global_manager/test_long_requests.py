@@ -306,16 +306,6 @@ def test_too_long_is_what_no_group_could_have_held_lately() -> None:
     assert (after.reason, after.limit_tokens) == (LongRefusal.TOO_LONG, 100)
 
 
-def test_a_dispatcher_that_is_gone_takes_only_its_own_requests_with_it() -> None:
-    fleet = Fleet(A, B)
-    fleet.view(a={"free_slots": 0}, b={"free_slots": 0})
-    assert fleet.ask(1, 150, by=D1) == fleet.ask(1, 150, by=D2) == []
-    fleet.give(D1, Gone("killed"))
-    fleet.told.clear()
-    fleet.view(a={"free_slots": 100}, b={"free_slots": 100})
-    assert [(to, type(message)) for to, message in fleet.told] == [(D2, LongPlaced)]
-
-
 def test_one_that_could_never_fit_keeps_nobody_waiting() -> None:
     fleet = Fleet(A, B)
     assert fleet.ask(1, 500) == []
