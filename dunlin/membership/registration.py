@@ -192,7 +192,8 @@ class Registration:
             return
         found = absent.reads[0][0]
         if found.value != put.value:
-            _log.warning("%s: %s; it is taken back", self._key, self._taken_by_older(found.value))
+            why = self._taken_by_older(found.value)
+            _log.warning("%s is taken back: %s", self._key, why)
         # Of an older process, or ours under an older lease, which would take the key with it.
         moved = await self._client.txn([ModifiedAt(self._key, found.mod_revision)], [put])
         if not moved.succeeded:

@@ -44,6 +44,7 @@ def elastic_part(plan: TrialPlan) -> TrialPlan:
     )
     requests = tuple(_stretched(draw, ask, shape) for ask in plan.requests)
     preset, chunks = draw.choice(PRESETS), draw.choice(CHUNKS)
+    # Of another stream, so that the other seeds mean what they meant before.
     if Random(f"{plan.seed} unified").random() < UNIFIED_SHARE:
         preset = "unified"
     chunk = shape.slots // chunks if chunks else 0
