@@ -156,16 +156,14 @@ def test_members_are_seen_coming_and_going(etcd_endpoint: str) -> None:
 def test_a_member_takes_its_key_back_from_an_older_process_of_its_name(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         async with client_of(etcd_endpoint) as client:
-            older = register(client, record(name="twice"), ttl_s=600)
+            own = record(name="twice")
+            older, younger = register(client, own, ttl_s=600), register(client, own, ttl_s=2)
             await older.start()
-            former = await client.get(record(name="twice").key)
-            younger = register(client, record(name="twice"), ttl_s=2)
             await younger.start()
-            assert former is not None
-            await client.put(former.key, former.value)
-            ours = replace(record(name="twice"), incarnation=younger.incarnation).encode()
+            await client.put(own.key, replace(own, incarnation=older.incarnation).encode())
+            ours = replace(own, incarnation=younger.incarnation).encode()
             async with asyncio.timeout(300):
-                while (item := await client.get(former.key)) is None or item.value != ours:
+                while (item := await client.get(own.key)) is None or item.value != ours:
                     await asyncio.sleep(0.05)
             await older.stop()
             await younger.stop()

@@ -14,7 +14,7 @@ from dunlin.membership.errors import EtcdError, EtcdUnavailable
 from dunlin.membership.registration import Registration, RegistrationState
 from dunlin.membership.values import KeyValue
 from tests.membership.helpers import QUICK, client_of, private_etcd, until
-from tests.membership.relay import relay_to
+from tests.membership.relay import Relay, relay_to
 
 pytestmark = pytest.mark.processes
 
@@ -51,6 +51,17 @@ async def registered(client: EtcdClient, key: str, ttl_s: int = 3) -> AsyncItera
         yield one
     finally:
         await one.registration.stop()
+
+
+@asynccontextmanager
+async def registered_afar(etcd_endpoint: str, key: str) -> AsyncIterator[tuple[Relay, Registered]]:
+    """One whose way to etcd can be cut."""
+    async with (
+        relay_to(etcd_endpoint) as relay,
+        client_of(relay.endpoint, timeouts=QUICK) as far,
+        registered(far, key) as one,
+    ):
+        yield relay, one
 
 
 async def stored(client: EtcdClient, key: str) -> KeyValue:
@@ -126,12 +137,7 @@ def test_the_younger_process_of_a_name_wins_and_the_older_one_stays_away(etcd_en
 
 def test_an_older_process_that_lost_its_lease_does_not_take_the_name_back(etcd_endpoint: str) -> None:
     async def scenario() -> None:
-        async with (
-            client_of(etcd_endpoint) as client,
-            relay_to(etcd_endpoint) as relay,
-            client_of(relay.endpoint, timeouts=QUICK) as far,
-            registered(far, "/reg/e") as older,
-        ):
+        async with client_of(etcd_endpoint) as client, registered_afar(etcd_endpoint, "/reg/e") as (relay, older):
             relay.cut()
             await until(lambda: older.registration.state is DEGRADED)
             async with registered(client, "/reg/e") as younger:
@@ -144,17 +150,10 @@ def test_an_older_process_that_lost_its_lease_does_not_take_the_name_back(etcd_e
 
 def test_a_younger_process_takes_its_name_back_from_an_older_one_that_awoke_meanwhile(etcd_endpoint: str) -> None:
     async def scenario() -> None:
-        async with (
-            client_of(etcd_endpoint) as client,
-            relay_to(etcd_endpoint) as to_older,
-            relay_to(etcd_endpoint) as to_younger,
-            client_of(to_older.endpoint, timeouts=QUICK) as first,
-            client_of(to_younger.endpoint, timeouts=QUICK) as second,
-            registered(first, "/reg/back") as older,
-        ):
+        async with client_of(etcd_endpoint) as client, registered_afar(etcd_endpoint, "/reg/back") as (to_older, older):
             to_older.cut()
             await until(lambda: older.registration.state is DEGRADED)
-            async with registered(second, "/reg/back") as younger:
+            async with registered_afar(etcd_endpoint, "/reg/back") as (to_younger, younger):
                 to_younger.cut()
                 while await client.get("/reg/back"):
                     await asyncio.sleep(0.1)

@@ -8,7 +8,7 @@ from dunlin.effects import Address, Joined
 from dunlin.messages.membership import Elected
 from dunlin.messages.placement import WithdrawLong
 from dunlin.messages.types import GroupKind
-from tests.services.global_manager.test_long_requests import D1, EPOCH, ETCD, A, B, C, D, Fleet
+from tests.services.global_manager.bench import D1, EPOCH, ETCD, A, B, C, D, Fleet
 
 
 @pytest.mark.parametrize("first", [(), (A, B)], ids=["before all", "between the instances"])

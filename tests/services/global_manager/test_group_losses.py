@@ -7,7 +7,7 @@ import pytest
 from dunlin.effects import Gone
 from dunlin.messages.placement import LongPlaced
 from dunlin.messages.plan import GroupOrderRefused
-from tests.services.global_manager.test_long_requests import ALONE, D1, D2, A, B, C, Fleet
+from tests.services.global_manager.bench import ALONE, D1, D2, A, B, C, Fleet
 
 
 def test_a_member_that_is_lost_leaves_the_group_and_the_others_get_an_order_without_it() -> None:

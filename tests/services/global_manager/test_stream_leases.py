@@ -6,7 +6,7 @@ from dunlin.effects import Address, After, Gone, Joined, Send
 from dunlin.messages.placement import LongPlaced
 from dunlin.messages.plan import GroupOrder
 from services.global_manager.stream_leases import LeaseDue, StreamLeases
-from tests.services.global_manager.test_long_requests import ME, A, B, C, D, Fleet
+from tests.services.global_manager.bench import ME, A, B, C, D, Fleet
 
 
 def gone(leases: StreamLeases, instance: Address) -> LeaseDue:

@@ -13,6 +13,7 @@ from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
 from services.dispatcher.doors.generation.idempotency import RetryIdentity, derived_seed
 from services.dispatcher.doors.generation.settings import RequestSettings
+from services.dispatcher.doors.response_stream import ResponseStream
 from tests.services.dispatcher.door_requests import MODEL, with_doors
 from tests.services.dispatcher.running_doors import Doors, model
 
@@ -42,12 +43,18 @@ def test_a_request_is_cancelled_by_its_id() -> None:
     with_doors(test)
 
 
+async def stopped(cluster: Doors) -> tuple[ResponseStream, ResponseStream]:
+    """The streams of a request and of an idempotent one that run when the doors stop."""
+    cluster.instance.held = True
+    _, own = await cluster.gateway.submit(TOKENS, SETTINGS, "test")
+    _, idempotent = await cluster.gateway.submit(TOKENS, SETTINGS, "test", retry=RetryIdentity("k"))
+    cluster.gateway.shut_down()
+    return own, idempotent
+
+
 def test_after_the_stop_requests_are_refused_and_idempotent_ones_run_on() -> None:
     async def test(cluster: Doors) -> None:
-        cluster.instance.held = True
-        _, own = await cluster.gateway.submit(TOKENS, SETTINGS, "test")
-        _, idempotent = await cluster.gateway.submit(TOKENS, SETTINGS, "test", retry=RetryIdentity("k"))
-        cluster.gateway.shut_down()
+        own, idempotent = await stopped(cluster)
         await asyncio.sleep(0)
         assert (own.is_abandoned, idempotent.is_abandoned) == (False, True)
         assert STOPPING_TEXT in (await own.next()).detail
@@ -63,10 +70,7 @@ def test_a_reader_that_comes_after_the_end_of_the_host_still_hears_that_its_requ
     """A slow client holds its reader up, and the host closes its outlets meanwhile."""
 
     async def test(cluster: Doors) -> None:
-        cluster.instance.held = True
-        _, own = await cluster.gateway.submit(TOKENS, SETTINGS, "test")
-        _, idempotent = await cluster.gateway.submit(TOKENS, SETTINGS, "test", retry=RetryIdentity("k"))
-        cluster.gateway.shut_down()
+        own, idempotent = await stopped(cluster)
         cluster.host.close()
         assert STOPPING_TEXT in (await own.next()).detail
         with pytest.raises(DoorError, match=STOPPING_TEXT):
