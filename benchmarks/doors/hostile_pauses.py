@@ -190,6 +190,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--rounds", type=int, default=3, help="of each kind")
     arguments.add_argument("--streams", type=int, default=4, help="at each door")
     arguments.add_argument("--only", default="", metavar="TEXT", help="kinds with this in their names")
+    arguments.add_argument("--preset", default="chunked", help="of the cluster's policies")
     arguments.add_argument(
         "--most-ms",
         type=float,
@@ -197,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
         help="that the HTTP door may be silent, and a stream beside what is refused",
     )
     given = arguments.parse_args(argv)
-    with ClusterProcess("--instances", str(given.instances), "--slots", "16384") as cluster:
+    with ClusterProcess("--instances", str(given.instances), "--slots", "16384", "--preset", given.preset) as cluster:
         outcome = asyncio.run(run(cluster, given))
     return report.finish(outcome, given.json)
 

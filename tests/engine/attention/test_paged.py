@@ -50,7 +50,7 @@ def compute(kernel: PagedKernel, heads: int, kv_heads: int, head_dim: int, dtype
 
 @pytest.mark.parametrize("kernel", WAYS, ids=[LEVELS[way.level] for way in WAYS])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (16, 8), (6, 2), (8, 1), (40, 2)])
-@pytest.mark.parametrize("head_dim", [16, 32, 64, 80, 96, 128])
+@pytest.mark.parametrize("head_dim", [16, 24, 32, 64, 80, 96, 128, 256])
 def test_it_agrees_with_the_reference(kernel: PagedKernel, heads: int, kv_heads: int, head_dim: int) -> None:
     assert close(*compute(kernel, heads, kv_heads, head_dim, torch.float32))
     (out, lse), exact = compute(kernel, heads, kv_heads, head_dim, torch.bfloat16)

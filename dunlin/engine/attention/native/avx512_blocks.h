@@ -69,16 +69,6 @@ INLINE512 float shares_of(const HeadBlock &b, int r) {
     return kept;
 }
 
-// Towards the L2 cache: the next keys' and values' part of this head.
-INLINE512 void prefetch_head(const HeadBlock &b, int from, int to) {
-    const int bytes = int(b.value_bytes);
-    for (int k = from; k < to; k++)
-        for (int line = 0; line < bytes; line += 64) {
-            _mm_prefetch(b.next[k] + b.key_offset + line, _MM_HINT_T1);
-            _mm_prefetch(b.next[k] + b.value_offset + line, _MM_HINT_T1);
-        }
-}
-
 // 16 numbers in fp32.
 INLINE512 __m512 load16(const float *from) { return _mm512_loadu_ps(from); }
 INLINE512 __m512 load16(const uint16_t *from) {

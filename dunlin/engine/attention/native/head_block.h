@@ -11,6 +11,7 @@
 namespace {
 
 constexpr int BLOCK = 64;      // keys that are scored at once
+constexpr int MOST_DIM = 512;
 constexpr int MOST_ROWS = 256; // of a task in a KV head, where a kernel has room for so many
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
@@ -30,6 +31,15 @@ struct HeadBlock {
     float *high, *sum; // [rows]
     float *mixed;      // [rows, dim], in the kernel's order
 };
+
+// Towards the L2 cache: the part of this head of the next keys [from, to) and their values.
+INLINE_ANY void prefetch_head(const HeadBlock &b, int from, int to) {
+    for (int k = from; k < to; k++)
+        for (size_t line = 0; line < b.value_bytes; line += 64) {
+            __builtin_prefetch(b.next[k] + b.key_offset + line, 0, 2);
+            __builtin_prefetch(b.next[k] + b.value_offset + line, 0, 2);
+        }
+}
 
 // exp of numbers that are not positive, within 2 ulp; 0 below -87. In a form that compilers make vectors of.
 INLINE_ANY float exp_small(float x) {
@@ -99,8 +109,9 @@ void portable_f32(const HeadBlock &b) { portable_block<float>(b); }
 void portable_bf16(const HeadBlock &b) { portable_block<uint16_t>(b); }
 
 #if X86
-__attribute__((target("avx2,fma"))) void avx2_f32(const HeadBlock &b) { portable_block<float>(b); }
-__attribute__((target("avx2,fma"))) void avx2_bf16(const HeadBlock &b) { portable_block<uint16_t>(b); }
+// For heads of any width, by a compiler's vectors.
+__attribute__((target("avx2,fma"))) void avx2_any_f32(const HeadBlock &b) { portable_block<float>(b); }
+__attribute__((target("avx2,fma"))) void avx2_any_bf16(const HeadBlock &b) { portable_block<uint16_t>(b); }
 #endif
 
 } // namespace

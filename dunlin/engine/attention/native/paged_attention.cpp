@@ -10,6 +10,7 @@
 // neither on threads nor on other rows. With `fixed` a row's keys are not cut: a query's bits depend on the keys that it
 // sees alone, and on which of them the row begins with.
 
+#include "avx2_blocks.h"
 #include "head_block.h"
 #include "room.h"
 
@@ -103,8 +104,10 @@ Kernel choose(const Call &call) {
     }
     if (has_blocks && call.level >= AVX512 && __builtin_cpu_supports("avx512dq"))
         return {is_bf16 ? widened[at] : call.fixed ? fixed[at] : plain[at], put_as_it_is, is_bf16};
-    if (call.level >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return {call.dtype == BF16 ? avx2_bf16 : avx2_f32, put_as_it_is};
+    if (call.level >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        if (call.dim % WIDE) return {is_bf16 ? avx2_any_bf16 : avx2_any_f32, put_as_it_is};
+        return {is_bf16 ? avx2_f32<uint16_t> : call.fixed ? avx2_f32<float, true> : avx2_f32<float>, put_as_it_is, is_bf16};
+    }
 #endif
     return {call.dtype == BF16 ? portable_bf16 : portable_f32, put_as_it_is};
 }
@@ -342,7 +345,7 @@ int dunlin_paged_attention(const void *query, const void *kv, void *out, float *
                            const int64_t *run_at, const int64_t *run_slot, int64_t row_count, int64_t query_stride,
                            int64_t slot_stride, int heads, int kv_heads, int dim, int dtype, int out_dtype, int level,
                            int threads, int64_t window, float scale, float cap, int fixed) {
-    if (kv_heads < 1 || heads % kv_heads || dim < 1 || dim > 512 || (fixed && dtype != F32)) return 1;
+    if (kv_heads < 1 || heads % kv_heads || dim < 1 || dim > MOST_DIM || (fixed && dtype != F32)) return 1;
     const size_t item = dtype == BF16 ? 2 : 4;
     const Call call{static_cast<const char *>(query), static_cast<const char *>(kv), static_cast<char *>(out), lse,
                     reinterpret_cast<const Row *>(rows), run_at, run_slot, row_count, query_stride,
