@@ -13,6 +13,10 @@ LEAST_CHUNK_TOKENS = 64
 """The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; and
 so does the oldest prompt of batch work that was starved, where interactive ones do."""
 
+STEPS_TO_FIRST_TOKEN = 3
+"""Steps within which a prompt that comes now has its first token: of the one that runs, the queued one and its own,
+none is to take more than its part of the TTFT objective."""
+
 SLACK_SHARE = 0.01
 """Share of the TTFT objective by which `harvest` lets batch rows lengthen a step that computes an interactive prompt: a
 prompt passes through several steps."""
@@ -36,7 +40,10 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     leaves batch work out: all chunks of batch prompts, and batch decode rows as far as they would lengthen it by more
     than `SLACK_SHARE` of `ttft_s`.
 
-    Such a step is bound by arithmetic already: the chunk would take as long in it as in a later one. A decode row reads
+    A step without interactive decode rows takes no more than a `STEPS_TO_FIRST_TOKEN`th of `ttft_s`: a long prompt's
+    chunk of as long as the whole objective, and a second one queued behind it, would have the next request miss its own.
+
+    A step with an interactive prompt is bound by arithmetic already: the chunk would take as long in it as in a later one. A decode row reads
     all its KV. The first token would wait for both. Of a starved prompt `LEAST_CHUNK_TOKENS` join. A long prompt gives
     way to shorter ones, as in PecSched (5.1), but for as many in each step once it is the oldest.
     """
@@ -44,7 +51,8 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     if not kinds.prompts:
         return _fill(kinds, candidates, budget, budget.most_tokens, add_prompts)
     kinds.batch_prompts = []
-    return _fill(kinds, candidates, budget, LEAST_CHUNK_TOKENS, add_prompts, SLACK_SHARE * budget.ttft_s)
+    parted = replace(budget, ttft_s=budget.ttft_s / STEPS_TO_FIRST_TOKEN)
+    return _fill(kinds, candidates, parted, LEAST_CHUNK_TOKENS, add_prompts, SLACK_SHARE * budget.ttft_s)
 
 
 class _Kinds:

@@ -134,7 +134,7 @@ def test_starved_rows_decode_in_every_step_and_the_oldest_starved_prompt_gets_a_
 def test_starved_rows_come_after_interactive_ones_and_before_other_batch_work() -> None:
     rows = [prompt(900, BATCH), risen(300), prompt(600)]
     assert slo_aware(rows, budget([0] * 3)) == [100, 300, 600]
-    assert harvest(rows, budget([0] * 3)) == [0, LEAST_CHUNK_TOKENS, 600]
+    assert harvest(rows, budget([0] * 3, ttft_s=3.0)) == [0, LEAST_CHUNK_TOKENS, 600]
     assert harvest([prompt(80, BATCH), risen(50), decode()], budget([0] * 3)) == [39, 50, 1]
 
 
@@ -146,11 +146,18 @@ def test_in_a_step_of_batch_work_alone_starved_prompts_are_first() -> None:
 def test_harvest_computes_short_prompts_before_long_ones_and_some_of_the_oldest() -> None:
     rows = [prompt(30_000), prompt(300), prompt(80)]
     assert harvest(rows, budget([0] * 3, times=None)) == [132, 300, 80]
-    assert harvest(rows, budget([0] * 3, ttft_s=0.4)) == [LEAST_CHUNK_TOKENS, 256, 80]
+    assert harvest(rows, budget([0] * 3, ttft_s=1.21)) == [LEAST_CHUNK_TOKENS, 259, 80]
     assert slo_aware(rows, budget([0] * 3, times=None)) == [512, 0, 0]
     shorter_first = [prompt(300), prompt(30_000), prompt(300)]
     assert harvest(shorter_first, budget([0] * 3, times=None)) == [300, 0, 212]
-    assert harvest([prompt(200), prompt(200)], budget([0, 0], ttft_s=0.3)) == [200, 100]
+    assert harvest([prompt(200), prompt(200)], budget([0, 0], ttft_s=0.9)) == [200, 100]
+
+
+def test_harvest_leaves_the_next_request_time_for_the_running_step_the_queued_one_and_its_own() -> None:
+    rows = [prompt(2000), prompt(2000, BATCH)]
+    assert harvest(rows, budget([0, 0], ttft_s=1.5)) == [500, 0]
+    assert slo_aware(rows, budget([0, 0], ttft_s=1.5)) == [1500, 0]
+    assert harvest([decode(), *rows], budget([0] * 3, ttft_s=0.03)) == [1, 89, 0]  # these go by time per token
 
 
 def test_harvest_gives_the_oldest_prompt_a_chunk_where_decode_rows_take_all_time() -> None:
@@ -175,7 +182,7 @@ def test_shorter_prompts_leave_the_oldest_the_time_of_its_chunk() -> None:
 def test_a_step_of_harvest_is_full_and_the_oldest_prompt_has_a_part_of_it(lengths: list[int], times: Linear) -> None:
     taken = harvest([prompt(tokens) for tokens in lengths], budget([0] * len(lengths), times=times))  # type: ignore[arg-type]
     assert taken[0] >= min(LEAST_CHUNK_TOKENS, lengths[0])
-    assert sum(taken) == min(sum(lengths), 512 if times is None else 1000)
+    assert sum(taken) == min(sum(lengths), 512 if times is None else 333)
 
 
 def test_harvest_lets_batch_rows_lengthen_a_step_with_an_interactive_prompt_by_a_share_of_its_objective() -> None:
