@@ -29,6 +29,7 @@ from benchmarks.doors.pause_listener import ListenOrder, StreamWaits
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult
 from cli.launch.cluster_process import ClusterProcess
+from dunlin.policies.presets import DEFAULT_PRESET
 from dunlin.runtime.parent_death import die_with_parent_command
 from dunlin.wire.channels import open_channel
 from dunlin.wire.rpc.methods import GENERATE
@@ -190,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--rounds", type=int, default=3, help="of each kind")
     arguments.add_argument("--streams", type=int, default=4, help="at each door")
     arguments.add_argument("--only", default="", metavar="TEXT", help="kinds with this in their names")
-    arguments.add_argument("--preset", default="chunked", help="of the cluster's policies")
+    arguments.add_argument("--preset", default=DEFAULT_PRESET, help="of the cluster's policies")
     arguments.add_argument(
         "--most-ms",
         type=float,

@@ -31,7 +31,7 @@ class ClusterConfig:
         DEFAULT_PRESET,
         "The choice of policies, one per decision point (docs/presets.md). Each policy is a setting of its own too.",
         choices=tuple(PRESETS),
-        why="chunked prefill and prefix affinity suit most traffic",
+        why="chat, batch work and long prompts share instances, and chat alone is served as by chunked prefill",
     )
     model: str = setting(
         "builtin:tiny",

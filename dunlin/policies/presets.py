@@ -93,7 +93,7 @@ PRESETS: dict[str, Preset] = {
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
     "distserve": Preset(dispatch="fewest_tokens", batch="prefill_first", group="prefill_decode", handoff="most_room"),
 }
-DEFAULT_PRESET = "chunked"
+DEFAULT_PRESET = "unified"
 SETTING_OF = {
     "dispatch": "dispatcher.placement.policy",
     "admit": "dispatcher.admission.policy",

@@ -46,7 +46,7 @@ class PlacementConfig:
         "What becomes of a request that no instance alone can hold: `refuse`, or `group`: the manager is asked for "
         "instances that hold it together.",
         choices=LONG_POLICIES,
-        why="the manager forms groups only where its policy is `elastic`",
+        why="it takes a manager that forms groups; the default preset chooses group",
     )
     long_tokens: int = setting(
         0,

@@ -21,7 +21,7 @@ class GroupsConfig:
         "`loongserve_no_scale_up`: as `loongserve`, but a group keeps the members that it was formed of. `whole_pool`: "
         "as `elastic`, but always all of a node; `pairs`: always two (baselines).",
         choices=tuple(GROUP_POLICIES),
-        why="a split pays only for steady traffic",
+        why="a split pays only for steady traffic; the default preset chooses elastic",
     )
     across_nodes: bool = setting(
         False,

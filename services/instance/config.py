@@ -29,7 +29,7 @@ class SchedulerConfig:
         "the objectives; `harvest` likewise, with short prompts first and next to no batch work beside interactive "
         "ones.",
         choices=tuple(BATCH_POLICIES),
-        why="Sarathi-Serve: no prompt, however long, holds up the tokens of others",
+        why="the plainest (Sarathi-Serve); the default preset chooses harvest",
     )
     budget_tokens: int = setting(
         512,
@@ -108,7 +108,7 @@ class PreemptionConfig:
         "`batch_first`: batch work, also for an interactive request that waits for slots, and first what the host tier "
         "has a copy of.",
         choices=tuple(VICTIM_POLICIES),
-        why="the oldest is preempted last: it gets to its end, whatever arrives behind it",
+        why="the oldest gets to its end, whatever arrives behind it; the default preset chooses batch_first",
     )
     mode: str = setting(
         "spill",
@@ -133,7 +133,7 @@ class InterruptsConfig:
         "`recall`, `recall_rows`: the same, and queued steps with batch rows are composed again for such a request; "
         "`restless`: some at random, to find what breaks.",
         choices=tuple(INTERRUPT_POLICIES),
-        why="steps are short beside what a reader notices, unless prompts are very long",
+        why="steps are short unless prompts are very long; the default preset chooses recall_rows",
     )
 
     def __post_init__(self) -> None:

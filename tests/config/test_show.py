@@ -30,7 +30,7 @@ def test_each_value_is_shown_with_its_source_and_another_default() -> None:
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines == [
         "[cluster]",
-        'preset = "chunked" # default',
+        'preset = "unified" # default',
         'model = "builtin:tiny" # default',
         'model_name = "a \\"b\\" ü" # file.toml; default: ""',
         "lora = [] # default",
@@ -40,7 +40,7 @@ def test_each_value_is_shown_with_its_source_and_another_default() -> None:
 def test_programs_get_value_source_and_default() -> None:
     values = as_values(resolve(TABLES, GIVEN), ["dispatcher"])
     assert values["dispatcher.http.origins"] == {"value": ("*",), "source": "--set", "default": ()}
-    assert values["dispatcher.placement.policy"]["source"] == "preset chunked"
+    assert values["dispatcher.placement.policy"]["source"] == "preset unified"
 
 
 def test_settings_are_described_by_the_beginning_of_their_names() -> None:

@@ -33,8 +33,9 @@ CHUNKED = {
 }
 
 
-def test_the_default_exists_and_is_what_it_says() -> None:
-    assert PRESETS[DEFAULT_PRESET] == PRESETS["chunked"] == Preset(**CHUNKED)
+def test_the_default_is_the_one_that_shares_instances_and_chunked_the_plain_one() -> None:
+    assert DEFAULT_PRESET == "unified"
+    assert PRESETS["chunked"] == Preset(**CHUNKED)
 
 
 @pytest.mark.parametrize("name", PRESETS)

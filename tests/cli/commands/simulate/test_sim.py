@@ -75,7 +75,7 @@ def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     (one,) = told["presets"]
     assert one["report"]["completed"] == one["report"]["requests"] > 0
-    assert one["preset"] == "chunked"
+    assert one["preset"] == "unified"
     assert told["cluster"]["device"] == "a100"
 
 
@@ -85,7 +85,7 @@ def test_the_slowest_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.startswith("req-")
     assert "admitted it" in said
     assert run(*LOAD, "--explain", said.partition(":")[0], "--json") == 0
-    assert json.loads(capsys.readouterr().out)["chunked"] == said.splitlines()
+    assert json.loads(capsys.readouterr().out)["unified"] == said.splitlines()
     assert run(*LOAD, "--explain", "req-5-fffff") == 1
 
 
@@ -93,18 +93,18 @@ def test_the_smallest_cluster_is_found(capsys: pytest.CaptureFixture[str]) -> No
     heavy = ("--workload", "poisson:rate=30,duration=4,lengths=fixed(1500,10)", "--slo", "ttft=0.4")
     assert run(*heavy, "--find-instances", "8", "--attainment", "0.9", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    tried = dict(told["tried"]["chunked"])
+    tried = dict(told["tried"]["unified"])
     size = told["presets"][0]["instances"]
     assert 1 < size <= 8
     assert tried[size] >= 0.9 > tried[size - 1]
     assert run(*heavy, "--find-instances", "1") == 1
-    assert "chunked: not even 1 instances meet it (SLO met with 1: " in capsys.readouterr().out
+    assert "unified: not even 1 instances meet it (SLO met with 1: " in capsys.readouterr().out
 
 
 def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert run(*LOAD, "--plot", str(tmp_path / "p")) == 0
-    assert {path.name for path in (tmp_path / "p").iterdir()} == {"latency.png", "load.png", "instances-chunked.png"}
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {"latency.png", "load.png", "instances-unified.png"}
     assert "pictures: " in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert run(*LOAD, "--plot", str(tmp_path / "file")) == 2
