@@ -9,8 +9,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Triton asks once, when it is loaded: kernels for GPUs are interpreted on CPU tensors, on machines with a GPU too.
 os.environ.setdefault("TRITON_INTERPRET", "1")
-# Tests fork children that must not end as their parent does. With gRPC's own handlers, which would have channels survive
-# a fork, the parent was once aborted: its threads had not come to rest.
+# Tests fork children that must not end as their parent does. With gRPC's own handlers, which would have channels
+# survive a fork, the parent was once aborted: its threads had not come to rest.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest

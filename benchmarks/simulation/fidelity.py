@@ -140,7 +140,8 @@ def main() -> int:
 def _compare_workloads(
     timing: EngineTiming, names: Sequence[str], options: argparse.Namespace
 ) -> dict[str, list[Difference]]:
-    with ClusterProcess("--instances", "1") as cluster:
+    # A preset that predicts nothing: the twin knows from the start what steps take, a live instance learns it.
+    with ClusterProcess("--instances", "1", "--preset", "chunked") as cluster:
         pin_and_settle(cluster, INSTANCE_CPU, OTHERS_CPU)
         comparison = Comparison(cluster, with_host(timing, cluster), options)
         return {name: comparison.run(name) for name in names}

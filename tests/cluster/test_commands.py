@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.launch.cluster_process import ClusterProcess
+from dunlin.policies.presets import DEFAULT_PRESET
 from dunlin.workload.loadgen.run_record import read_run
 from dunlin.workload.traffic.arrival_processes import arrivals_until, poisson_arrivals
 from simulator.study.recorded_cluster import recorded_cluster
@@ -90,10 +91,10 @@ def test_replay_reports(cluster: ClusterProcess, command: Command, tmp_path: Pat
     assert told["slo_attainment"] == 1.0
     run = read_run(tmp_path / "run.jsonl")
     assert [len(record.token_s) for record in run.records] == [6] * told["requests"]
-    assert run.facts["launched"]["preset"] == "chunked"
+    assert run.facts["launched"]["preset"] == DEFAULT_PRESET
     assert run.facts["after"]["members"]
     again = recorded_cluster(run.facts)
-    assert (again.instances, again.preset) == (run.facts["launched"]["instances"], "chunked")
+    assert (again.instances, again.preset) == (run.facts["launched"]["instances"], DEFAULT_PRESET)
     assert again.slots >= again.max_positions > 0
     assert again.tier_bytes > 0
     assert run.facts["asked"]["workload"] == str(tmp_path / "trace.csv")
