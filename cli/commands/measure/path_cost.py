@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import uvloop
 
+from dunlin.config.fields import build
 from dunlin.effects import Address, Message
 from dunlin.messages.door import Delta, Submit
 from dunlin.messages.engine import EngineReady, Step, StepDone
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
+from dunlin.policies.presets import DEFAULT_PRESET, preset_settings
 from dunlin.runtime.core_host import CoreHost, wall_clock
 from dunlin.wire.envelopes import DISPATCH
 from dunlin.wire.rpc.server import GrpcServer
@@ -23,7 +25,7 @@ from dunlin.wire.streams.acceptor import StreamAcceptor
 from dunlin.wire.streams.dialer import StreamDialer
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
-from services.instance.config import InstanceConfig, SchedulerConfig
+from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 
 DISPATCHER, INSTANCE = Address("dispatcher", "bench", 1), Address("instance", "bench", 2)
@@ -110,13 +112,12 @@ def measure(running: tuple[int, ...], tokens: int) -> list[PathCost]:
 
 
 async def _measure(running: tuple[int, ...], tokens: int) -> list[PathCost]:
-    instance = CoreHost(
-        InstanceCore(INSTANCE, InstanceConfig(scheduler=SchedulerConfig(max_running=256))),
-        INSTANCE,
-        wall_clock(),
-        on_crash=_raise,
-    )
-    dispatcher = CoreHost(DispatcherCore(DISPATCHER, DispatcherConfig()), DISPATCHER, wall_clock(), on_crash=_raise)
+    of_instance = {**preset_settings(DEFAULT_PRESET, "instance"), "scheduler.max_running": 256}
+    of_dispatcher = preset_settings(DEFAULT_PRESET, "dispatcher")
+    core = InstanceCore(INSTANCE, build(InstanceConfig, of_instance))
+    instance = CoreHost(core, INSTANCE, wall_clock(), on_crash=_raise)
+    other = DispatcherCore(DISPATCHER, build(DispatcherConfig, of_dispatcher))
+    dispatcher = CoreHost(other, DISPATCHER, wall_clock(), on_crash=_raise)
     server = GrpcServer("127.0.0.1:0")
     await server.start([StreamAcceptor(instance, [DISPATCH])], ["dunlin.v1.Dispatch"])
     dialer = StreamDialer(dispatcher, INSTANCE, f"127.0.0.1:{server.port}", DISPATCH)

@@ -39,7 +39,7 @@ class RowInterrupts:
 
     def decide(self, now_s: float) -> list[Effect]:
         """Interrupt, resume and discard what the policy chooses."""
-        if self._policy is never:
+        if self._policy is never or (self._policy in ARRIVAL_POLICIES and not self._may_be_arrival()):
             return []
         waiting = [sequence for sequence in self._sequences.waiting_or_running() if _awaits_first_token(sequence)]
         if self._policy in ARRIVAL_POLICIES and not self._has_arrival(waiting):
@@ -69,6 +69,15 @@ class RowInterrupts:
             return []
         why = Why("idle engine", "resume", (Figure("parked", self._sequences.parked_count),))
         return self._ledger.resume(self._sequences.parked(), why)
+
+    def _may_be_arrival(self) -> bool:
+        """Whether it is worth a look at all sequences: `_has_arrival` says no otherwise. Asked at every step."""
+        oldest = self._ledger.oldest_step
+        is_next = oldest != self._oldest_seen and 0 < oldest <= self._sent_before
+        if is_next or self._sequences.newest_order > self._newest_seen:
+            return True
+        self._oldest_seen = oldest
+        return False
 
     def _has_arrival(self, waiting: list[Sequence]) -> bool:
         """Whether one of these has come since the policy was asked, or another step runs that was sent before it came:

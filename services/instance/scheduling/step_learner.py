@@ -19,7 +19,8 @@ profile's is 0.1, and that of any on a machine with twice as much to do as it ca
 ERROR_STEPS = 64
 """Predictions of a kind over which the running mean goes, about."""
 DECODES_PER_SAMPLE = 8
-"""Once there is a model, so many steps of decode rows alone follow each other before one is summed: they are alike."""
+"""Once enough steps with decode rows were summed, so many of decode rows alone follow each other before one is summed:
+they are alike."""
 WARM_UP_STEPS = 8
 """First steps of an engine that are not summed: caches and kernels are cold."""
 MOST_BETWEEN_FITS = 256
@@ -98,7 +99,7 @@ class StepLearner:
 
     def wants(self, batch: BatchCounts) -> bool:
         """Whether a step is to be summed: each with a prompt, and of the others a sample."""
-        if batch.prefill_rows or self.model is None:
+        if batch.prefill_rows or self._with_decodes < LEAST_WITH_DECODES:
             return True
         self._decodes_passed += 1
         return self._decodes_passed % DECODES_PER_SAMPLE == 0

@@ -98,6 +98,11 @@ class SequenceTable:
         return sorted([*self._running, *self._parked], key=_queue_position) if self._parked else self.running
 
     @property
+    def newest_order(self) -> int:
+        """The `order` of the sequence that came last, gone or not; 0 before the first."""
+        return self._orders
+
+    @property
     def waiting_count(self) -> int:
         """How many wait for slots."""
         return len(self._waiting)

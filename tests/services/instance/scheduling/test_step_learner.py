@@ -106,9 +106,12 @@ def test_errors_are_means_of_either_kind() -> None:
     assert errors.counts == (2, 1)
 
 
-def test_with_a_model_only_some_decode_steps_are_summed_and_every_prompt() -> None:
-    learner = warm()
+def test_of_enough_decode_steps_only_some_more_are_summed_and_every_prompt() -> None:
+    learner = warm((DECODE, LEAST_WITH_DECODES - 1))
     assert [learner.wants(DECODE) for _ in range(20)] == [True] * 20
+    learner = warm((DECODE, LEAST_WITH_DECODES))
+    assert learner.model is None, "large steps are still missing"
+    assert sum(learner.wants(DECODE) for _ in range(10 * DECODES_PER_SAMPLE)) == 10
     learner = warm(*ENOUGH)
     assert [learner.wants(CHUNK) for _ in range(20)] == [True] * 20
     assert sum(learner.wants(DECODE) for _ in range(10 * DECODES_PER_SAMPLE)) == 10
