@@ -85,6 +85,7 @@ class FleetViews:
             self.urgent = True
         else:
             self._waiting.pop(address, None)
+            self.urgent &= self.changed
             self._forget(address)
 
     def incarnations(self, name: str) -> list[Address]:

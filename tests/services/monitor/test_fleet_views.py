@@ -55,3 +55,11 @@ def test_only_load_can_wait(change: dict[str, Any], urgent: bool) -> None:
     assert (views.changed, views.urgent) == (True, urgent)
     views.put(MemberView(A))
     assert (views.changed, views.urgent) == (False, False)
+
+
+def test_what_comes_and_goes_between_two_versions_is_not_urgent() -> None:
+    views = FleetViews()
+    views.put(MemberView(A))
+    assert views.urgent
+    views.remove(A)
+    assert (views.changed, views.urgent) == (False, False)
