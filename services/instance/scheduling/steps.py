@@ -13,6 +13,7 @@ from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import StepRows
+from services.instance.scheduling.step_times import NEEDS_STEP_TIMES
 from services.instance.sequence.sequence import Sequence
 
 _DECODE = {
@@ -138,7 +139,18 @@ class BatchComposer:
             Figure("rows", len(rows.starts)),
             Figure("decode_rows", decodes),
             Figure("tokens", tokens),
-            Figure("budget_tokens", self._budget.tokens),
+            self._bound(rows),
             Figure("rows_before", before),
         )
         return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures)
+
+    def _bound(self, rows: StepRows) -> Figure:
+        """What a step of these rows was filled up to: tokens, or the objective that its predicted time was to keep."""
+        if self._budget.times is None or self._policy_name not in NEEDS_STEP_TIMES:
+            return Figure("budget_tokens", self._budget.tokens)
+        interactive = [index for index, sequence in enumerate(rows.sequences) if not sequence.is_batch]
+        if not interactive:
+            return Figure("budget_tokens", self._budget.most_tokens)
+        if any(rows.samples[index] and rows.stops[index] - rows.starts[index] == 1 for index in interactive):
+            return Figure("tpot_objective_s", self._budget.tpot_s)
+        return Figure("ttft_objective_s", self._budget.ttft_s)

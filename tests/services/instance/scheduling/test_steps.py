@@ -148,3 +148,26 @@ def test_a_step_is_as_long_as_the_objective_of_the_answer_in_it_allows(own_s: fl
     direct.give(D, make_place(2, tokens=400, request_class=RequestClass.BATCH))
     step = only(Step, direct.give(ENGINE, done(1, (1, 5))))
     assert (list(step.sequence), list(step.stop)[1] - list(step.start)[1]) == ([1, 2], tokens - 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "bounds"),
+    [
+        ("slo_aware", [("budget_tokens", 700), ("ttft_objective_s", 30.0), ("tpot_objective_s", 0.9)]),
+        ("chunked", [("budget_tokens", 512)] * 3),
+    ],
+)
+def test_the_reason_names_what_the_step_was_filled_up_to(policy: str, bounds: list[tuple[str, float]]) -> None:
+    """Steps of batch work alone, of an interactive prompt, and of one beside an answer."""
+    settings = {"scheduler__policy": policy, "scheduler__max_step_tokens": 700}
+    objectives = {"objectives__tpot_s": 0.9, "objectives__ttft_s": 30.0}
+    batch, chat = (ready_core({"slots": 1024}, PerToken(), **settings, **objectives) for _ in range(2))
+    alone, _ = of(Step, batch.give(D, make_place(1, tokens=10, request_class=RequestClass.BATCH)))
+    prompt, _ = of(Step, chat.give(D, make_place(1, tokens=10)))
+    chat.give(D, make_place(2, tokens=10))
+    beside = only(Step, chat.give(ENGINE, done(1, (1, 5))))
+    names = {name for name, _ in bounds}
+    found = [
+        [(name, at) for name, at in figures(step.why).items() if name in names] for step in (alone, prompt, beside)
+    ]
+    assert found == [[bound] for bound in bounds]
