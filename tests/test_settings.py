@@ -98,6 +98,11 @@ def test_it_is_set_live(one: Setting, tmp_path: Path, monkeypatch: pytest.Monkey
         assert held(role, settings, one.name) == value
 
 
+@pytest.mark.parametrize("name", [name for name, policy in CHOSEN.items() if policy != ALL[name].default])
+def test_what_the_default_preset_chooses_instead_of_the_default_is_said(name: str) -> None:
+    assert ALL[name].declared.why.endswith(f"the default preset chooses {CHOSEN[name]}")
+
+
 @cache
 def the_parser() -> argparse.ArgumentParser:
     """The command line's, made once."""

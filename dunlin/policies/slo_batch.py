@@ -86,14 +86,14 @@ def _shared_s(kinds: _Kinds, candidates: Sequence[BatchCandidate], aim: StepBudg
 
     A prompt that takes longer than `ttft_s` all by itself does not count: no step has it in time.
     """
-    times, rows, waiting = aim.times, BatchCounts(), BatchCounts()
+    times = aim.times
     if times is None:
         return 0.0
-    for index in kinds.decodes:
-        rows.add_decode(aim.contexts[index] + 1)
-    decode_s = times.step_s(rows)
+    context = sum(aim.contexts[index] + 1 for index in kinds.decodes)
+    decode_s = times.step_s(BatchCounts(decode_rows=len(kinds.decodes), decode_context=context))
     if 2 * decode_s <= aim.tpot_s:
         return 0.0
+    waiting = BatchCounts()
     for index in kinds.prompts:
         chunk = candidates[index].remaining_tokens, aim.contexts[index]
         alone = BatchCounts()

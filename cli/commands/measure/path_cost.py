@@ -112,12 +112,11 @@ def measure(running: tuple[int, ...], tokens: int) -> list[PathCost]:
 
 
 async def _measure(running: tuple[int, ...], tokens: int) -> list[PathCost]:
-    of_instance = {**preset_settings(DEFAULT_PRESET, "instance"), "scheduler.max_running": 256}
-    of_dispatcher = preset_settings(DEFAULT_PRESET, "dispatcher")
-    core = InstanceCore(INSTANCE, build(InstanceConfig, of_instance))
-    instance = CoreHost(core, INSTANCE, wall_clock(), on_crash=_raise)
-    other = DispatcherCore(DISPATCHER, build(DispatcherConfig, of_dispatcher))
-    dispatcher = CoreHost(other, DISPATCHER, wall_clock(), on_crash=_raise)
+    settings = {**preset_settings(DEFAULT_PRESET, "instance"), "scheduler.max_running": 256}
+    instance_core = InstanceCore(INSTANCE, build(InstanceConfig, settings))
+    dispatcher_core = DispatcherCore(DISPATCHER, build(DispatcherConfig, preset_settings(DEFAULT_PRESET, "dispatcher")))
+    instance = CoreHost(instance_core, INSTANCE, wall_clock(), on_crash=_raise)
+    dispatcher = CoreHost(dispatcher_core, DISPATCHER, wall_clock(), on_crash=_raise)
     server = GrpcServer("127.0.0.1:0")
     await server.start([StreamAcceptor(instance, [DISPATCH])], ["dunlin.v1.Dispatch"])
     dialer = StreamDialer(dispatcher, INSTANCE, f"127.0.0.1:{server.port}", DISPATCH)

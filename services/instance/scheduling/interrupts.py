@@ -39,10 +39,11 @@ class RowInterrupts:
 
     def decide(self, now_s: float) -> list[Effect]:
         """Interrupt, resume and discard what the policy chooses."""
-        if self._policy is never or (self._policy in ARRIVAL_POLICIES and not self._may_be_arrival()):
+        if self._policy is never:
             return []
-        waiting = [sequence for sequence in self._sequences.waiting_or_running() if _awaits_first_token(sequence)]
-        if self._policy in ARRIVAL_POLICIES and not self._has_arrival(waiting):
+        is_for_arrivals = self._policy in ARRIVAL_POLICIES
+        waiting = self._arrivals() if is_for_arrivals else self._without_first_token()
+        if is_for_arrivals and not waiting:
             return []
         outstanding = [row for row in self._ledger.outstanding_rows() if self._may_be_interrupted(row)]
         rows = outstanding + self._ledger.parked_rows()
@@ -70,25 +71,25 @@ class RowInterrupts:
         why = Why("idle engine", "resume", (Figure("parked", self._sequences.parked_count),))
         return self._ledger.resume(self._sequences.parked(), why)
 
-    def _may_be_arrival(self) -> bool:
-        """Whether it is worth a look at all sequences: `_has_arrival` says no otherwise. Asked at every step."""
+    def _arrivals(self) -> list[Sequence]:
+        """The sequences without a first token, if one has come since the policy was asked, or another step runs that
+        was sent before it came: a policy that spares the step which runs may not spare the next one. Steps composed
+        since then are no reason. Else none; that is at nearly every step, and costs no look at the sequences.
+        """
         oldest = self._ledger.oldest_step
         is_next = oldest != self._oldest_seen and 0 < oldest <= self._sent_before
-        if is_next or self._sequences.newest_order > self._newest_seen:
-            return True
         self._oldest_seen = oldest
-        return False
-
-    def _has_arrival(self, waiting: list[Sequence]) -> bool:
-        """Whether one of these has come since the policy was asked, or another step runs that was sent before it came:
-        a policy that spares the step which runs may not spare the next one. Steps composed since then are no reason.
-        """
-        newest, oldest = max((sequence.order for sequence in waiting), default=0), self._ledger.oldest_step
-        is_new, is_next = newest > self._newest_seen, oldest != self._oldest_seen
-        self._oldest_seen = oldest
-        if is_new:
+        if not is_next and self._sequences.newest_order <= self._newest_seen:
+            return []
+        waiting = self._without_first_token()
+        newest = max((sequence.order for sequence in waiting), default=0)
+        if newest > self._newest_seen:
             self._newest_seen, self._sent_before = newest, self._ledger.last_step
-        return is_new or (is_next and bool(waiting) and 0 < oldest <= self._sent_before)
+            return waiting
+        return waiting if is_next else []
+
+    def _without_first_token(self) -> list[Sequence]:
+        return [sequence for sequence in self._sequences.waiting_or_running() if _awaits_first_token(sequence)]
 
     def _situation(self, now_s: float, waiting: list[Sequence]) -> StepSituation:
         forecast, last_step = self._ledger.forecast, self._ledger.last_step

@@ -22,6 +22,20 @@ def reports_until(watch: InstanceWatchdog, stop_s: int, report: InstanceReport, 
         watch.observe(second, report)
 
 
+def report_regularly(watch: InstanceWatchdog, halves: int, start_s: float = 0.0) -> None:
+    """So many reports, half a second apart, the first half a second after the start."""
+    for half in range(1, halves + 1):
+        watch.observe(start_s + half / 2, busy(outstanding=0))
+
+
+def next_incarnation(kept: KeptGaps) -> InstanceWatchdog:
+    """The one that comes at 45 s, after one that reported regularly until 39.5 s."""
+    first = watchdog(0.0, kept)
+    report_regularly(first, 79)
+    kept.keep("i", first.gaps)
+    return watchdog(45.0, kept)
+
+
 def test_an_instance_is_suspect_once_it_is_silent_for_the_limit() -> None:
     watch = watchdog(5.0)
     assert not watch.update_suspicion(7.9)
@@ -117,8 +131,7 @@ def test_after_regular_reports_a_silence_is_seen_sooner(gap_s: float, limit_s: f
 
 def test_one_long_gap_is_believed_for_half_a_minute() -> None:
     watch = watchdog(0.0)
-    for half in range(1, 80):
-        watch.observe(half / 2, busy(outstanding=0))
+    report_regularly(watch, 79)
     watch.observe(40.6, busy(outstanding=0))
     assert not watch.update_suspicion(43.3)
     assert watch.update_suspicion(43.5)
@@ -126,8 +139,7 @@ def test_one_long_gap_is_believed_for_half_a_minute() -> None:
 
 def test_after_a_pause_of_the_monitor_gaps_are_not_known() -> None:
     watch = watchdog(0.0)
-    for half in range(1, 80):
-        watch.observe(half / 2, busy(outstanding=0))
+    report_regularly(watch, 79)
     watch.restart_clocks(49.5)
     watch.observe(50.0, busy(outstanding=0))
     assert not watch.update_suspicion(52.9)
@@ -136,27 +148,16 @@ def test_after_a_pause_of_the_monitor_gaps_are_not_known() -> None:
 
 def test_the_next_incarnation_is_expected_to_report_as_regularly() -> None:
     kept = KeptGaps(CONFIG)
-    first = watchdog(0.0, kept)
-    for half in range(1, 80):
-        first.observe(half / 2, busy(outstanding=0))
-    kept.keep("i", first.gaps)
-    second = watchdog(45.0, kept)
-    for half in range(1, 13):
-        second.observe(45.0 + half / 2, busy(outstanding=0))
+    second = next_incarnation(kept)
+    report_regularly(second, 12, 45.0)
     assert not second.update_suspicion(52.2)
     assert second.update_suspicion(52.25)
     assert watchdog(60.0, kept).gaps is not second.gaps, "taken once"
 
 
 def test_the_next_incarnation_has_the_whole_limit_while_it_is_young() -> None:
-    kept = KeptGaps(CONFIG)
-    first = watchdog(0.0, kept)
-    for half in range(1, 80):
-        first.observe(half / 2, busy(outstanding=0))
-    kept.keep("i", first.gaps)
-    second = watchdog(45.0, kept)
-    for half in range(1, 5):
-        second.observe(45.0 + half / 2, busy(outstanding=0))
+    second = next_incarnation(KeptGaps(CONFIG))
+    report_regularly(second, 4, 45.0)
     assert not second.update_suspicion(49.9)
     assert second.update_suspicion(50.0)
 
