@@ -39,7 +39,8 @@ def slo_aware(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[
     prompts, each oldest first. Starved batch rows (`is_risen`) decode in every step, and the first chunk of the oldest
     of their prompts is in every step, too; what else they get is left over by interactive rows, and goes to them before
     other batch rows. Without interactive rows there is no objective: all decode rows, and chunks up to
-    `most_tokens`. Without a profile a step holds `tokens` instead of a time.
+    `most_tokens`. Where nothing predicts steps, one holds `tokens`, and no more than fit the objective at the pace of
+    the last one (`token_s`): the chunks of a long prompt take longer one after the other.
     """
     return _fill(_Kinds(candidates), candidates, budget, budget.most_tokens, _Step.add_chunks)
 
@@ -142,7 +143,7 @@ class _Step:
         self._candidates = candidates
         self._contexts = budget.contexts
         self._times, self._most_s = budget.times, most_s
-        self._most_tokens = budget.most_tokens if self._times is not None else budget.tokens
+        self._most_tokens = budget.most_tokens if self._times is not None else _guessed_tokens(budget, most_s)
         self._counts = BatchCounts()
         self._kept: tuple[int, int] | None = None
         """(tokens, tokens before them) of a chunk that is to fit beside what is added."""
@@ -221,6 +222,13 @@ class _Step:
             counts = replace(counts)
             counts.add_prefill(*self._kept)
         return self._times.step_s(counts) <= self._most_s
+
+
+def _guessed_tokens(budget: StepBudget, most_s: float) -> int:
+    """Tokens that a step of `most_s` seconds may hold while nothing predicts what it takes."""
+    if budget.tokens * budget.token_s <= most_s:
+        return budget.tokens
+    return int(most_s / budget.token_s)
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:

@@ -75,6 +75,21 @@ def test_no_interactive_row_is_held_up_and_the_oldest_interactive_prompt_does_no
     assert slo_aware(rows, budget([0] * 24)) == [1] * 20 + [LEAST_CHUNK_TOKENS, 0, 0, 0]
 
 
+def test_without_times_a_step_holds_what_fits_the_objective_at_the_pace_of_the_last_chunk() -> None:
+    def taken(rows: list[BatchCandidate], token_s: float) -> list[int]:
+        return harvest(rows, budget([0] * len(rows), times=None, token_s=token_s))
+
+    beside_decodes, alone = [decode(), prompt(900), prompt(5)], [prompt(900)]
+    assert taken(beside_decodes, 0.0) == [1, 506, 5]
+    assert taken(beside_decodes, 0.095 / 512) == [1, 506, 5]
+    assert taken(beside_decodes, 0.0005) == [1, 184, 5]
+    assert taken(alone, 0.0005) == [512], "no row waits: a third of the time to the first token"
+    assert taken(alone, 0.001) == [333]
+    assert taken(beside_decodes, 1.0) == [1, LEAST_CHUNK_TOKENS, 0]
+    assert taken([prompt(900, BATCH)], 1.0) == [900], "batch work alone has no objective"
+    assert taken([decode(), prompt(900, BATCH)], 0.01) == [1, 8], "batch work has no least chunk"
+
+
 def test_without_a_profile_tokens_are_counted() -> None:
     rows = [prompt(500, BATCH), decode(), prompt(30), decode(BATCH)]
     assert slo_aware(rows, budget([0] * 4, times=None, tokens=40)) == [8, 1, 30, 1]

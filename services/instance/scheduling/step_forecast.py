@@ -58,6 +58,11 @@ class StepForecast:
         """Itself, where its predictions may be used."""
         return self if self.is_on else None
 
+    @property
+    def token_s(self) -> float:
+        """Seconds per token of the last step with a chunk; 0 before there was one, and where nothing is learnt."""
+        return 0.0 if self._learner is None else self._learner.token_s
+
     def step_s(self, batch: BatchCounts) -> float:
         """Seconds that a step of these counts takes; 0 where it predicts nothing."""
         times = self._times
@@ -158,7 +163,7 @@ def make_forecast(config: InstanceConfig, known: KnownStepTimes) -> StepForecast
         return StepForecast(known)
     if not needs_step_times(config):
         return StepForecast()
-    return StepForecast(learner=StepLearner(config.scheduler.budget_tokens, known))
+    return StepForecast(learner=StepLearner(config.scheduler.budget_tokens, config.objectives.tpot_s, known))
 
 
 def needs_step_times(config: InstanceConfig) -> list[str]:

@@ -7,8 +7,11 @@ from dunlin.cost.models import BatchCounts, StepModel
 from dunlin.cost.step_fit import LearntSteps, StepSums, fit_prices, model_of
 
 LEAST_SMALL, LEAST_LARGE, LEAST_WITH_DECODES = 24, 8, 24
-"""There is no fit before so many steps of fewer tokens than half of `budget_tokens`, so many larger ones, and so many
-with decode rows. A step of many tokens is a full chunk: decode rows are few."""
+"""There is no fit before so many small steps, so many large ones, and so many with decode rows. A large one has half of
+`budget_tokens`, a full chunk (decode rows are few), or a chunk that takes half of the objective per token at the pace
+so far: on a slow engine no larger ones are composed while there is no model."""
+CHUNK_TOKENS = 64
+"""Prompt tokens from which on a step tells what a token takes: a smaller one takes mostly what any step does."""
 LEAST_PREDICTED = 24
 """Predictions before any is believed."""
 LEAST_OF_KIND = 8
@@ -55,12 +58,16 @@ class StepLearner:
     """Owns the sums of steps and the model that was fitted to them last; `model` is None before the first fit.
 
     From the first fit on the model predicts; what it predicts is used once that has proved good (`is_trusted`).
+    `token_s` are the seconds per token of the last step with `CHUNK_TOKENS`, 0 before there was one. `tpot_s` is the
+    cluster's objective per token.
     """
 
-    def __init__(self, budget_tokens: int, learnt: LearntSteps | None = None) -> None:
+    def __init__(self, budget_tokens: int, tpot_s: float, learnt: LearntSteps | None = None) -> None:
         known = learnt or LearntSteps(StepSums(), StepSums())
         self.model: StepModel | None = None
         self.errors = StepErrors(known.errors, known.predicted)
+        self.token_s = 0.0
+        self._tpot_s = tpot_s
         self._large_tokens = budget_tokens // 2
         self._small, self._large = known.small.copy(), known.large.copy()
         self._with_decodes = known.with_decodes
@@ -106,11 +113,13 @@ class StepLearner:
 
     def add(self, batch: BatchCounts, seconds: float) -> None:
         """A step took so many seconds; fit anew if it is time."""
+        sums = self._large if self._is_large(batch) else self._small
+        if batch.prefill_tokens >= CHUNK_TOKENS:
+            self.token_s = seconds / (batch.prefill_tokens + batch.decode_rows)
         if self._to_skip:
             self._to_skip -= 1
             return
-        is_large = batch.prefill_tokens + batch.decode_rows >= self._large_tokens
-        (self._large if is_large else self._small).add(batch, seconds)
+        sums.add(batch, seconds)
         self._with_decodes += batch.decode_rows > 0
         self._fit_if_due()
 
@@ -121,6 +130,12 @@ class StepLearner:
         self._saved_at = self.taken
         sums = self._small.copy(), self._large.copy()
         return LearntSteps(*sums, self._with_decodes, self.errors.means, self.errors.counts)
+
+    def _is_large(self, batch: BatchCounts) -> bool:
+        """By the pace of the step before: by its own, a step that was held up would be larger than others like it."""
+        if batch.prefill_tokens + batch.decode_rows >= self._large_tokens:
+            return True
+        return batch.prefill_tokens >= CHUNK_TOKENS and 2 * batch.prefill_tokens * self.token_s >= self._tpot_s
 
     def _fit_if_due(self) -> None:
         """At growing intervals, because a fit costs as much as a hundred sums."""

@@ -6,6 +6,7 @@ import pytest
 
 from dunlin.cost.models import BatchCounts
 from services.instance.scheduling.step_learner import (
+    CHUNK_TOKENS,
     DECODES_PER_SAMPLE,
     LEAST_LARGE,
     LEAST_PREDICTED,
@@ -18,7 +19,7 @@ from services.instance.scheduling.step_learner import (
     StepLearner,
 )
 
-BUDGET = 64
+BUDGET, TPOT_S = 64, 0.1
 MIXED = BatchCounts(1, 40, 0, 1600, 2, 100)
 PROMPT, CHUNK, DECODE = BatchCounts(1, 8, 0, 64), BatchCounts(1, 40, 0, 1600), BatchCounts(0, 0, 0, 0, 4, 400)
 
@@ -34,7 +35,7 @@ def teach(learner: StepLearner, batch: BatchCounts, steps: int) -> None:
 
 def warm(*given: tuple[BatchCounts, int]) -> StepLearner:
     """A learner whose engine is warm, after these steps."""
-    learner = StepLearner(BUDGET)
+    learner = StepLearner(BUDGET, TPOT_S)
     teach(learner, BatchCounts(1, 1, 0, 1), WARM_UP_STEPS)
     for batch, steps in given:
         teach(learner, batch, steps)
@@ -67,6 +68,36 @@ def test_small_and_large_steps_and_decode_rows_are_needed(
     assert learner.model is None
     teach(learner, missing, 1)
     assert learner.model is not None
+
+
+def slow(learner: StepLearner, tokens: int, steps: int) -> None:
+    """Steps of one chunk that take a millisecond per token, with a decode row."""
+    for _ in range(steps):
+        learner.add(BatchCounts(1, tokens, 0, tokens**2, 1, 10), 0.001 * (tokens + 1))
+
+
+def test_the_last_step_with_a_chunk_tells_the_pace_also_of_a_cold_engine() -> None:
+    learner = StepLearner(512, TPOT_S)
+    slow(learner, CHUNK_TOKENS - 1, 1)
+    assert learner.token_s == 0.0
+    slow(learner, CHUNK_TOKENS, 1)
+    assert learner.taken == 0
+    assert learner.token_s == pytest.approx(0.001)
+    learner.add(BatchCounts(1, 128, 0, 128**2), 0.64)
+    learner.add(DECODE, 1.0)
+    assert learner.token_s == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(("tpot_s", "is_large"), [(2 * CHUNK_TOKENS * 0.001, True), (0.13, False)])
+def test_on_a_slow_engine_a_chunk_of_half_the_objective_is_large(tpot_s: float, is_large: bool) -> None:
+    """No larger one is composed there before it is known what steps take."""
+    learner = StepLearner(512, tpot_s)
+    slow(learner, CHUNK_TOKENS, WARM_UP_STEPS)
+    slow(learner, CHUNK_TOKENS - 1, LEAST_SMALL)
+    slow(learner, CHUNK_TOKENS, LEAST_LARGE - 1)
+    assert learner.model is None
+    slow(learner, CHUNK_TOKENS, 1)
+    assert (learner.model is not None) == is_large
 
 
 def test_what_was_seen_is_predicted() -> None:
@@ -128,7 +159,7 @@ def test_what_was_learnt_is_saved_now_and_then_and_the_next_goes_on_from_it() ->
     teach(learner, CHUNK, 1)
     assert learner.to_save() is not None
     assert saved == before, "what was given away does not change"
-    second = StepLearner(BUDGET, saved)
+    second = StepLearner(BUDGET, TPOT_S, saved)
     assert (second.is_trusted, second.taken) == (True, saved.small.steps + saved.large.steps)
     assert second.model is not None
     assert second.model.step_s(CHUNK) == pytest.approx(step_s(CHUNK), rel=0.02)
