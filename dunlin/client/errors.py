@@ -18,7 +18,7 @@ class InvalidRequest(DunlinError):
 
 
 class PromptTooLong(InvalidRequest):
-    """Prompt and `max_tokens` together are more than the model, or any instance, can hold."""
+    """Prompt and `max_tokens` together are more than the model, or the cluster, can hold."""
 
 
 class QueueFull(DunlinError):
@@ -102,6 +102,7 @@ def raise_if_failed(event: GenerateEvent) -> None:
     errors: dict[FinishReason, type[DunlinError]] = {
         FinishReason.ERROR: GenerationFailed,
         FinishReason.DEADLINE: DeadlineExceeded,
+        FinishReason.TOO_LONG: PromptTooLong,
         FinishReason.CANCELLED: Cancelled,
     }
     kind = errors.get(event.finish)

@@ -183,8 +183,9 @@ class PromptLogprobs:
 class Delta:
     """New tokens for a reader, in order; before the first one the log-probabilities of `prompt` tokens, where wanted.
 
-    `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE. `top_count[i]` entries of
-    `top_token` and `top_logprob` belong to token i. An instance had the KV of `cached_tokens` of the prompt already.
+    `finish` other than RUNNING ends the request; `detail` explains an end that is an error (`FINISH_ERRORS`).
+    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. An instance had the KV of `cached_tokens`
+    of the prompt already.
     """
 
     tokens: I32

@@ -71,7 +71,7 @@ class StepTimesSource(IntEnum):
 
 
 class FinishReason(IntEnum):
-    """Why a sequence produced its last token. RUNNING: it did not yet."""
+    """Why a sequence produced its last token. RUNNING: it did not yet. TOO_LONG: nothing in the cluster can hold it."""
 
     RUNNING = 0
     STOP = 1
@@ -79,6 +79,15 @@ class FinishReason(IntEnum):
     CANCELLED = 3
     DEADLINE = 4
     ERROR = 5
+    TOO_LONG = 6
+
+
+FINISH_ERRORS = {
+    FinishReason.DEADLINE: "deadline_exceeded",
+    FinishReason.ERROR: "generation_failed",
+    FinishReason.TOO_LONG: "too_long",
+}
+"""The ends of admitted requests that are errors, with the kind of the error in logs and traces."""
 
 
 class GroupKind(IntEnum):

@@ -19,6 +19,7 @@ FINISHES = {
     FinishReason.CANCELLED: "it was cancelled",
     FinishReason.DEADLINE: "its time was up (deadline)",
     FinishReason.ERROR: "it failed (error)",
+    FinishReason.TOO_LONG: "the cluster could not hold so many tokens (too_long)",
 }
 _FIRST = "first_token_s"
 

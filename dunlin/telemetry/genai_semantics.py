@@ -5,7 +5,7 @@ They stand beside this project's own attributes (`dunlin.*`), on the request's r
 
 from dunlin.messages.dispatch import Place
 from dunlin.messages.lifecycle import CallOrigin, Closed
-from dunlin.messages.types import FinishReason
+from dunlin.messages.types import FINISH_ERRORS, FinishReason
 
 PROVIDER = "dunlin"
 RESPONSE_ID = "gen_ai.response.id"
@@ -16,7 +16,6 @@ UNKNOWN = "request"
 FINISHES = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.CANCELLED: "cancelled"}
 OTHER_ERROR = "_OTHER"
 """The conventions' word for an error that has no type of its own."""
-ERRORS = {FinishReason.ERROR: "generation_failed", FinishReason.DEADLINE: "deadline_exceeded"}
 
 Attributes = dict[str, str | int | float | tuple[str, ...]]
 
@@ -69,7 +68,8 @@ def completion_attributes(message: Closed) -> Attributes:
     if message.finish in FINISHES:
         found["gen_ai.response.finish_reasons"] = (FINISHES[message.finish],)
     else:
-        found |= {"gen_ai.response.finish_reasons": ("error",), ERROR_TYPE: ERRORS.get(message.finish, OTHER_ERROR)}
+        found["gen_ai.response.finish_reasons"] = ("error",)
+        found[ERROR_TYPE] = FINISH_ERRORS.get(message.finish, OTHER_ERROR)
     return found
 
 

@@ -23,7 +23,7 @@ from dunlin.messages.dispatch import (
     Reused,
 )
 from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
-from dunlin.messages.types import FinishReason, Why
+from dunlin.messages.types import FINISH_ERRORS, FinishReason, Why
 from dunlin.telemetry import genai_semantics
 from dunlin.telemetry.decisions import DecisionRecord
 from dunlin.telemetry.trace_context import TraceContext, span_id
@@ -201,7 +201,7 @@ class RequestTrace:
             return self._add_event(record)
         finish = FinishReason(message.finish).name.lower()
         cause = message.why.chosen if message.why is not None else finish
-        error = cause if message.finish in (FinishReason.ERROR, FinishReason.DEADLINE) else ""
+        error = cause if message.finish in FINISH_ERRORS else ""
         self._end_phase(record.at_s, error=error)
         self._end_attempt(record.at_s, error)
         attributes: Attributes = {

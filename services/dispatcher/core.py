@@ -292,8 +292,8 @@ class DispatcherCore:
             if self._capacity.is_used:
                 self.journal.defer(request)
                 continue
-            text = f"{request.max_length} tokens are more than any instance can hold"
+            finish, text = FinishReason.TOO_LONG, f"{request.max_length} tokens are more than any instance can hold"
             if request.lacks_adapter:
-                text = "no instance that could hold it has its model's adapter"
-            effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
+                finish, text = FinishReason.ERROR, "no instance that could hold it has its model's adapter"
+            effects += self._completion.abort_and_notify(now_s, request, finish, text)
         return effects

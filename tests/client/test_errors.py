@@ -2,7 +2,19 @@
 
 import pytest
 
-from dunlin.client.errors import InvalidRequest, PromptTooLong, QueueFull, ServerError, error_from_call
+from dunlin.client.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    GenerationFailed,
+    InvalidRequest,
+    PromptTooLong,
+    QueueFull,
+    ServerError,
+    error_from_call,
+    raise_if_failed,
+)
+from dunlin.messages.public import GenerateEvent
+from dunlin.messages.types import FINISH_ERRORS, FinishReason
 from dunlin.wire.rpc.calls import CallFailed
 
 
@@ -18,3 +30,25 @@ from dunlin.wire.rpc.calls import CallFailed
 )
 def test_a_status_becomes_the_error_that_says_what_to_do(failed: CallFailed, kind: type[Exception]) -> None:
     assert type(error_from_call(failed, "h:1")) is kind
+
+
+@pytest.mark.parametrize(
+    ("finish", "kind"),
+    [
+        (FinishReason.DEADLINE, DeadlineExceeded),
+        (FinishReason.ERROR, GenerationFailed),
+        (FinishReason.TOO_LONG, PromptTooLong),
+        (FinishReason.CANCELLED, Cancelled),
+    ],
+)
+def test_an_end_that_is_an_error_is_raised_with_its_request(finish: FinishReason, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="why") as raised:
+        raise_if_failed(GenerateEvent("req-1", finish=finish, detail="why"))
+    assert (type(raised.value), getattr(raised.value, "request", "")) == (kind, "req-1")
+
+
+def test_every_end_is_an_error_or_none() -> None:
+    good = {FinishReason.RUNNING, FinishReason.STOP, FinishReason.LENGTH}
+    assert {FinishReason.CANCELLED, *FINISH_ERRORS} == set(FinishReason) - good
+    for finish in good:
+        raise_if_failed(GenerateEvent("req-1", finish=finish))

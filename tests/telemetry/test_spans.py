@@ -13,7 +13,7 @@ from dunlin.messages.dispatch import (
     Reused,
 )
 from dunlin.messages.pool import ReserveRegion
-from dunlin.messages.types import FinishReason, Region, Why
+from dunlin.messages.types import FINISH_ERRORS, FinishReason, Region, Why
 from dunlin.telemetry.trace_context import span_id, trace_context
 from tests.telemetry.request_records import (
     GIVEN,
@@ -120,7 +120,7 @@ def test_a_migration_is_a_phase_between_two_attempts() -> None:
 
 @pytest.mark.parametrize(
     ("finish", "error"),
-    [(FinishReason.DEADLINE, "2 s are over"), (FinishReason.ERROR, "2 s are over"), (FinishReason.CANCELLED, "")],
+    [*((finish, "2 s are over") for finish in FINISH_ERRORS), (FinishReason.CANCELLED, "")],
 )
 def test_how_it_ended(finish: FinishReason, error: str) -> None:
     spans = trace_spans([admitted(), closed(finish, Why("end", "2 s are over"))])

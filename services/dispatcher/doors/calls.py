@@ -12,14 +12,13 @@ from dunlin.effects import Address
 from dunlin.limits import escape_surrogates
 from dunlin.messages.door import RefusedAtDoor
 from dunlin.messages.lifecycle import CallOrigin
-from dunlin.messages.types import FinishReason, RequestClass
+from dunlin.messages.types import FINISH_ERRORS, FinishReason, RequestClass
 from dunlin.runtime.core_host import CoreHost
 from services.dispatcher.doors.generation.settings import RequestSettings
 from services.dispatcher.doors.metrics import DoorMetrics
 
 CHAT, COMPLETION = "chat", "text_completion"
 """The two operations that generate, by their OpenTelemetry names."""
-FINISH_ERRORS = {FinishReason.ERROR: "generation_failed", FinishReason.DEADLINE: "deadline_exceeded"}
 PROBE_PATHS = ("/health", "/metrics")
 """Paths that monitoring requests all the time: counted, and not logged."""
 MAX_SHOWN_CHARACTERS = 256

@@ -43,7 +43,7 @@ COUNTERS = (
         "dunlin_requests_total",
         "counter",
         (*REQUEST_LABELS, "finish"),
-        "requests that ended, by how: stop, length, cancelled, deadline, error",
+        "requests that ended, by how: stop, length, cancelled, deadline, error, too_long",
         "vllm:request_success_total",
     ),
     DocumentedMetric(

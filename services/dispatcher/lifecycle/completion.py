@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.door import Delta, RefusedAtDoor, Submit, SubmitRejected
-from dunlin.messages.types import FinishReason, RequestClass, i32
+from dunlin.messages.types import FINISH_ERRORS, FinishReason, RequestClass, i32
 from services.dispatcher.admission.controller import AdmissionController
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.placement.fleet_state import FleetState
@@ -73,7 +73,7 @@ class RequestCompletion:
         self._replay_cache.add(now_s, request, finish)
         self._totals.finished += finish in (FinishReason.STOP, FinishReason.LENGTH)
         self._totals.cancelled += finish is FinishReason.CANCELLED
-        self._totals.failed += finish in (FinishReason.DEADLINE, FinishReason.ERROR)
+        self._totals.failed += finish in FINISH_ERRORS
         return [closed]
 
     def _note_served(self, now_s: float, request_class: RequestClass) -> None:

@@ -103,7 +103,7 @@ class LongRequestPlacer:
             return [self._ask_later(request, message.retry_after_s or self._pause_s)]
         limit = message.limit_tokens or self._capacity.pool_tokens(now_s)
         text = f"{_longest(request)} tokens are more than all instances together can hold, {limit}"
-        return self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
+        return self._completion.abort_and_notify(now_s, request, FinishReason.TOO_LONG, text)
 
     @handles
     def on_ask_due(self, now_s: float, sender: Address, message: LongAskDue) -> list[Effect]:

@@ -12,8 +12,6 @@ from simulator.campaign.stream_rules import LEGAL_ERRORS, WAIT_TOO_LONG, is_late
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
-TOO_LONG = "than all instances together can hold"
-"""Of an error about a prompt that no group could have held for so long (manager.long_requests.remembered_s)."""
 VIEWED_S = 5.0
 """Seconds after which views tell of an instance that came, or is drained."""
 FASTEST_CLOCK = 1.2
@@ -103,6 +101,8 @@ class EndWatcher(InvariantWatcher):
             return client.rejected.code is not RejectionCode.UNAVAILABLE or client.attempts >= MOST_TRIES
         if client.finish is FinishReason.DEADLINE and not self._is_late(client):
             return False
+        if client.finish is FinishReason.TOO_LONG:
+            return self._may_be_too_long(client)
         if client.planned.poison:
             return client.finish in (FinishReason.ERROR, FinishReason.DEADLINE) and not client.tokens
         if client.finish is FinishReason.ERROR:
@@ -133,12 +133,16 @@ class EndWatcher(InvariantWatcher):
                 by_node[node] = by_node.get(node, 0) + report.capacity_slots
         return max(by_node.values(), default=0)
 
+    def _may_be_too_long(self, client: CampaignClient) -> bool:
+        if not self._is_too_long(len(client.planned.tokens) + client.planned.max_tokens, client.ended_s):
+            return False
+        self.excuse("a request ends as too long, which the instances that served could not have held")
+        return True
+
     def _may_fail(self, client: CampaignClient) -> bool:
         is_blamed = "poison" in client.detail and self.faults.engines.crashes >= 2
         has_cause = self.faults.last_s > 0 or any(one.planned.poison for one in self.clients.all)
-        longest = len(client.planned.tokens) + client.planned.max_tokens
-        is_too_long = TOO_LONG in client.detail and self._is_too_long(longest, client.ended_s)
-        if not is_blamed and not is_too_long and not (client.detail.startswith(LEGAL_ERRORS) and has_cause):
+        if not is_blamed and not (client.detail.startswith(LEGAL_ERRORS) and has_cause):
             return False
         self.excuse("a request ends with an error")
         return True

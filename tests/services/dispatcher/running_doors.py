@@ -234,6 +234,11 @@ class Doors:
         self._clients.append(made)
         return made
 
+    def serve(self, capacity_slots: int = 100_000) -> None:
+        """The instance joins, and the monitor's first view names it."""
+        self.host.attach(A, self.instance)
+        self.host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=capacity_slots, free_slots=capacity_slots),)))
+
     async def close_clients(self) -> None:
         for client in self._clients:
             await client.close()
@@ -265,9 +270,6 @@ async def doors(
     authenticator = Authenticator()
     gateway = RequestGateway(host, served, DoorMetrics(authenticator.knows), limits, log, SERVERS)
     instance = FakeInstance(host, served.tokenizer)
-    if serving:
-        host.attach(A, instance)
-        host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=100_000, free_slots=100_000),)))
     if tenants is not None:
         host.deliver(SELF, authenticator.set_tenants(tenants))
     server = GrpcServer("127.0.0.1:0")
@@ -291,6 +293,8 @@ async def doors(
     await door.start()
     http_port = listening.getsockname()[1]
     opened = Doors(host, core, gateway, authenticator, instance, http_port, server.port, door, refused, listening)
+    if serving:
+        opened.serve()
     try:
         yield opened
     finally:

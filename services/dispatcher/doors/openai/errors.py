@@ -26,6 +26,7 @@ REJECTIONS = {
 FINISH_ERRORS = {
     FinishReason.ERROR: (500, SERVER_ERROR, "generation_failed"),
     FinishReason.DEADLINE: (504, SERVER_ERROR, "deadline_exceeded"),
+    FinishReason.TOO_LONG: REJECTIONS[RejectionCode.TOO_LONG],
     FinishReason.CANCELLED: (499, INVALID_REQUEST, "cancelled"),
 }
 

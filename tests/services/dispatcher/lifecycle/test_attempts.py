@@ -175,7 +175,7 @@ def test_what_an_instance_calls_too_long_goes_elsewhere_or_ends() -> None:
     bench.give(client("c"), submit())
     assert target(bench.give(A, Refused(1, 1, Refusal.TOO_LONG)), Place) == [B]
     sent = bench.give(B, Refused(1, 2, Refusal.TOO_LONG))
-    assert only(sent, Delta).finish is FinishReason.ERROR
+    assert only(sent, Delta).finish is FinishReason.TOO_LONG
     assert "more than any instance can hold" in only(sent, Delta).detail
 
 

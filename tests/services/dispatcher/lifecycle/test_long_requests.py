@@ -117,7 +117,7 @@ class TestRefusals:
         b.give(client("c"), submit(LONG))
         sent = b.give(G, LongRefused(1, 1, LongRefusal.TOO_LONG, 0.0, 1400))
         last = only(sent, Delta)
-        assert last.finish is FinishReason.ERROR
+        assert last.finish is FinishReason.TOO_LONG
         assert last.detail == "1504 tokens are more than all instances together can hold, 1400"
         assert len(b.core.journal) == 0
         assert messages(sent, WithdrawLong) == []

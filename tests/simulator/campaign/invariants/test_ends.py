@@ -111,6 +111,8 @@ UNAVAILABLE = SubmitRejected(RejectionCode.UNAVAILABLE, "")
         {"finish": FinishReason.DEADLINE, "timeout_s": 2.0},
         {"finish": FinishReason.ERROR, "detail": "given up after 3 attempts"},
         {"finish": FinishReason.ERROR, "detail": "poison"},
+        {"finish": FinishReason.TOO_LONG},
+        {"finish": FinishReason.TOO_LONG, "poison": True},
         {"finish": FinishReason.ERROR, "poison": True, "tokens": [1]},
         {"finish": FinishReason.RUNNING, "rejected": UNAVAILABLE, "attempts": MOST_TRIES - 1},
     ],
@@ -134,7 +136,7 @@ def test_an_error_is_excused_where_a_fault_struck_and_counted() -> None:
 
 
 def end_as_too_long(watcher: EndWatcher, campaign: Campaign) -> None:
-    ended(campaign, FinishReason.ERROR, detail="9 tokens are more than all instances together can hold, 4")
+    ended(campaign, FinishReason.TOO_LONG, detail="9 tokens are more than all instances together can hold, 4")
     watcher.audit()
 
 
@@ -152,7 +154,7 @@ def test_a_request_is_too_long_only_where_instances_could_not_have_held_it_latel
     watcher.audit()
     campaign.run(2 * VIEWED_S)
     end_as_too_long(watcher, campaign)
-    assert watcher.excused == {"I1 a request ends with an error": 1}
+    assert watcher.excused == {"I1 a request ends as too long, which the instances that served could not have held": 1}
 
 
 def test_a_request_is_refused_as_too_long_only_where_the_instances_that_serve_could_not_hold_it() -> None:

@@ -204,6 +204,23 @@ def test_a_deadline_is_504() -> None:
     with_doors(test, serving=False)
 
 
+def test_a_prompt_that_no_instance_that_came_can_hold_is_400() -> None:
+    """Nothing was known of the fleet when it was admitted."""
+
+    async def test(cluster: Doors) -> None:
+        answering = asyncio.create_task(post(cluster, "/v1/completions", {"prompt": [5] * 9}))
+        while not len(cluster.core.journal):
+            await asyncio.sleep(0)
+        cluster.serve(capacity_slots=20)
+        status, answer, headers = await answering
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert (answer["error"]["type"], headers["x-should-retry"]) == ("invalid_request_error", "false")
+        assert answer["error"]["message"] == "25 tokens are more than any instance can hold"
+        assert cluster.core.report().failed_total == 1
+
+    with_doors(test, serving=False)
+
+
 def test_a_stream_that_fails_says_so_and_ends() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
