@@ -6,6 +6,8 @@ from dunlin.cores.recent_peak import RecentPeak
 
 REMEMBERED_S = 30.0
 """Seconds of gaps that count: a machine that became busy is believed for as long."""
+LONGER = 2.0
+"""Times the silence that ended a process for which its successor is waited for."""
 YOUNG_S = 5.0
 """Seconds of signs of a new process before it is expected to be as regular as its predecessor was."""
 
@@ -20,6 +22,8 @@ class GapLimit:
     def __init__(self, least_s: float, most_s: float, times: float) -> None:
         self._least_s, self._most_s = min(least_s, most_s), most_s
         self._times = times
+        self._longer_s = 0.0
+        self._longer_until_s = -inf
         self.forget()
 
     def forget(self) -> None:
@@ -37,6 +41,13 @@ class GapLimit:
         else:
             self._began_s = inf
 
+    def lengthen(self, now_s: float, silence_s: float) -> None:
+        """A process was ended for this silence. It may have been slow only, and its successor would be ended for the
+        same: for `REMEMBERED_S` the limit is `LONGER` times that at least. One of the upper bound was a fault.
+        """
+        if silence_s < self._most_s:
+            self._longer_s, self._longer_until_s = LONGER * silence_s, now_s + REMEMBERED_S
+
     def note(self, now_s: float, gap_s: float) -> None:
         """A sign of life came, `gap_s` after the one before. One above the upper bound was a fault, and is none of the
         usual ones.
@@ -51,4 +62,5 @@ class GapLimit:
         """Seconds of silence from which on it means something."""
         if not self._longest_s.is_settled(now_s) or now_s - self._began_s < YOUNG_S:
             return self._most_s
-        return min(self._most_s, max(self._least_s, self._times * self._longest_s.peak(now_s)))
+        longer_s = self._longer_s if now_s < self._longer_until_s else 0.0
+        return min(self._most_s, max(self._least_s, longer_s, self._times * self._longest_s.peak(now_s)))

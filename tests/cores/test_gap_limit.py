@@ -1,6 +1,6 @@
 """How long a silence may last, by the gaps lately."""
 
-from dunlin.cores.gap_limit import REMEMBERED_S, YOUNG_S, GapLimit
+from dunlin.cores.gap_limit import LONGER, REMEMBERED_S, YOUNG_S, GapLimit
 
 
 def settled(limit: GapLimit, gap_s: float) -> float:
@@ -77,3 +77,17 @@ def test_a_successor_of_one_that_was_not_known_is_not_known_either() -> None:
     limit.note(10.0, 0.5)
     assert limit.limit_s(REMEMBERED_S - 0.1) == 3.0
     assert limit.limit_s(REMEMBERED_S) == 1.0
+
+
+def test_after_a_silence_that_ended_a_process_the_limit_is_longer_for_a_while() -> None:
+    limit = GapLimit(1.0, 5.0, 2.0)
+    now_s = settled(limit, 0.25)
+    limit.lengthen(now_s, 1.5)
+    assert limit.limit_s(now_s + REMEMBERED_S - 0.1) == 1.5 * LONGER
+    assert limit.limit_s(now_s + REMEMBERED_S) == 1.0
+    limit.lengthen(now_s, 4.0)
+    assert limit.limit_s(now_s) == 5.0, "the upper bound is never passed"
+    sure = GapLimit(1.0, 5.0, 2.0)
+    now_s = settled(sure, 0.25)
+    sure.lengthen(now_s, 5.0)
+    assert sure.limit_s(now_s) == 1.0, "a silence of the upper bound was no slowness"

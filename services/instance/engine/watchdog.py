@@ -47,7 +47,7 @@ class EngineWatchdog:
             Figure("safepoints", safepoints),
         )
         self._busy = False
-        self._limit.forget()  # had it only been slow, its successor would be ended for the same again
+        self._limit.lengthen(self._watched_s, limit_s)
         return Why(
             "progress", "end the engine", figures, (RejectedOption("wait", "work is outstanding, no safepoint passed"),)
         )

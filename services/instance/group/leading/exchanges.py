@@ -84,9 +84,9 @@ class Exchange:
         return total
 
     @property
-    def has_prompt(self) -> bool:
-        """Whether a row computes more than one token."""
-        return self.tokens > len(self.rows)
+    def is_incomplete(self) -> bool:
+        """Whether a member did nothing: it refused, or is lost."""
+        return None in self.answers.values()
 
     @property
     def is_spoilt(self) -> bool:

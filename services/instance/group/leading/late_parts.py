@@ -1,7 +1,7 @@
 """Notices that a member's part of an exchange does not come, in the time scale of the group's own steps.
 
-An exchange is late when nothing was heard of the group for four times as long as the slowest of its kind took lately,
-by its tokens. All that compute it are told to end it then: a member that lives answers at the next safepoint, and goes
+An exchange is late when nothing was heard of the group for four times as long as the slowest of its size took lately.
+All that compute it are told to end it then: a member that lives answers at the next safepoint, and goes
 on; one that does not answer that either is lost. The members wait for each other, so the first silence alone does not
 say whose it is.
 
@@ -12,17 +12,18 @@ is slow without being stopped is found by membership and by the monitor's watch,
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
+from services.instance.group.leading.exchange_times import ExchangeTimes
 from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.stepping import SpreadSteps
 
 TIMES = 4
-"""An exchange that takes so many times what its tokens took at most is late: as the gaps between an engine's safepoints
-are judged."""
+"""An exchange that takes so many times what others of its size took at most is late: as the gaps between an engine's
+safepoints are judged."""
+ENDED_TIMES = 2
+"""One that was ended as late may have been slow only: the next may take so many times as long."""
 FIRST_TIMES = 10
-"""The first exchange of its kind is late after so many times `late_s`."""
-FADING = 0.99
-"""What is left of the longest time of a token with each exchange of its kind."""
+"""The first exchange of its size is late after so many times `late_s`."""
 OWN_LATENESS = 0.25
 """A look that comes later than this share of `late_s` is no judge of others."""
 
@@ -35,20 +36,21 @@ class LateLook:
 
 
 class LateParts:
-    """Owns when the group was heard last, and how long its exchanges take for each token: those with prompts (True),
-    and those of decode rows alone.
+    """Owns when the group was heard last, and which exchange it has had ended.
 
     `late_s`: nothing is late sooner, and so long a member has to say that it ends an exchange.
     """
 
-    def __init__(self, late_s: float, ledger: ExchangeLedger, steps: SpreadSteps, roster: GroupRoster) -> None:
+    def __init__(
+        self, late_s: float, times: ExchangeTimes, ledger: ExchangeLedger, steps: SpreadSteps, roster: GroupRoster
+    ) -> None:
         self._late_s = late_s
+        self._times = times
         self._ledger = ledger
         self._steps = steps
         self._roster = roster
         self._heard_s = 0.0
         self._ended_s = 0.0
-        self._token_s: dict[bool, float] = {}
         self._ending = 0
         self._due_s: float | None = None
 
@@ -61,8 +63,8 @@ class LateParts:
         self._heard_s = now_s
 
     def _took(self, exchange: Exchange, took_s: float) -> None:
-        kind = exchange.has_prompt
-        self._token_s[kind] = max(took_s / exchange.tokens, FADING * self._token_s.get(kind, 0.0))
+        if not exchange.is_incomplete:  # else it waited for what never came
+            self._times.note(exchange.tokens, took_s * (ENDED_TIMES / TIMES if exchange.is_cancelled else 1.0))
 
     def advance(self, now_s: float) -> list[Effect]:
         """Look again later, while anything is awaited."""
@@ -98,8 +100,8 @@ class LateParts:
         return effects
 
     def _limit_s(self, exchange: Exchange) -> float:
-        token_s = self._token_s.get(exchange.has_prompt)
-        return FIRST_TIMES * self._late_s if token_s is None else max(self._late_s, TIMES * token_s * exchange.tokens)
+        longest_s = self._times.longest_s(exchange.tokens)
+        return FIRST_TIMES * self._late_s if longest_s is None else max(self._late_s, TIMES * longest_s)
 
     def _look_in(self, now_s: float, delay_s: float) -> list[Effect]:
         self._due_s = now_s + delay_s

@@ -20,6 +20,7 @@ from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import Figure, GroupKind, GroupRole, Why
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver
+from services.instance.group.leading.exchange_times import ExchangeTimes
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.late_parts import LateLook
 from services.instance.group.leading.led_group import LedGroup
@@ -63,6 +64,7 @@ class GroupLeader:
         self._led: LedGroup | None = None
         self._rings = RingTotals()
         self._numbers = LeaderNumbers()
+        self._exchange_times = ExchangeTimes()
 
     @property
     def led(self) -> LedGroup | None:
@@ -92,8 +94,9 @@ class GroupLeader:
         if not leads:
             return effects
         if self._led is None:
-            parts = (self._sequences, self._lifecycle, self._tokens, self._times, self._rings, self._numbers)
-            self._led = LedGroup(self._own, self._config, self._streams, *parts)
+            parts = (self._sequences, self._lifecycle, self._tokens, self._times)
+            kept = (self._rings, self._numbers, self._exchange_times)
+            self._led = LedGroup(self._own, self._config, self._streams, *parts, *kept)
         return effects + self._led.follow(manager, order)
 
     def on_joined(self, address: Address) -> list[Effect]:

@@ -16,6 +16,7 @@ from dunlin.messages.group import (
 from dunlin.messages.plan import GroupOrder
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver, SpreadEnds
+from services.instance.group.leading.exchange_times import ExchangeTimes
 from services.instance.group.leading.exchange_tokens import ExchangeTokens
 from services.instance.group.leading.exchanges import ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
@@ -50,6 +51,7 @@ class LedGroup:
         times: Callable[[], StepTimes | None],
         rings: RingTotals,
         numbers: LeaderNumbers,
+        exchange_times: ExchangeTimes,
     ) -> None:
         self.spreads = spreads = SpreadTable(numbers.guests)
         ledger = ExchangeLedger(numbers.exchanges)
@@ -57,7 +59,7 @@ class LedGroup:
         self.requests = requests = GuestRequests(roster)
         self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings, times)
         self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times, rings, ledger)
-        self.late_parts = LateParts(config.late_s, ledger, self.steps, roster)
+        self.late_parts = LateParts(config.late_s, exchange_times, ledger, self.steps, roster)
         self.suspects = SpreadSuspects(lifecycle, spreads, ledger)
         self.ends = SpreadEnds(config.patience_s, lifecycle, spreads, roster, requests, self.steps)
         self.wishes = MemberWishes(config, spreads, roster, self.placement)

@@ -98,10 +98,12 @@ def test_the_next_engine_is_expected_to_be_as_regular_after_its_first_seconds() 
     assert stuck_after(watch, served_regularly(watch, ended_s + 20.0, 6.0)) == 1.25
 
 
-def test_of_the_successor_of_one_that_was_stuck_nothing_is_known() -> None:
+def test_the_successor_of_one_that_was_stuck_is_waited_for_twice_as_long() -> None:
     """It may have been slow only, and would be ended for the same again."""
-    watch = EngineWatchdog(3.0, 1.25)
-    ended_s = served_regularly(watch, 0.0, 30.0) + 1.25
-    assert stuck_after(watch, ended_s - 1.25) == 1.25
-    watch.on_engine_ready()
-    assert stuck_after(watch, served_regularly(watch, ended_s + 1.0, 20.0)) == 3.0
+    watch = EngineWatchdog(9.0, 1.25)
+    now_s = served_regularly(watch, 0.0, 30.0)
+    for limit_s in (1.25, 2.5, 5.0, 9.0):
+        assert stuck_after(watch, now_s) == limit_s
+        watch.on_engine_ready()
+        now_s = served_regularly(watch, now_s + limit_s + 1.0, 20.0)
+    assert stuck_after(watch, served_regularly(watch, now_s + 0.1, 20.0)) == 1.25, "half a minute of it was regular"

@@ -6,7 +6,8 @@ import pytest
 
 from dunlin.messages.dispatch import Continued
 from dunlin.messages.group import CancelGroupSteps
-from tests.services.instance.group.leading.scripted_group import ScriptedGroup, heard
+from dunlin.messages.types import GroupKind, GroupRole
+from tests.services.instance.group.leading.scripted_group import ME, ScriptedGroup, heard
 
 
 def stopped(at_s: float, **config: Any) -> ScriptedGroup:
@@ -53,9 +54,23 @@ def test_who_does_not_end_a_late_step_is_lost_and_joins_again_when_it_answers() 
     assert group.is_quiet
 
 
+def test_a_step_that_lost_a_member_does_not_tell_how_long_the_next_may_take() -> None:
+    group = ScriptedGroup(80, 80, 80, groups__policy="widest")
+    group.place(tokens=40, max_tokens=100)
+    group.run(0.2)
+    group.at(1).stop()
+    group.run(0.45)
+    group.lose(1)
+    group.run(0.2)
+    cancelled = len(heard(group, 0, CancelGroupSteps))
+    group.at(2).stop()
+    group.run(0.6)
+    assert len(heard(group, 0, CancelGroupSteps)) > cancelled
+
+
 def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as_long() -> None:
     group = stopped_again()
-    group.run(2.0)
+    group.run(1.0)
     assert len(heard(group, 0, CancelGroupSteps)) == 1
     group.at(1).go_on()
     group.run(3.0)
@@ -63,13 +78,26 @@ def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as
     assert group.is_quiet
 
 
-def test_a_step_is_late_after_four_times_the_slowest_of_its_kind() -> None:
-    """Which took 0.6 s, and counts for 0.54 s ten exchanges later."""
+def test_after_one_that_was_ended_a_step_is_late_after_twice_its_time() -> None:
+    """Which was 0.6 s, and counts for 0.54 s ten exchanges later."""
     group = stopped_again()
-    group.run(2.1)
+    group.run(1.05)
     assert len(heard(group, 0, CancelGroupSteps)) == 1
-    group.run(0.15)
+    group.run(0.1)
     assert len(heard(group, 0, CancelGroupSteps)) == 2
+
+
+def test_a_step_is_late_after_four_times_the_slowest_of_its_size() -> None:
+    """Which took 0.4 s, and counts for 0.36 s ten exchanges later."""
+    group = stopped(0.2)
+    group.run(0.4)
+    group.at(1).go_on()
+    group.run(0.1)
+    group.at(1).stop()
+    group.run(1.4)
+    assert not heard(group, 0, CancelGroupSteps)
+    group.run(0.2)
+    assert heard(group, 0, CancelGroupSteps)
 
 
 def test_a_leader_that_comes_late_itself_judges_nobody() -> None:
@@ -84,9 +112,24 @@ def test_a_leader_that_comes_late_itself_judges_nobody() -> None:
     assert not group.said(Continued)
 
 
-def test_the_first_step_of_its_kind_has_more_time() -> None:
+def test_the_first_step_of_its_size_has_more_time() -> None:
     group = stopped(0.003)
     group.run(4.9)
     assert not heard(group, 0, CancelGroupSteps)
     group.run(0.2)
+    assert heard(group, 0, CancelGroupSteps)
+
+
+def test_the_next_group_knows_how_long_exchanges_took() -> None:
+    group = stopped(0.2)
+    group.at(1).go_on()
+    group.run(3.0)
+    group.order(ME, kind=GroupKind.LOCAL, part=GroupRole.LOCAL)
+    assert group.leader.led is None
+    group.order(*group.members)
+    group.run(0.05)
+    group.place(2, tokens=40, max_tokens=60)
+    group.run(0.003)
+    group.at(1).stop()
+    group.run(0.6)
     assert heard(group, 0, CancelGroupSteps)
