@@ -180,8 +180,8 @@ class EngineWatchConfig:
     least_stuck_s: float = setting(
         1.25,
         "An engine that has computed for half a minute, or for 5 s after an engine that had, is stuck after 4 times "
-        "the longest gap between two of its safepoints lately, within this and stuck_s; one that follows an engine that "
-        "was ended sooner than that, after twice as long as that one.",
+        "the longest gap between two of its safepoints lately, within this and stuck_s; the next one after an engine "
+        "that was ended so, after twice as long.",
         unit="seconds",
         above=0,
         why="where the engine waits for a core gaps are longer, and so is the limit",

@@ -83,7 +83,7 @@ class InstanceGroupsConfig:
     late_s: float = setting(
         0.5,
         "A step of the group of which nothing is heard for four times as long as the slowest of its size took lately, "
-        "and for so long at least, is ended at all its members; one that does not answer that within this time is lost.",
+        "and for so long at least, is ended at all its members; one that does not answer that in this time is lost.",
         unit="seconds",
         above=0,
         why="a member that is stopped keeps all others waiting; the monitor takes seconds to see it",
