@@ -24,12 +24,10 @@ from benchmarks.harness.phase_load import LoadKind, PhaseLoad
 from benchmarks.harness.processes import gone
 from benchmarks.harness.report import BenchmarkResult, say
 from benchmarks.harness.session import CampaignSession
-from cli.commands.requests.explain import decode_records
 from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import DunlinError
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 from dunlin.messages.plan import DrainOutcome
-from dunlin.telemetry.explain import explain
 from dunlin.workload.loadgen.stats import RequestRecord, percentiles
 
 PHASES = ("idle", "admission", "prefill", "decode", "migration", "drain", "election")
@@ -125,13 +123,7 @@ class FaultMatrixCampaign:
         worst = f"longest silence {max(gaps):.2f} s" if gaps else "met no stream"
         say(f"{len(self.cells):4} {cell.name}: {worst}" + "".join(f"\n     FAILED {text}" for text in cell.failures))
         if gaps and max(gaps) > TELL_S:
-            await self._explain_gap(self.load.longest_gap(song, records, at_s))
-
-    async def _explain_gap(self, record: RequestRecord) -> None:
-        """Why that stream was silent for so long, from the recorded decisions."""
-        with contextlib.suppress(DunlinError):
-            told = explain(decode_records(await self._session.client.explain(record.request)), record.request)
-            say("\n".join(f"     | {line}" for line in told))
+            say(await self._session.story(self.load.longest_gap(song, records, at_s).request))
 
     async def _victim(self, role: str) -> int:
         """The process that plays the role; one that died in the last cell may still have to come back."""

@@ -3,6 +3,7 @@
     python -m benchmarks.faults.group_faults                 20 faults, prompts of 1.2 to 2.8 slabs, short ones beside
     python -m benchmarks.faults.group_faults --kills 300
     python -m benchmarks.faults.group_faults --kills 300 --longest 1.4 --width 2      three of them hold all that runs
+    python -m benchmarks.faults.group_faults --explain 3      what each stream waited for that was silent for 3 s
 
 Deterministic instances of 512 slots (four) under the preset `elastic`. References come from one instance that holds
 every prompt alone. A fault meets a process of one role while a long request runs: the leader of a group, a member, the
@@ -72,14 +73,15 @@ class GroupFaultCampaign:
     """One cluster, faults one after the other, while `width` clients ask."""
 
     def __init__(
-        self, session: CampaignSession, cluster: ClusterProcess, load: VerifiedLoad, instances: int, seed: int
+        self, session: CampaignSession, cluster: ClusterProcess, load: VerifiedLoad, given: argparse.Namespace
     ) -> None:
         self.found = GroupFaults()
-        self._instances = instances
+        self._instances: int = given.instances
+        self._explained_s: float = given.explain
         self._session = session
         self._cluster = cluster
         self._load = load
-        self._draw = random.Random(seed)
+        self._draw = random.Random(given.seed)
 
     async def run(self, faults: int) -> None:
         """So many faults."""
@@ -109,6 +111,9 @@ class GroupFaultCampaign:
         name = f"{fault} of {role}"
         self.found.silences_s.setdefault(name, []).extend(silences)
         say(f"{self.found.done:4} {name}: longest silence {max(silences, default=0.0):.2f} s")
+        for record, silent_s in zip(met, silences, strict=True):
+            if silent_s >= self._explained_s:
+                say(await self._session.story(record.request))
 
     async def _until_heard(self, records: list[RequestRecord], after_s: float) -> None:
         """Wait until each stream has said something after that time, or ended."""
@@ -162,7 +167,7 @@ async def campaign(cluster: ClusterProcess, known: References, given: argparse.N
     async with CampaignSession(cluster) as session:
         load = VerifiedLoad(session.door, jobs(session.vocabulary, given), width=given.width)
         load.references = known
-        work = GroupFaultCampaign(session, cluster, load, given.instances, given.seed)
+        work = GroupFaultCampaign(session, cluster, load, given)
         async with load.running():
             await work.run(given.kills)
     found = work.found
@@ -184,6 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--kills", type=int, default=20, metavar="N", help="faults")
     arguments.add_argument("--longest", type=float, default=2.8, metavar="SLABS", help="the longest prompt, in slabs")
     arguments.add_argument("--width", type=int, default=4, metavar="N", help="requests at a time")
+    arguments.add_argument(
+        "--explain", type=float, default=float("inf"), metavar="S", help="tell what streams waited for so long"
+    )
     return run_command(arguments, argv, SETTINGS, jobs, campaign)
 
 

@@ -1,6 +1,6 @@
 """A campaign's view of a running cluster: its doors, its status, the recorded decisions about a request."""
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 
 import dunlin
@@ -11,9 +11,12 @@ from benchmarks.harness.decisions import (
     resumed_at,
     row_commands,
 )
+from cli.commands.requests.explain import decode_records
 from cli.launch.cluster_process import ClusterProcess
 from cli.launch.cluster_state import read_state
+from dunlin.client import DunlinError
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
+from dunlin.telemetry.explain import explain
 from dunlin.wire.codec import decode
 from dunlin.workload.loadgen.http_client import HttpTarget
 from dunlin.workload.loadgen.targets import SdkTarget
@@ -64,6 +67,13 @@ class CampaignSession:
     async def row_commands(self, request: str) -> RowCommands:
         """How often its rows were interrupted and resumed, as far as the monitor has heard and remembers."""
         return row_commands(await self._records(request))
+
+    async def story(self, request: str) -> str:
+        """The decisions about a request, a sentence in each line, as far as the monitor has heard and answers."""
+        with suppress(DunlinError):
+            told = explain(decode_records(await self.client.explain(request)), request)
+            return "\n".join(f"     | {line}" for line in told)
+        return ""
 
     async def _records(self, request: str) -> list[tuple[Reason, object]]:
         reasons = (await self.client.explain(request)).reasons
