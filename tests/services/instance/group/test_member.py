@@ -203,6 +203,15 @@ def test_a_guest_for_which_there_is_no_room_is_refused_and_keeps_what_it_had() -
     assert use(direct) == (SLOTS - 100, 100, 0)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "most", "is_opened"), [(1, 20, True), (99, 100, True), (0, 20, False), (100, 100, False)]
+)
+def test_a_guest_has_a_token_and_may_grow(tokens: int, most: int, is_opened: bool) -> None:
+    asked = open_guest(5, tokens, max_tokens=most - tokens)
+    (answer,) = to_leader(member().give(LEADER, asked))
+    assert type(answer) is (GuestSlots if is_opened else GuestRefused)
+
+
 def test_a_guest_opened_anew_keeps_what_lies_here_of_its_tokens() -> None:
     direct = member()
     direct.give(LEADER, open_guest(80, elsewhere_tokens=20))

@@ -30,6 +30,7 @@ from dunlin.messages.group import (
 from dunlin.messages.plan import GroupOrderRefused, RemapLayers
 from dunlin.messages.types import i8, i32
 from services.instance.group.guest_steps import MAX_WAITING
+from services.instance.group.guests import MAX_KEPT
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
     ENGINE,
@@ -141,6 +142,22 @@ def test_only_the_same_text_of_the_same_request_goes_on_with_it(difference: str)
     stop = {"text": 50, "key": 20, "adapter": 20, "last token": 40, "none": 60}[difference]
     assert list(slots.held_stop) == ([stop] if stop > 20 else [])
     assert slots.slots == 60
+
+
+def test_of_many_guests_the_newest_are_kept() -> None:
+    direct, guests = member(), [GROUP << 32 | number for number in range(1, MAX_KEPT + 3)]
+    for exchange, guest in enumerate(guests, 1):
+        direct.give(LEADER, open_guest(5, 10, guest, key=f"k{guest}"))
+        direct.give(LEADER, group_step(exchange, [(guest, 0, 5)]))
+        direct.give(ENGINE, answered(exchange))
+    direct.give(LEADER, Gone("killed"))
+    assert direct.core.slot_table.free == SLOTS - 5 * MAX_KEPT
+    direct.give(LEADER, Joined())
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    for guest, is_kept in ((guests[1], False), (guests[2], True), (guests[-1], True)):
+        again = open_guest(5, 10, NEXT_GUEST, key=f"k{guest}")
+        assert len(only(GuestSlots, direct.give(LEADER, again)).held_start) == is_kept
+        direct.give(LEADER, close_guest(NEXT_GUEST))
 
 
 def test_what_is_kept_goes_first_where_slots_are_needed() -> None:

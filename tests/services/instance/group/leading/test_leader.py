@@ -299,3 +299,9 @@ def test_logprobs_and_the_best_tokens_come_along() -> None:
         assert list(message.top_count) == list(message.request)
         assert [token // 1000 for token in message.top_token] == wanted
         assert list(message.logprob) == [-1.0] * len(message.token)
+
+
+def test_an_instance_that_leads_nothing_reports_no_long_requests() -> None:
+    group = ScriptedGroup(30, start=False)
+    found = group.leader.report_fields()
+    assert (found["spread_waiting"], found["spread_running"], group.leader.group) == (0, 0, 0)
