@@ -7,7 +7,8 @@ import pytest
 from dunlin.messages.dispatch import Continued
 from dunlin.messages.group import CancelGroupSteps
 from dunlin.messages.types import GroupKind, GroupRole
-from tests.services.instance.group.leading.scripted_group import ME, ScriptedGroup, heard
+from tests.services.instance.bench import ME
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, heard
 
 
 def stopped(at_s: float, **config: Any) -> ScriptedGroup:
