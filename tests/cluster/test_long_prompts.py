@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.harness.processes import stopped_if_alive
 from cli.launch.cluster_process import ClusterProcess
-from dunlin.client import Client, DunlinError
+from dunlin.client import Client, DunlinError, PromptTooLong
 from dunlin.messages.fleet import MemberStatus
 from dunlin.messages.types import GroupRole
 from tests.cluster.conftest import eventually
@@ -139,5 +139,5 @@ def test_a_long_prompt_that_crashes_engines_ends_by_name_after_few_of_them(elast
 
 
 def test_a_prompt_that_all_instances_together_cannot_hold_is_refused_with_the_limit(elastic: ClusterProcess) -> None:
-    with Client(elastic.grpc) as client, pytest.raises(DunlinError, match=str(3 * SLOTS)):
+    with Client(elastic.grpc) as client, pytest.raises(PromptTooLong, match=str(3 * SLOTS)):
         client.generate(prompt(4 * SLOTS, 1), max_tokens=4)

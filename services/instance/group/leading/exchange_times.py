@@ -18,9 +18,9 @@ class ExchangeTimes:
         size = tokens.bit_length()
         self._longest_s[size] = max(took_s, FADING * self._longest_s.get(size, 0.0))
 
-    def longest_s(self, tokens: int) -> float | None:
-        """The longest time of an exchange of this size, or of the next larger one that there was; None: there was none
-        so large.
+    def longest_s(self, tokens: int, least_s: float) -> float:
+        """The longest time of an exchange of this size, or of the next larger one that there was. Where there was none
+        so large: the longest of all, or `least_s`, if that is more.
         """
         larger = [size for size in self._longest_s if size >= tokens.bit_length()]
-        return self._longest_s[min(larger)] if larger else None
+        return self._longest_s[min(larger)] if larger else max([least_s, *self._longest_s.values()])

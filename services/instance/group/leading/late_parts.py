@@ -1,9 +1,9 @@
 """Notices that a member's part of an exchange does not come, in the time scale of the group's own steps.
 
 An exchange is late when nothing was heard of the group for four times as long as the slowest of its size took lately.
-All that compute it are told to end it then: a member that lives answers at the next safepoint, and goes
-on; one that does not answer that either is lost. The members wait for each other, so the first silence alone does not
-say whose it is.
+All that compute it are told to end it then: a member that lives answers at the next safepoint, and goes on; one that
+does not answer that either is lost. The members wait for each other, so the first silence alone does not say whose it
+is.
 
 A look that comes late itself says nothing of others: this process was stopped, or has too little of its machine. What
 is slow without being stopped is found by membership and by the monitor's watch, as ever.
@@ -23,7 +23,7 @@ safepoints are judged."""
 ENDED_TIMES = 2
 """One that was ended as late may have been slow only: the next may take so many times as long."""
 FIRST_TIMES = 10
-"""The first exchange of its size is late after so many times `late_s`."""
+"""The first exchange of its size is late after so many times `late_s`, if smaller ones did not take longer."""
 OWN_LATENESS = 0.25
 """A look that comes later than this share of `late_s` is no judge of others."""
 
@@ -100,8 +100,7 @@ class LateParts:
         return effects
 
     def _limit_s(self, exchange: Exchange) -> float:
-        longest_s = self._times.longest_s(exchange.tokens)
-        return FIRST_TIMES * self._late_s if longest_s is None else max(self._late_s, TIMES * longest_s)
+        return max(self._late_s, TIMES * self._times.longest_s(exchange.tokens, FIRST_TIMES / TIMES * self._late_s))
 
     def _look_in(self, now_s: float, delay_s: float) -> list[Effect]:
         self._due_s = now_s + delay_s
