@@ -111,6 +111,14 @@ class LongRequestsConfig:
         above=0,
         why="leaders give members back at once; this is for those that are never given a request",
     )
+    merge_after_s: float = setting(
+        1.0,
+        "A group that lost members, cannot hold its requests without them and is given no others for so long ends, if "
+        "another group and its own instances together hold what both run: its requests are computed anew there.",
+        unit="seconds",
+        above=0,
+        why="a killed process of a small model is back by then",
+    )
     remembered_s: float = setting(
         60.0,
         "A request is too long only if no group could have held it at any time in this span.",

@@ -12,7 +12,13 @@ from itertools import takewhile
 from dunlin.effects import Address
 from dunlin.messages.placement import PlaceLong
 from dunlin.messages.plan import AskMembers, ReturnMembers
-from dunlin.policies.groups.elastic_groups import ElasticGroup, choose_group, grow_group, longest_that_fits
+from dunlin.policies.groups.elastic_groups import (
+    ElasticGroup,
+    choose_group,
+    could_merge,
+    grow_group,
+    longest_that_fits,
+)
 from dunlin.policies.groups.elastic_rules import ELASTIC_RULES, ElasticRules
 from dunlin.policies.groups.group_plan import GroupCandidate
 from dunlin.policies.loongserve.grouping import plan_groups
@@ -41,6 +47,7 @@ class ElasticGroups:
         self._across_nodes = config.groups.across_nodes
         self._unfit_s = config.groups.order_retry_s
         self._idle_s = config.long_requests.idle_group_s
+        self._merge_after_s = config.long_requests.merge_after_s
         self._requests = requests
         self._gap = TAKEOVER_GAP * (1 + epoch % TAKEOVER_GAPS)
         self._highest = 0
@@ -53,6 +60,7 @@ class ElasticGroups:
         self._unused: dict[int, None] = {}
         """Groups of this term that no request was placed in yet."""
         self._idle_since_s: dict[int, float] = {}
+        self._too_small_since_s: dict[int, float] = {}
         self._unfit_until_s: dict[Address, float] = {}
 
     @property
@@ -131,6 +139,7 @@ class ElasticGroups:
         self._take_back(draft)
         self._give_up_crowded(draft)
         self._fulfil_wishes(draft)
+        self._merge_too_small(now_s, draft)
         self._place_waiting(draft, candidates)
         self.groups = {group.number: tuple(one.address for one in group.members) for group in draft.groups()}
         self._forget_taken()
@@ -198,6 +207,18 @@ class ElasticGroups:
                 left = wish.slots - sum(one.free_slots for one in more)
                 self.on_ask(replace(wish, slots=max(0, left)))
 
+    def _merge_too_small(self, now_s: float, draft: GroupDraft) -> None:
+        """End the groups that have been too small for too long, where another could hold their requests beside its own:
+        those are asked for anew then, and one of these instances or all join it.
+        """
+        for group in draft.groups():
+            if not group.is_too_small or group.number not in self._wishes:
+                self._too_small_since_s.pop(group.number, None)
+                continue
+            since_s = self._too_small_since_s.setdefault(group.number, now_s)
+            if now_s - since_s >= self._merge_after_s and could_merge(group, draft.groups(), self._across_nodes):
+                draft.dissolve(group.number)
+
     def _place_waiting(self, draft: GroupDraft, candidates: Sequence[GroupCandidate]) -> None:
         """Find groups for the requests that wait, in order: one that the instances that serve could hold, if others
         left, keeps those behind it waiting.
@@ -250,7 +271,7 @@ class ElasticGroups:
 
     def _forget_others(self) -> None:
         """Forget what is known of groups that have ended."""
-        for table in (self._wishes, self._kept, self.made, self._unused, self._idle_since_s):
+        for table in (self._wishes, self._kept, self.made, self._unused, self._idle_since_s, self._too_small_since_s):
             for number in [number for number in table if number not in self.groups]:
                 del table[number]
 

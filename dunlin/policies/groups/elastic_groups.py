@@ -37,6 +37,11 @@ class ElasticGroup:
         return sum(member.free_slots for member in self.members) - self.outstanding_slots
 
     @property
+    def is_too_small(self) -> bool:
+        """Whether its members cannot hold what was promised, even if nothing else runs there."""
+        return sum(member.capacity_slots for member in self.members) < self.promised_slots
+
+    @property
     def may_take_more(self) -> bool:
         """Whether every member serves, so that further requests may be placed here."""
         return all(member.serves for member in self.members)
@@ -99,6 +104,20 @@ def longest_that_fits(
         slots = sum(candidate.capacity_slots for candidate in pool)
         limits.append(min([slots, *(one.max_positions for one in pool if one.max_positions)]))
     return max(limits)
+
+
+def could_merge(group: ElasticGroup, others: Iterable[ElasticGroup], across_nodes: bool = False) -> bool:
+    """Whether one of the `others` could hold what the group was promised, too, if its members joined that one. The
+    group is too small for that itself, so it may be among them.
+    """
+    freed = sum(member.free_slots + member.guest_slots for member in group.members)
+    pool = _pool_of(group.members[0], across_nodes)
+    return any(
+        other.may_take_more
+        and _pool_of(other.members[0], across_nodes) == pool
+        and other.room_slots + freed >= group.promised_slots
+        for other in others
+    )
 
 
 def choose_group(

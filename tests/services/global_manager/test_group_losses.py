@@ -1,5 +1,6 @@
 """What becomes of groups when instances or dispatchers are lost, or refuse: fewer members, others, or none."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from dunlin.effects import Gone
 from dunlin.messages.placement import LongPlaced
 from dunlin.messages.plan import GroupOrderRefused
-from tests.services.global_manager.bench import ALONE, D1, D2, A, B, C, Fleet
+from tests.services.global_manager.bench import ALONE, D1, D2, A, B, C, D, Fleet
 
 
 def test_a_member_that_is_lost_leaves_the_group_and_the_others_get_an_order_without_it() -> None:
@@ -112,3 +113,63 @@ def test_a_dispatcher_that_is_gone_takes_only_its_own_requests_with_it() -> None
     fleet.told.clear()
     fleet.view(a={"free_slots": 100}, b={"free_slots": 100})
     assert [(to, type(message)) for to, message in fleet.told] == [(D2, LongPlaced)]
+
+
+def two_groups(**settings: Any) -> tuple[Fleet, int, int]:
+    """a leads b in a group of 150 slots, c leads d in one of 130; then b is lost."""
+    fleet = Fleet(A, B, C, D, **settings)
+    first, second = fleet.placed(1, 150), fleet.placed(2, 130)
+    taken = {"free_slots": 35, "guest_slots": 65}
+    fleet.view(1.0, a={"free_slots": 25, "guest_slots": 75}, b={"free_slots": 25, "guest_slots": 75}, c=taken, d=taken)
+    fleet.view(2.0, b={})
+    assert fleet.groups() == {first.group: "a", second.group: "cd"}
+    fleet.lacks(A, 50)
+    return fleet, first.group, second.group
+
+
+def test_a_group_that_is_too_small_for_long_ends_where_another_can_hold_its_request_with_its_instance() -> None:
+    fleet, first, second = two_groups()
+    fleet.view(2.9)
+    assert fleet.groups() == {first: "a", second: "cd"}
+    fleet.view(3.1)
+    assert fleet.groups() == {second: "cd"}
+    assert fleet.orders[A].kind is ALONE
+    fleet.view(3.2, a={"free_slots": 100, "guest_slots": 0})
+    again = fleet.placed(1, 150, attempt=2, generated=4)
+    assert (again.leader, fleet.groups()) == (C, {second: "cad"})
+
+
+def test_a_group_that_gets_a_member_in_time_goes_on() -> None:
+    fleet, first, second = two_groups()
+    fleet.members[B] = replace(fleet.members[A], address=B, kind=ALONE, group=0, free_slots=100, guest_slots=0)
+    fleet.view(2.5)
+    assert fleet.groups() == {first: "ab", second: "cd"}
+    fleet.view(9.0)
+    assert fleet.groups() == {first: "ab", second: "cd"}
+
+
+def test_a_group_that_lacks_nothing_for_a_while_has_all_the_time_again() -> None:
+    fleet, first, second = two_groups()
+    fleet.view(2.5)
+    fleet.lacks(A, 0)
+    fleet.view(2.6)
+    fleet.lacks(A, 50)
+    fleet.view(3.5)
+    assert fleet.groups() == {first: "a", second: "cd"}
+    fleet.view(3.7)
+    assert fleet.groups() == {second: "cd"}
+
+
+@pytest.mark.parametrize("reason", ["no room", "another node", "no wish", "it holds it"])
+def test_a_group_is_not_ended_for_nothing(reason: str) -> None:
+    fleet, first, second = two_groups()
+    if reason == "no room":
+        fleet.view(2.5, c={"free_slots": 0, "guest_slots": 65})
+    elif reason == "another node":
+        fleet.view(2.5, c={"node": "m"}, d={"node": "m"})
+    elif reason == "no wish":
+        fleet.lacks(A, 0)
+    else:
+        fleet.view(2.5, a={"capacity_slots": 150})
+    fleet.view(9.0)
+    assert fleet.groups() == {first: "a", second: "cd"}
