@@ -1,6 +1,7 @@
 """Prompts longer than any instance's slots, in a whole simulated cluster: every text is exact, whoever is lost."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from simulator.cluster.scripted import ScriptedCluster
 SLOTS = 128
 
 
-def cluster(step_s: float = 0.01, managers: int = 2) -> ScriptedCluster:
+def cluster(step_s: float = 0.01, managers: int = 2, **settings: Any) -> ScriptedCluster:
     made = ScriptedCluster(
         instances=4,
         dispatchers=2,
@@ -22,6 +23,7 @@ def cluster(step_s: float = 0.01, managers: int = 2) -> ScriptedCluster:
         preset="elastic",
         engine={"slots": SLOTS, "has_agent": True, "step_s": step_s},
         instance={"scheduler.budget_tokens": 48, "scheduler.allocate_ahead_tokens": 4},
+        **settings,
     )
     made.run_until_ready()
     return made
@@ -74,6 +76,24 @@ def test_what_is_lost_with_an_instance_of_the_group_is_computed_anew(part: Group
     victim = next(name for name, does in parts(made).items() if does is part)
     made.kill_instance(victim)
     made.start_instance(victim)
+    finished(made)
+
+
+@pytest.mark.parametrize("merge_after_s", [0.5, 60.0])
+def test_what_a_group_is_too_small_for_goes_to_another_group_and_does_not_wait_for_its_end(
+    merge_after_s: float,
+) -> None:
+    """Two groups of two, and a member of one dies for good: the three that are left hold both prompts together."""
+    made = cluster(step_s=0.05, manager={"long_requests.merge_after_s": merge_after_s})
+    long = ask(made, 1.05, max_tokens=12)
+    made.world.run(lambda: len(long.tokens) > 0)
+    first = set(parts(made))
+    other = ask(made, 1.05, seed=1, max_tokens=70)
+    made.world.run(lambda: len(other.tokens) > 0)
+    assert len(parts(made)) == 4, "a group each"
+    made.kill_instance(next(name for name in first if parts(made)[name] is GroupRole.MEMBER))
+    made.world.run(lambda: FinishReason.LENGTH in (long.finish, other.finish))
+    assert (long.finish is FinishReason.LENGTH) == (merge_after_s < 1.0)
     finished(made)
 
 
