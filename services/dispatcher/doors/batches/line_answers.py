@@ -17,7 +17,7 @@ from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import derived_seed
 from services.dispatcher.doors.openai.call import OpenAICall
-from services.dispatcher.doors.openai.errors import FINISH_ERRORS, HttpError, invalid_field, refusal_error
+from services.dispatcher.doors.openai.errors import FINISH_STATUSES, HttpError, invalid_field, refusal_error
 from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
 
@@ -30,7 +30,7 @@ ENDPOINTS: dict[str, tuple[BodyKind, type[CompletionReply] | type[ChatReply], st
 WAITED_FOR = (RejectionCode.FULL, RejectionCode.UNAVAILABLE, RejectionCode.QUOTA)
 """Refusals that say nothing of the line: it waits and is tried again, until its job ends."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
-DEADLINE_PASSED = FINISH_ERRORS[FinishReason.DEADLINE][0]
+DEADLINE_PASSED = FINISH_STATUSES[FinishReason.DEADLINE][0]
 """The line had the time that it asked for."""
 
 

@@ -23,7 +23,7 @@ REJECTIONS = {
     RejectionCode.NOT_FOUND: (404, INVALID_REQUEST, "not_found"),
     RejectionCode.CONFLICT: (422, INVALID_REQUEST, "idempotency_key_reused"),
 }
-FINISH_ERRORS = {
+FINISH_STATUSES = {
     FinishReason.ERROR: (500, SERVER_ERROR, "generation_failed"),
     FinishReason.DEADLINE: (504, SERVER_ERROR, "deadline_exceeded"),
     FinishReason.TOO_LONG: REJECTIONS[RejectionCode.TOO_LONG],
@@ -43,7 +43,7 @@ class HttpError(Exception):
 
 def finish_error(finish: FinishReason, detail: str) -> HttpError:
     """The error of a request that was admitted and then failed, by how it ended."""
-    status, kind, code = FINISH_ERRORS[finish]
+    status, kind, code = FINISH_STATUSES[finish]
     body = error_body(detail or f"the request ended: {finish.name.lower()}", kind, None, code)
     # OpenAI's clients retry every 5xx by themselves. This request has been tried for as long as it is worth.
     return HttpError(status, body, {"x-should-retry": "false"})
