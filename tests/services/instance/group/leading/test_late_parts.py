@@ -20,10 +20,10 @@ def stopped(at_s: float, **config: Any) -> ScriptedGroup:
     return group
 
 
-def stopped_again() -> ScriptedGroup:
-    """`stopped`, and once more after a step that was ended and took 0.6 s."""
+def stopped_again(took_s: float) -> ScriptedGroup:
+    """`stopped`, and once more after a step that took so long."""
     group = stopped(0.2)
-    group.run(0.6)
+    group.run(took_s)
     group.at(1).go_on()
     group.run(0.1)
     group.at(1).stop()
@@ -70,7 +70,7 @@ def test_a_step_that_lost_a_member_does_not_tell_how_long_the_next_may_take() ->
 
 
 def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as_long() -> None:
-    group = stopped_again()
+    group = stopped_again(0.6)
     group.run(1.0)
     assert len(heard(group, 0, CancelGroupSteps)) == 1
     group.at(1).go_on()
@@ -81,7 +81,7 @@ def test_a_member_that_ends_a_late_step_is_not_lost_and_its_next_one_may_take_as
 
 def test_after_one_that_was_ended_a_step_is_late_after_twice_its_time() -> None:
     """Which was 0.6 s, and counts for 0.54 s ten exchanges later."""
-    group = stopped_again()
+    group = stopped_again(0.6)
     group.run(1.05)
     assert len(heard(group, 0, CancelGroupSteps)) == 1
     group.run(0.1)
@@ -90,11 +90,7 @@ def test_after_one_that_was_ended_a_step_is_late_after_twice_its_time() -> None:
 
 def test_a_step_is_late_after_four_times_the_slowest_of_its_size() -> None:
     """Which took 0.4 s, and counts for 0.36 s ten exchanges later."""
-    group = stopped(0.2)
-    group.run(0.4)
-    group.at(1).go_on()
-    group.run(0.1)
-    group.at(1).stop()
+    group = stopped_again(0.4)
     group.run(1.4)
     assert not heard(group, 0, CancelGroupSteps)
     group.run(0.2)
