@@ -11,7 +11,9 @@ LEAST_SMALL, LEAST_LARGE, LEAST_WITH_DECODES = 24, 8, 24
 `budget_tokens`, a full chunk (decode rows are few), or a chunk that takes half of the objective per token at the pace
 so far: on a slow engine no larger ones are composed while there is no model."""
 CHUNK_TOKENS = 64
-"""Prompt tokens from which on a step tells what a token takes: a smaller one takes mostly what any step does."""
+"""Prompt tokens from which on a step tells what a token takes: a smaller one takes mostly what any step does. No more
+than the least chunk that a batch policy gives the oldest prompt, or steps that became slow would tell nothing any more.
+"""
 LEAST_PREDICTED = 24
 """Predictions before any is believed."""
 LEAST_OF_KIND = 8

@@ -115,9 +115,9 @@ def test_a_dispatcher_that_is_gone_takes_only_its_own_requests_with_it() -> None
     assert [(to, type(message)) for to, message in fleet.told] == [(D2, LongPlaced)]
 
 
-def two_groups(**settings: Any) -> tuple[Fleet, int, int]:
+def two_groups() -> tuple[Fleet, int, int]:
     """a leads b in a group of 150 slots, c leads d in one of 130; then b is lost."""
-    fleet = Fleet(A, B, C, D, **settings)
+    fleet = Fleet(A, B, C, D)
     first, second = fleet.placed(1, 150), fleet.placed(2, 130)
     taken = {"free_slots": 35, "guest_slots": 65}
     fleet.view(1.0, a={"free_slots": 25, "guest_slots": 75}, b={"free_slots": 25, "guest_slots": 75}, c=taken, d=taken)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dunlin.cost.models import BatchCounts
+from dunlin.policies.slo_batch import LEAST_CHUNK_TOKENS
 from services.instance.scheduling.step_learner import (
     CHUNK_TOKENS,
     DECODES_PER_SAMPLE,
@@ -74,6 +75,10 @@ def slow(learner: StepLearner, tokens: int, steps: int) -> None:
     """Steps of one chunk that take a millisecond per token, with a decode row."""
     for _ in range(steps):
         learner.add(BatchCounts(1, tokens, 0, tokens**2, 1, 10), 0.001 * (tokens + 1))
+
+
+def test_the_least_chunk_of_a_long_prompt_tells_the_pace() -> None:
+    assert CHUNK_TOKENS <= LEAST_CHUNK_TOKENS
 
 
 def test_the_last_step_with_a_chunk_tells_the_pace_also_of_a_cold_engine() -> None:
