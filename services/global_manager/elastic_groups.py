@@ -32,6 +32,10 @@ TAKEOVER_GAP, TAKEOVER_GAPS = 64, 256
 shows yet. The one before that may have, too, from the same view: by their epochs they leave out different multiples.
 """
 
+UNFIT_TIMES = 2
+"""So many times as long as groups that are too small are given for members to come back, an instance that a leader
+waited for in vain is in no group."""
+
 
 class ElasticGroups:
     """Arranges the groups of one term. `groups` has the members of each after the last arrangement. `times`: what is
@@ -95,8 +99,16 @@ class ElasticGroups:
         self._returned[message.group] = message.members
 
     def on_refused(self, now_s: float, instance: Address) -> None:
-        """The instance refused its part of a group, or could not join it: it is in none for a while."""
+        """The instance refused its part of a group: it is in none for a while."""
         self._unfit_until_s[instance] = now_s + self._unfit_s
+
+    def on_cannot_join(self, now_s: float, message: ReturnMembers) -> None:
+        """A leader gave up waiting for these members: they are in no group for so long that one which is too small
+        without them ends before. Such a group needs to wait no longer.
+        """
+        self._too_small_since_s[message.group] = now_s - self._merge_after_s
+        for member in message.members:
+            self._unfit_until_s[member] = now_s + max(self._unfit_s, UNFIT_TIMES * self._merge_after_s)
 
     def on_request_over(self, number: int) -> None:
         """A request of the group is over: without any, what was given back can be taken after all."""
@@ -161,7 +173,7 @@ class ElasticGroups:
                 continue
             since_s = self._idle_since_s.get(number)
             if number in self._unused or (since_s is not None and now_s - since_s >= self._idle_s):
-                draft.dissolve(number)
+                draft.dissolve(number, "it has no request")
 
     def _take_back(self, draft: GroupDraft) -> None:
         """Free the members that leaders gave back, as far as nothing was promised that needs them. The same plan may
@@ -174,7 +186,7 @@ class ElasticGroups:
             group = draft.group(number)
             rest = [one for one in group.members[1:] if one.address not in members]
             if not rest and not self._requests.is_used(number):
-                draft.dissolve(number)
+                draft.dissolve(number, "its leader needs no other member, and no request was placed there")
                 continue
             smaller = replace(group, members=(group.members[0], *rest))
             if len(smaller.members) < len(group.members) and smaller.room_slots >= 0:
@@ -188,7 +200,7 @@ class ElasticGroups:
             if number and self._has_lost_members(draft.group(number)) and draft.group(number).room_slots < 0:
                 self._requests.take_out(ask)
                 if number in self._unused and not self._requests.is_used(number):
-                    draft.dissolve(number)
+                    draft.dissolve(number, "it lost members before a request was placed there")
 
     def _has_lost_members(self, group: ElasticGroup) -> bool:
         there = {member.address for member in group.members}
@@ -217,7 +229,7 @@ class ElasticGroups:
                 continue
             since_s = self._too_small_since_s.setdefault(group.number, now_s)
             if now_s - since_s >= self._merge_after_s and could_merge(group, draft.groups(), self._across_nodes):
-                draft.dissolve(group.number)
+                draft.dissolve(group.number, "too small for its requests, which another group can hold")
 
     def _place_waiting(self, draft: GroupDraft, candidates: Sequence[GroupCandidate]) -> None:
         """Find groups for the requests that wait, in order: one that the instances that serve could hold, if others

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dunlin.effects import Address
-from dunlin.messages.types import GroupKind, GroupRole
+from dunlin.messages.types import GroupKind, GroupRole, RejectedOption
 from dunlin.policies.groups.elastic_groups import ElasticGroup, existing_groups
 from dunlin.policies.groups.group_plan import GroupCandidate
 
@@ -19,6 +19,7 @@ class GroupDraft:
         self._candidates = {candidate.address: candidate for candidate in candidates}
         self._promised_slots = promised_slots
         self._members = {group.number: group.members for group in existing_groups(candidates)}
+        self._left: dict[Address, RejectedOption] = {}
 
     @property
     def numbers(self) -> dict[int, None]:
@@ -42,9 +43,10 @@ class GroupDraft:
         """The group has these members from now on, the leader first."""
         self._members[number] = tuple(self._candidates[address] for address in members)
 
-    def dissolve(self, number: int) -> None:
+    def dissolve(self, number: int, because: str) -> None:
         """Its members are on their own again."""
-        del self._members[number]
+        for member in self._members.pop(number):
+            self._left[member.address] = RejectedOption(f"group {number}", because)
 
     def candidates(self) -> list[GroupCandidate]:
         """All candidates, in the groups of this draft; one that left its group is in none."""
@@ -61,5 +63,6 @@ class GroupDraft:
         if place is not None:
             return replace(candidate, kind=GroupKind.ELASTIC, group=place[0], role=place[1])
         if candidate.kind is GroupKind.ELASTIC:
-            return replace(candidate, kind=GroupKind.LOCAL, group=0, role=GroupRole.LOCAL)
+            left = self._left.get(candidate.address)
+            return replace(candidate, kind=GroupKind.LOCAL, group=0, role=GroupRole.LOCAL, left=left)
         return candidate

@@ -79,8 +79,7 @@ class LongPlacement:
         if isinstance(message, AskMembers):
             self.groups.on_ask(message)
         elif message.cannot_join:
-            for member in message.members:
-                self.groups.on_refused(now_s, member)
+            self.groups.on_cannot_join(now_s, message)
         else:
             self.groups.on_return(message)
         return True

@@ -298,7 +298,8 @@ def _why_group(group: ElasticGroup) -> Why:
 
 def _why_alone(number: int, candidate: GroupCandidate, ready: int) -> Why:
     figures = (Figure("ready_instances", ready), Figure("capacity_slots", candidate.capacity_slots))
-    return Why("elastic", f"{candidate.address.name} alone in group {number}", figures)
+    rejected = (candidate.left,) if candidate.left is not None else ()
+    return Why("elastic", f"{candidate.address.name} alone in group {number}", figures, rejected)
 
 
 def _members(count: int) -> Figure:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address
-from dunlin.messages.types import GroupKind, GroupRole, Why
+from dunlin.messages.types import GroupKind, GroupRole, RejectedOption, Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class GroupCandidate:
     `serves`: it can do its part now, and take more. `alive`: it has an engine, and is not suspect. `leaves`: it drains.
     `requests` run or wait there. `free_slots` may be given to sequences, those of cached prefixes included and what
     waits there taken off; `guest_slots` are set aside for sequences of its group. Instances with other `weights`
-    compute other tokens.
+    compute other tokens. `left`: the group that it is in no more by this plan, and why.
     """
 
     address: Address
@@ -31,6 +31,7 @@ class GroupCandidate:
     max_positions: int = 0
     node: str = ""
     weights: str = ""
+    left: RejectedOption | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,9 @@ def test_what_cannot_join_its_group_is_not_counted_on_though_a_request_was_promi
     fleet.view(10.5)
     assert fleet.ask(2, 100) == [], "there are 50 slots"
     assert fleet.groups() == {placed.group: "ac"}
-    fleet.look(11.0)
+    fleet.look(11.9)
+    assert fleet.groups() == {placed.group: "ac"}
+    fleet.look(12.0)
     assert list(fleet.groups().values()) == ["ac", "b"], "alone it is as good as any"
 
 

@@ -8,6 +8,7 @@ import pytest
 from dunlin.effects import Gone
 from dunlin.messages.placement import LongPlaced
 from dunlin.messages.plan import GroupOrderRefused
+from dunlin.messages.types import RejectedOption
 from tests.services.global_manager.bench import ALONE, D1, D2, A, B, C, D, Fleet
 
 
@@ -134,9 +135,58 @@ def test_a_group_that_is_too_small_for_long_ends_where_another_can_hold_its_requ
     fleet.view(3.1)
     assert fleet.groups() == {second: "cd"}
     assert fleet.orders[A].kind is ALONE
+    why = fleet.orders[A].why
+    assert why is not None
+    assert why.rejected[0] == RejectedOption(
+        f"group {first}", "too small for its requests, which another group can hold"
+    )
     fleet.view(3.2, a={"free_slots": 100, "guest_slots": 0})
     again = fleet.placed(1, 150, attempt=2, generated=4)
     assert (again.leader, fleet.groups()) == (C, {second: "cad"})
+
+
+def groups_with_a_silent_member() -> tuple[Fleet, int, int]:
+    """As `two_groups`, but b lives by all that the manager sees."""
+    fleet = Fleet(A, B, C, D)
+    first, second = fleet.placed(1, 150), fleet.placed(2, 130)
+    taken = {"free_slots": 35, "guest_slots": 65}
+    fleet.view(1.0, a={"free_slots": 25, "guest_slots": 75}, b={"free_slots": 25, "guest_slots": 75}, c=taken, d=taken)
+    return fleet, first.group, second.group
+
+
+def test_a_group_that_is_too_small_without_a_silent_member_ends_at_once() -> None:
+    fleet, first, second = groups_with_a_silent_member()
+    fleet.lacks(A, 75)
+    assert fleet.groups() == {first: "ab", second: "cd"}
+    fleet.now_s = 2.0
+    fleet.returns(A, B, cannot_join=True)
+    assert fleet.groups() == {second: "cd"}
+    fleet.view(2.1, a={"free_slots": 100, "guest_slots": 0}, b={"free_slots": 100, "guest_slots": 0})
+    again = fleet.placed(1, 150, attempt=2, generated=4)
+    assert (again.leader, fleet.groups()) == (C, {second: "cad"}), "b would be silent there, too"
+
+
+def test_a_group_whose_wish_came_late_is_not_given_its_silent_member_again_before_it_ends() -> None:
+    fleet, first, second = groups_with_a_silent_member()
+    fleet.now_s = 2.0
+    fleet.returns(A, B, cannot_join=True)
+    assert fleet.groups() == {first: "a", second: "cd"}
+    fleet.view(2.1)
+    fleet.lacks(A, 75)
+    fleet.view(3.0)
+    assert fleet.groups() == {first: "a", second: "cd"}
+    fleet.view(3.2)
+    assert fleet.groups() == {second: "cd"}
+
+
+def test_a_leader_whose_own_engine_is_silent_gives_itself_back() -> None:
+    fleet, _, second = groups_with_a_silent_member()
+    fleet.now_s = 2.0
+    fleet.returns(A, A, cannot_join=True)
+    assert fleet.groups() == {second: "cd"}
+    fleet.view(2.1, b={"free_slots": 100, "guest_slots": 0})
+    again = fleet.placed(1, 150, attempt=2, generated=4)
+    assert (again.leader, fleet.groups()) == (C, {second: "cbd"})
 
 
 def test_a_group_that_gets_a_member_in_time_goes_on() -> None:

@@ -89,7 +89,7 @@ class GroupLeader:
         leads = order.kind is GroupKind.ELASTIC and order.part is GroupRole.LEADER
         effects: list[Effect] = []
         if self._led is not None and (not leads or order.group != self._led.number):
-            effects += self._led.ends.dissolve(f"group {self._led.number} is led here no more")
+            effects += self._led.ends.dissolve(_why_it_ended(self._led.number, order))
             self._led = None
         if not leads:
             return effects
@@ -179,3 +179,8 @@ class GroupLeader:
     ) -> list[Effect]:
         """A timer of the group; those of an older group may look early at this one, which does no harm."""
         return self._led.on_timer(now_s, due) if self._led is not None else []
+
+
+def _why_it_ended(group: int, order: GroupOrder) -> str:
+    reasons = [each.reason for each in order.why.rejected] if order.why is not None else []
+    return ": ".join([f"group {group} is led here no more", *reasons])

@@ -50,6 +50,13 @@ class MemberState:
         self.is_lost = True
         self.forget_meetings()
 
+    def end_silence(self) -> None:
+        """It was heard, or its stream ended. One that was given back for its silence may be used again: where the
+        manager has not taken it, none may lead.
+        """
+        if self.is_silent:
+            self.is_silent = self.is_returned = False
+
     def forget_meetings(self) -> None:
         """Its engine is another one, or may be: it has met none, and what it was asked last counts no more."""
         self.reaches.clear()

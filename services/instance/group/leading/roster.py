@@ -104,7 +104,7 @@ class GroupRoster:
         state = self.member_at(address)
         if state is None:
             return []
-        state.is_silent = False
+        state.end_silence()
         return [*self._lose(state, "its stream ended"), *self._ask_later(state)]
 
     def on_ready(self, sender: Address, ready: MemberReady) -> list[Effect]:
@@ -138,7 +138,7 @@ class GroupRoster:
         state = self.member_at(sender)
         if state is None:
             return []
-        state.is_silent = False
+        state.end_silence()
         return [*self._lose(state, reason), *self._ask(state)]
 
     def on_silent(self, member: int) -> list[Effect]:
@@ -152,7 +152,7 @@ class GroupRoster:
         state = self._members[member]
         if not state.is_silent:
             return []
-        state.is_silent = False
+        state.end_silence()
         return self._ask(state)
 
     def on_retry(self, due: MemberRetry) -> list[Effect]:

@@ -1,5 +1,5 @@
 """What the leader of a group asks its manager for: more members when slots are short. And what it gives back: members
-that it does not need, or that cannot join. Without an answer nothing changes.
+that it does not need, that cannot join, or that are silent while slots are short. Without an answer nothing changes.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,9 @@ class MemberWishes:
 
     def advance(self) -> list[Effect]:
         """Say what changed."""
-        return self._ask() + self._watch_idle() + self._watch_absent() if self._manager is not None else []
+        if self._manager is None:
+            return []
+        return self._ask() + self._give_back_silent() + self._watch_idle() + self._watch_absent()
 
     def on_due(self, due: ReturnDue) -> list[Effect]:
         """Give back the members that are idle still."""
@@ -116,6 +118,16 @@ class MemberWishes:
         )
         why = Why("group", "ask for members" if missing else "need no more members", figures)
         return [Send(manager, AskMembers(order.epoch, order.plan_version, order.group, missing, why))]
+
+    def _give_back_silent(self) -> list[Effect]:
+        """Give back at once the members that do not end a step that they were told to end, while more slots are asked
+        for: the manager would count on theirs until their own instances or the monitor have noticed. The leader is
+        among them where its own engine is silent: the group ends then.
+        """
+        silent = [state for state in self._roster.members if state.is_silent and not state.is_returned]
+        if not silent or not self._asked:
+            return []
+        return self._give_back(silent, "silent in a step that it was told to end", cannot_join=True)
 
     def _watch_idle(self) -> list[Effect]:
         """Start to wait where other members are idle than before."""

@@ -78,8 +78,8 @@ class ScriptedGroup:
 
     def order(self, *members: Address, **overrides: Any) -> None:
         self.version += 1
-        values = {"kind": GroupKind.ELASTIC, "part": GroupRole.LEADER, "group": GROUP, **overrides}
-        order = GroupOrder(1, self.version, values["group"], values["kind"], values["part"], tuple(members))
+        values: dict[str, Any] = {"kind": GroupKind.ELASTIC, "part": GroupRole.LEADER, "group": GROUP, **overrides}
+        order = GroupOrder(1, self.version, members=tuple(members), **values)
         self.do(self.leader.on_order(MANAGER, order))
 
     def place(self, request: int = 1, tokens: int = 10, **overrides: Any) -> Attempt:

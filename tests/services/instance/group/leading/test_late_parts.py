@@ -6,9 +6,10 @@ import pytest
 
 from dunlin.messages.dispatch import Continued
 from dunlin.messages.group import CancelGroupSteps
+from dunlin.messages.plan import AskMembers, ReturnMembers
 from dunlin.messages.types import GroupKind, GroupRole
 from tests.services.instance.bench import ME
-from tests.services.instance.group.leading.scripted_group import ScriptedGroup, heard
+from tests.services.instance.group.leading.scripted_group import ScriptedGroup, heard, member_address
 
 
 def stopped(at_s: float, **config: Any) -> ScriptedGroup:
@@ -130,3 +131,45 @@ def test_the_next_group_knows_how_long_exchanges_took() -> None:
     group.at(1).stop()
     group.run(0.6)
     assert heard(group, 0, CancelGroupSteps)
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["the leader", "the member"])
+def test_who_is_silent_while_slots_are_short_is_given_back_at_once_after_the_wish(who: int) -> None:
+    group = ScriptedGroup(60, 60, groups__policy="widest")
+    group.place(tokens=90, max_tokens=20)
+    group.run(0.2)
+    group.at(who).stop()
+    group.run(0.9)
+    assert group.manager == []
+    group.run(0.2)
+    (wish,), (returned,) = group.wished(AskMembers), group.wished(ReturnMembers)
+    assert [message for _, message in group.manager] == [wish, returned]
+    assert (returned.members, returned.cannot_join) == ((member_address(who),), True)
+    assert wish.slots > 30
+    group.run(1.0)
+    assert len(group.wished(ReturnMembers)) == 1, "it is said once"
+    group.order(*group.members)
+    group.run(0.01)
+    assert len(group.wished(ReturnMembers)) == 2, "the manager had not heard it when it sent that order"
+
+
+def test_who_is_silent_is_not_given_back_where_the_others_have_the_slots() -> None:
+    group = ScriptedGroup(60, 60, groups__policy="widest")
+    group.place(tokens=40, max_tokens=20)
+    group.run(0.1)
+    group.at(1).stop()
+    group.run(5.0)
+    assert group.roster.taking_part == {0}
+    assert not group.wished(ReturnMembers)
+
+
+def test_who_was_given_back_for_its_silence_and_answers_is_used_again_before_the_manager_takes_it() -> None:
+    group = ScriptedGroup(60, 60, groups__policy="widest")
+    attempt = group.place(tokens=90, max_tokens=20)
+    group.run(0.2)
+    group.at(1).stop()
+    group.run(1.1)
+    assert group.wished(ReturnMembers)
+    group.at(1).go_on()
+    group.run(3.0)
+    assert attempt.tokens == attempt.expected

@@ -20,7 +20,7 @@ from dunlin.messages.group import (
     group_of,
 )
 from dunlin.messages.plan import AskMembers, Drain, ReturnMembers
-from dunlin.messages.types import GroupKind, GroupRole
+from dunlin.messages.types import GroupKind, GroupRole, RejectedOption, Why
 from services.instance.adoption import SequenceAdoption
 from services.instance.migration.evacuation import Evacuations
 from tests.services.instance.bench import MANAGER, ME, OTHER
@@ -256,6 +256,17 @@ def test_a_leader_that_lost_a_member_asks_for_another_before_an_order_takes_that
     group.order(*group.members)
     group.run(0.5)
     assert attempt.tokens == attempt.expected
+
+
+def test_a_request_that_goes_back_with_its_group_says_why_that_ended() -> None:
+    group = ScriptedGroup(60, 60)
+    group.place(tokens=90, max_tokens=8)
+    group.run(0.03)
+    why = Why("elastic", "alone", rejected=(RejectedOption("group 7", "too small"),))
+    group.order(ME, kind=GroupKind.LOCAL, part=GroupRole.LOCAL, group=8, why=why)
+    (returned,) = group.said(Returned)
+    assert returned.why is not None
+    assert returned.why.rejected[0].reason == "group 7 is led here no more: too small"
 
 
 def test_members_that_have_not_joined_yet_are_awaited_before_others_are_asked_for() -> None:
