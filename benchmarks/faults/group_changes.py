@@ -32,8 +32,8 @@ from dunlin.workload.traffic.prompts import Job
 
 LONG, SHORT = 10, 100
 WIDTH = 6
-LONG_TOKENS, SHORT_TOKENS = 160, 64
-"""Tokens of the answers."""
+LONG_ANSWER, SHORT_ANSWER = 160, 64
+"""Tokens that are generated."""
 REPORTED_S = 1.5
 """Seconds after which a change is in a report."""
 SETTINGS = ("--deterministic",)
@@ -47,7 +47,8 @@ def jobs(vocabulary: int, given: argparse.Namespace) -> list[Job]:
         is_long = number % (SHORT // LONG + 1) == 0
         length = int(SLOTS * draw.uniform(1.2, 2.8)) if is_long else draw.randint(8, 64)
         prompt = i32(draw.choices(range(vocabulary), k=length))
-        found.append(Job(0.0, prompt, LONG_TOKENS if is_long else SHORT_TOKENS, seed=number if number % 2 else None))
+        answer = given.long_answer if is_long else given.short_answer
+        found.append(Job(0.0, prompt, answer, seed=number if number % 2 else None))
     return found
 
 
@@ -88,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     arguments = report.parser(__doc__ or "")
     arguments.add_argument("--width", type=int, default=WIDTH, metavar="N", help="requests that are open at a time")
+    arguments.add_argument("--long-answer", type=int, default=LONG_ANSWER, metavar="TOKENS", help="for a long prompt")
+    arguments.add_argument("--short-answer", type=int, default=SHORT_ANSWER, metavar="TOKENS", help="for a short one")
     arguments.add_argument("--changes", type=int, default=0, metavar="N", help="go on until there were so many")
     return run_command(arguments, argv, SETTINGS, jobs, run)
 

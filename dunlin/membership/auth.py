@@ -16,6 +16,11 @@ _log = logging.getLogger(__name__)
 
 CallMetadata = tuple[tuple[str, str], ...]
 
+HASH_TIMES = 10
+"""A token may take so many times as long as any other answer: etcd hashes the password of each process that asks, some
+0.1 s of its CPU time. A process that gave up and asked anew would add to what etcd has to do: of a fleet that starts at
+once, or whose tokens etcd forgot, none would ever get one."""
+
 
 @dataclass(frozen=True, slots=True)
 class EtcdUser:
@@ -32,17 +37,25 @@ class AuthToken:
         self._user = user
         self._timeout_s = timeout_s
         self._metadata: CallMetadata | None = () if not user.name else None
-        self._asking = asyncio.Lock()
+        self._asked: asyncio.Task[CallMetadata] | None = None
 
     async def metadata(self, channel: grpc.aio.Channel) -> CallMetadata:
-        """The metadata that authenticates a call; asks for a token over `channel` when there is none.
+        """The metadata that authenticates a call; asks for a token over `channel` when there is none: once for all
+        calls that wait, and those of them that give up leave it to the others.
 
         Raises grpc.aio.AioRpcError.
         """
-        async with self._asking:  # a token costs etcd a slow hash: one for all waiting calls
-            if self._metadata is None:
-                self._metadata = await self._ask(channel)
+        if self._metadata is not None:
             return self._metadata
+        if self._asked is None:
+            self._asked = asyncio.create_task(self._ask(channel), name="token of etcd")
+            self._asked.add_done_callback(self._on_answer)
+        return await asyncio.shield(self._asked)
+
+    def _on_answer(self, asked: "asyncio.Task[CallMetadata]") -> None:
+        self._asked = None
+        if not asked.cancelled() and asked.exception() is None:
+            self._metadata = asked.result()
 
     def refused(self, metadata: CallMetadata) -> bool:
         """A call with this metadata was refused. Returns whether another try may fare better."""
@@ -60,7 +73,7 @@ class AuthToken:
         )
         request = pb.AuthenticateRequest(name=self._user.name, password=self._user.password)
         try:
-            response = await authenticate(request, timeout=self._timeout_s)
+            response = await authenticate(request, timeout=HASH_TIMES * self._timeout_s)
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" not in (error.details() or ""):
                 raise

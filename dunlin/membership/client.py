@@ -70,6 +70,14 @@ class EtcdClient:
         """Close the connection. End the tasks that use the client first."""
         await self.connection.close()
 
+    async def authenticate(self) -> None:
+        """Have a token for the calls to come, if they are made as a user."""
+
+        async def attempt(channel: grpc.aio.Channel, metadata: CallMetadata) -> None:
+            """Nothing more than a connection and a token is wanted."""
+
+        await self.connection.call(attempt, repeatable=True)
+
     async def get(self, key: str) -> KeyValue | None:
         """The newest value of `key`, as of a majority of the cluster; None when there is none."""
         response = await self._range(pb.RangeRequest(key=key_bytes(key)))

@@ -99,15 +99,28 @@ class Registration:
     async def _first_within(self, within_s: float) -> LeaseKeeper:
         last: EtcdUnavailable | None = None
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(within_s) as limit:
                 while True:
                     try:
+                        await self._authenticate(limit)
                         return await self._first()
                     except EtcdUnavailable as away:
                         last = away
                         await asyncio.sleep(_RETRY_S)
         except TimeoutError:
             raise EtcdUnavailable(f"could not register {self._key} within {within_s:g} s: {last}") from last
+
+    async def _authenticate(self, limit: asyncio.Timeout) -> None:
+        """What a token takes does not count towards the limit: etcd is there, and hashes other processes' passwords."""
+        loop, until_s = asyncio.get_running_loop(), limit.when()
+        assert until_s is not None
+        since_s = loop.time()
+        limit.reschedule(None)
+        try:
+            await self._client.authenticate()
+            until_s += loop.time() - since_s
+        finally:
+            limit.reschedule(until_s)
 
     async def _first(self) -> LeaseKeeper:
         # Unconditional: the youngest process of a name owns it, for the older one may be dead and its lease not yet.
