@@ -17,10 +17,6 @@ AIM_SHARE = 0.95
 """Share of the objective per token up to which `harvest` fills a step in which interactive rows decode: with steps of
 just the objective chance decides whether a stream keeps it, for predictions are off by some percent."""
 
-ERRORS_KEPT = 2
-"""So many times the mean relative error of predictions a step takes less, where that is more: most steps keep the
-objective then, not half of them."""
-
 STEPS_TO_FIRST_TOKEN = 3
 """Steps within which a prompt that comes now has its first token: of the one that runs, the queued one and its own,
 none is to take more than its part of the TTFT objective."""
@@ -54,8 +50,7 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     leaves batch work out: all chunks of batch prompts, and batch decode rows as far as they would lengthen it by more
     than `SLACK_SHARE` of `ttft_s`.
 
-    A step with interactive decode rows takes no more than `AIM_SHARE` of `tpot_s`, and less where predictions are off
-    by more (`ERRORS_KEPT`). Another one takes no more than a
+    A step with interactive decode rows takes no more than `AIM_SHARE` of `tpot_s`. Another one takes no more than a
     `STEPS_TO_FIRST_TOKEN`th of `ttft_s`: behind a long prompt's chunk of the whole objective, and a second one that is
     queued, the next request would miss its own. Where prompts crowd (`CROWDED_TIMES`), they get as much time as the
     interactive rows that decode.
@@ -66,8 +61,7 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     step once it is the oldest.
     """
     kinds, add_prompts = _Kinds(candidates), _Step.add_shortest_first
-    share = min(AIM_SHARE, 1.0 / (1.0 + ERRORS_KEPT * budget.error))
-    aim = replace(budget, tpot_s=share * budget.tpot_s, ttft_s=budget.ttft_s / STEPS_TO_FIRST_TOKEN)
+    aim = replace(budget, tpot_s=AIM_SHARE * budget.tpot_s, ttft_s=budget.ttft_s / STEPS_TO_FIRST_TOKEN)
     if not kinds.prompts:
         return _fill(kinds, candidates, aim, aim.most_tokens, add_prompts)
     kinds.batch_prompts = []

@@ -27,8 +27,7 @@ class StepBudget:
     """What a step may hold. `tokens`: the setting `budget_tokens`; `contexts`: the tokens before each candidate's row.
 
     For policies that aim at objectives: `tpot_s` and `ttft_s` are the objectives of interactive requests, `times`
-    predicts a step's duration (None: nothing does yet), `error` is the mean relative error of its predictions of steps
-    with prompts, and `most_tokens` bounds a step whatever is predicted.
+    predicts a step's duration (None: nothing does yet), and `most_tokens` bounds a step whatever is predicted.
     `token_s`: seconds per token of the last step that held a chunk, 0 before there was one; a guess where `times` is
     None.
     """
@@ -39,7 +38,6 @@ class StepBudget:
     tpot_s: float = float("inf")
     ttft_s: float = float("inf")
     times: StepTimes | None = None
-    error: float = 0.0
     token_s: float = 0.0
 
 

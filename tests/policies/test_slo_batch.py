@@ -137,13 +137,6 @@ def test_harvest_keeps_batch_prompts_out_of_steps_with_interactive_ones_and_lets
     assert harvest(alone, budget([0] * 3)) == [74, 1, 1]
 
 
-def test_harvest_leaves_more_time_where_predictions_are_off_by_more() -> None:
-    rows = [decode(), prompt(900)]
-    assert harvest(rows, budget([0, 0], error=0.02)) == [1, 84]
-    assert harvest(rows, budget([0, 0], error=0.3)) == [1, 64], "of 62.5 ms: the least chunk"
-    assert harvest(rows, budget([0, 0], tpot_s=0.2, error=0.3)) == [1, 114]
-
-
 def risen(tokens: int = 1) -> BatchCandidate:
     return BatchCandidate(tokens, tokens == 1, BATCH, is_risen=True)
 

@@ -75,7 +75,6 @@ class BatchComposer:
         self._budget.contexts = [sequence.issued for sequence in able]
         forecast = self._ledger.forecast
         self._budget.times, self._budget.token_s = forecast.times, forecast.token_s
-        self._budget.error = forecast.errors.means[0]
         self._objectives.set_budget(self._budget, running, zip(able, candidates, strict=True))
         taken = self._policy(candidates, self._budget)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]

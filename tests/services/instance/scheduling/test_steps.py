@@ -10,7 +10,6 @@ from dunlin.messages.types import FinishReason, RequestClass, Why, i32
 from services.instance.config import InstanceConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
-from services.instance.scheduling.step_forecast import StepForecast
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.sequence import Sequence
@@ -172,23 +171,3 @@ def test_the_reason_names_what_the_step_was_filled_up_to(policy: str, bounds: li
         [(name, at) for name, at in figures(step.why).items() if name in names] for step in (alone, prompt, beside)
     ]
     assert found == [[bound] for bound in bounds]
-
-
-def test_steps_are_smaller_where_predictions_have_been_off() -> None:
-    """An objective of 3 s per token is some 283 prompt tokens beside a row that decodes, or half of that."""
-    config = configured(InstanceConfig, scheduler__policy="harvest", objectives__tpot_s=3.0)
-    forecast = StepForecast(PerToken())
-    composer = BatchComposer(
-        config.scheduler, StepLedger(ENGINE, SequenceTable(), forecast), EffectiveObjectives(config.objectives)
-    )
-    decoding, prompt = Sequence(1, 1, D, make_place(tokens=10)), Sequence(2, 2, D, make_place(2, tokens=900))
-    decoding.issued, decoding.pending = 10, 1
-
-    def prompt_tokens() -> int:
-        return dict(composer.choose_rows([decoding, prompt]))[prompt]
-
-    assert prompt_tokens() == 283
-    forecast.errors.add(has_prompt=False, error=0.5)
-    assert prompt_tokens() == 283, "that of decode rows alone does not count"
-    forecast.errors.add(has_prompt=True, error=0.5)
-    assert prompt_tokens() == 149
