@@ -58,7 +58,7 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     A step with an interactive prompt is bound by arithmetic already: a batch chunk would take as long in it as in a
     later one. A decode row reads all its KV. The first token would wait for both. Of a starved prompt
     `LEAST_CHUNK_TOKENS` join. A long prompt gives way to shorter ones, as in PecSched (5.1), but for as many in each
-    step once it is the oldest.
+    step once it is the oldest; where they are all that fits, half of them are the shortest prompt's.
     """
     kinds, add_prompts = _Kinds(candidates), _Step.add_shortest_first
     aim = replace(budget, tpot_s=AIM_SHARE * budget.tpot_s, ttft_s=budget.ttft_s / STEPS_TO_FIRST_TOKEN)
@@ -196,16 +196,26 @@ class _Step:
 
     def add_shortest_first(self, indices: list[int], least: int) -> None:
         """Add prompts or chunks of them, fewest tokens left first, until none fits; the oldest gets at least `least`
-        tokens, so that shorter ones do not starve it.
+        tokens, so that shorter ones do not starve it. Where nothing else is left, half of them go to the shortest: it
+        would wait for the whole of a long prompt.
         """
         order = sorted(indices, key=lambda index: self._candidates[index].remaining_tokens)  # stable
         at = order.index(indices[0]) if indices else 0
         if at:
-            kept = min(least, self._candidates[indices[0]].remaining_tokens)
-            self._kept = kept, self._contexts[indices[0]]
-            self.add_chunks(order[:at], 0, self._most_tokens - self._tokens - kept)
+            oldest, first = indices[0], order[0]
+            shared = min(least // 2, self._candidates[first].remaining_tokens)
+            least = self._keep(oldest, least)
+            if self._longest_chunk(first, shared) < shared:
+                least = self._keep(oldest, least - shared)
+            self.add_chunks(order[:at], shared, self._most_tokens - self._tokens - least)
             self._kept = None
         self.add_chunks(order[at:], least)
+
+    def _keep(self, index: int, tokens: int) -> int:
+        """Keep time for a chunk of so many tokens beside what is added; returns how many the prompt has of them."""
+        tokens = min(tokens, self._candidates[index].remaining_tokens)
+        self._kept = tokens, self._contexts[index]
+        return tokens
 
     def _longest_chunk(self, index: int, room: int) -> int:
         def fits(tokens: int) -> bool:

@@ -85,7 +85,7 @@ def test_without_times_a_step_holds_what_fits_the_objective_at_the_pace_of_the_l
     assert taken(beside_decodes, 0.0005) == [1, 184, 5]
     assert taken(alone, 0.0005) == [512], "no row waits: a third of the time to the first token"
     assert taken(alone, 0.001) == [333]
-    assert taken(beside_decodes, 1.0) == [1, LEAST_CHUNK_TOKENS, 0]
+    assert taken(beside_decodes, 1.0) == [1, LEAST_CHUNK_TOKENS, 5]
     assert taken([prompt(900, BATCH)], 1.0) == [900], "batch work alone has no objective"
     assert taken([decode(), prompt(900, BATCH)], 0.01) == [1, 8], "batch work has no least chunk"
 
@@ -177,9 +177,21 @@ def test_harvest_leaves_the_next_request_time_for_the_running_step_the_queued_on
     assert harvest([decode(), *rows], budget([0] * 3, ttft_s=0.03)) == [1, 84, 0]  # these go by time per token
 
 
-def test_harvest_gives_the_oldest_prompt_a_chunk_where_decode_rows_take_all_time() -> None:
-    rows = [prompt(30_000), *[decode()] * 12, prompt(200), prompt(90)]
-    assert harvest(rows, budget([0] * 15, ttft_s=0.05)) == [LEAST_CHUNK_TOKENS, *[1] * 12, 0, 0]
+def test_harvest_divides_a_chunk_among_the_oldest_prompt_and_the_shortest_where_decode_rows_take_all_time() -> None:
+    rows, half = [prompt(30_000), *[decode()] * 12, prompt(200), prompt(90)], LEAST_CHUNK_TOKENS // 2
+    assert harvest(rows, budget([0] * 15, ttft_s=0.05)) == [half, *[1] * 12, 0, half]
+    assert harvest(rows[:13], budget([0] * 13, ttft_s=0.05)) == [LEAST_CHUNK_TOKENS, *[1] * 12]
+    rows[-1] = prompt(5)
+    assert harvest(rows, budget([0] * 15, ttft_s=0.004)) == [LEAST_CHUNK_TOKENS - 5, *[1] * 12, 0, 5]
+    rows[0] = prompt(91)
+    rows[-1] = prompt(90)
+    assert harvest(rows, budget([0] * 15, ttft_s=0.05)) == [half, *[1] * 12, 0, half]
+
+
+def test_a_shorter_prompt_that_has_half_a_chunk_anyway_takes_nothing_of_the_oldest_one_s() -> None:
+    rows = [prompt(30_000), prompt(300), decode()]
+    assert harvest(rows, budget([0] * 3, ttft_s=0.3, tpot_s=0.1125)) == [LEAST_CHUNK_TOKENS, 32, 1]  # 107 ms
+    assert harvest(rows, budget([0] * 3, ttft_s=0.3, tpot_s=0.1115)) == [32, 63, 1]
 
 
 def test_prompts_that_crowd_have_as_much_time_as_the_rows_that_decode() -> None:
@@ -206,7 +218,7 @@ class AtOnce:
 def test_shorter_prompts_leave_the_oldest_the_time_of_its_chunk() -> None:
     rows = [decode(), prompt(30_000), prompt(300)]
     taken = harvest(rows, budget([0] * 3, times=AtOnce()))  # type: ignore[arg-type]
-    assert taken == [1, LEAST_CHUNK_TOKENS, 93 - LEAST_CHUNK_TOKENS]
+    assert taken == [1, 32, 93 - 32], "29 were left"
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=8), st.sampled_from([None, Linear()]))
