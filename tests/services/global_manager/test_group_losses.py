@@ -117,19 +117,25 @@ def test_a_dispatcher_that_is_gone_takes_only_its_own_requests_with_it() -> None
 
 
 def two_groups() -> tuple[Fleet, int, int]:
-    """a leads b in a group of 150 slots, c leads d in one of 130; then b is lost."""
+    """a leads b in a group of 150 slots, c leads d in one of 130."""
     fleet = Fleet(A, B, C, D)
     first, second = fleet.placed(1, 150), fleet.placed(2, 130)
     taken = {"free_slots": 35, "guest_slots": 65}
     fleet.view(1.0, a={"free_slots": 25, "guest_slots": 75}, b={"free_slots": 25, "guest_slots": 75}, c=taken, d=taken)
-    fleet.view(2.0, b={})
-    assert fleet.groups() == {first.group: "a", second.group: "cd"}
-    fleet.lacks(A, 50)
     return fleet, first.group, second.group
 
 
-def test_a_group_that_is_too_small_for_long_ends_where_another_can_hold_its_request_with_its_instance() -> None:
+def two_groups_without_a_member() -> tuple[Fleet, int, int]:
+    """`two_groups`, and b is lost."""
     fleet, first, second = two_groups()
+    fleet.view(2.0, b={})
+    assert fleet.groups() == {first: "a", second: "cd"}
+    fleet.lacks(A, 50)
+    return fleet, first, second
+
+
+def test_a_group_that_is_too_small_for_long_ends_where_another_can_hold_its_request_with_its_instance() -> None:
+    fleet, first, second = two_groups_without_a_member()
     fleet.view(2.9)
     assert fleet.groups() == {first: "a", second: "cd"}
     fleet.view(3.1)
@@ -145,17 +151,8 @@ def test_a_group_that_is_too_small_for_long_ends_where_another_can_hold_its_requ
     assert (again.leader, fleet.groups()) == (C, {second: "cad"})
 
 
-def groups_with_a_silent_member() -> tuple[Fleet, int, int]:
-    """As `two_groups`, but b lives by all that the manager sees."""
-    fleet = Fleet(A, B, C, D)
-    first, second = fleet.placed(1, 150), fleet.placed(2, 130)
-    taken = {"free_slots": 35, "guest_slots": 65}
-    fleet.view(1.0, a={"free_slots": 25, "guest_slots": 75}, b={"free_slots": 25, "guest_slots": 75}, c=taken, d=taken)
-    return fleet, first.group, second.group
-
-
 def test_a_group_that_is_too_small_without_a_silent_member_ends_at_once() -> None:
-    fleet, first, second = groups_with_a_silent_member()
+    fleet, first, second = two_groups()
     fleet.lacks(A, 75)
     assert fleet.groups() == {first: "ab", second: "cd"}
     fleet.now_s = 2.0
@@ -167,7 +164,7 @@ def test_a_group_that_is_too_small_without_a_silent_member_ends_at_once() -> Non
 
 
 def test_a_group_whose_wish_came_late_is_not_given_its_silent_member_again_before_it_ends() -> None:
-    fleet, first, second = groups_with_a_silent_member()
+    fleet, first, second = two_groups()
     fleet.now_s = 2.0
     fleet.returns(A, B, cannot_join=True)
     assert fleet.groups() == {first: "a", second: "cd"}
@@ -180,7 +177,7 @@ def test_a_group_whose_wish_came_late_is_not_given_its_silent_member_again_befor
 
 
 def test_a_leader_whose_own_engine_is_silent_gives_itself_back() -> None:
-    fleet, _, second = groups_with_a_silent_member()
+    fleet, _, second = two_groups()
     fleet.now_s = 2.0
     fleet.returns(A, A, cannot_join=True)
     assert fleet.groups() == {second: "cd"}
@@ -190,7 +187,7 @@ def test_a_leader_whose_own_engine_is_silent_gives_itself_back() -> None:
 
 
 def test_a_group_that_gets_a_member_in_time_goes_on() -> None:
-    fleet, first, second = two_groups()
+    fleet, first, second = two_groups_without_a_member()
     fleet.members[B] = replace(fleet.members[A], address=B, kind=ALONE, group=0, free_slots=100, guest_slots=0)
     fleet.view(2.5)
     assert fleet.groups() == {first: "ab", second: "cd"}
@@ -199,7 +196,7 @@ def test_a_group_that_gets_a_member_in_time_goes_on() -> None:
 
 
 def test_a_group_that_lacks_nothing_for_a_while_has_all_the_time_again() -> None:
-    fleet, first, second = two_groups()
+    fleet, first, second = two_groups_without_a_member()
     fleet.view(2.5)
     fleet.lacks(A, 0)
     fleet.view(2.6)
@@ -212,7 +209,7 @@ def test_a_group_that_lacks_nothing_for_a_while_has_all_the_time_again() -> None
 
 @pytest.mark.parametrize("reason", ["no room", "another node", "no wish", "it holds it"])
 def test_a_group_is_not_ended_for_nothing(reason: str) -> None:
-    fleet, first, second = two_groups()
+    fleet, first, second = two_groups_without_a_member()
     if reason == "no room":
         fleet.view(2.5, c={"free_slots": 0, "guest_slots": 65})
     elif reason == "another node":
