@@ -14,6 +14,7 @@ from dunlin.policies.groups.group import GROUP_POLICIES, GROUPS_OF_SEVERAL
 from dunlin.policies.groups.long_requests import LONG_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
+from dunlin.policies.overtake import OVERTAKE_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from dunlin.policies.victim import VICTIM_POLICIES
@@ -36,6 +37,7 @@ class Preset:
     admit: str = "all"
     handoff: str = "none"
     interrupt: str = "never"
+    overtake: str = "never"
     long: str = "refuse"
     queue: str = "arrival"
     pool: str = "shared"
@@ -51,6 +53,7 @@ class Preset:
             "admit": ADMIT_POLICIES,
             "handoff": HANDOFF_POLICIES,
             "interrupt": INTERRUPT_POLICIES,
+            "overtake": OVERTAKE_POLICIES,
             "long": LONG_POLICIES,
             "queue": QUEUE_POLICIES,
             "pool": POOL_POLICIES,
@@ -87,6 +90,7 @@ PRESETS: dict[str, Preset] = {
         batch="harvest",
         victim="batch_first",
         interrupt="recall_rows",
+        overtake="backfill",
         group="elastic",
         long="group",
     ),
@@ -105,6 +109,7 @@ SETTING_OF = {
     "preemption": "instance.preemption.mode",
     "handoff": "instance.kv_handoff.policy",
     "interrupt": "instance.interrupts.policy",
+    "overtake": "instance.scheduler.overtake_policy",
     "group": "manager.groups.policy",
     "rebalance": "manager.rebalance.policy",
 }

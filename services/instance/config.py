@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dunlin.config.fields import check, section, setting
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.interrupt import INTERRUPT_POLICIES
+from dunlin.policies.overtake import OVERTAKE_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
 from services.instance.group.config import InstanceGroupsConfig
@@ -30,6 +31,13 @@ class SchedulerConfig:
         "ones.",
         choices=tuple(BATCH_POLICIES),
         why="the plainest (Sarathi-Serve); the default preset chooses harvest",
+    )
+    overtake_policy: str = setting(
+        "never",
+        "Which sequence starts before an older one that waits for slots: `never` any; `backfill`: an interactive one "
+        "that fits beside it, so that it waits only for those that were there before.",
+        choices=tuple(OVERTAKE_POLICIES),
+        why="first come, first served, as everywhere else; the default preset chooses backfill",
     )
     budget_tokens: int = setting(
         512,

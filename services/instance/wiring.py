@@ -7,6 +7,7 @@ from dunlin.messages.engine import EngineReady
 from dunlin.messages.fleet import InstanceReport
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.interrupt import ARRIVAL_POLICIES, INTERRUPT_POLICIES
+from dunlin.policies.overtake import OVERTAKE_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
 from services.instance.admission import AttemptAdmission
@@ -32,6 +33,7 @@ from services.instance.reports import build_report
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.overtakers import Overtakers
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.sequence_rise import SequenceRise
 from services.instance.scheduling.step_forecast import make_forecast
@@ -202,6 +204,7 @@ class InstanceParts:
             self.composer,
             RowInterrupts(interrupts, self.sequences, self.steps, self._misses.objectives),
             VICTIM_POLICIES[self._config.preemption.victim_policy],
+            Overtakers(OVERTAKE_POLICIES[self._config.scheduler.overtake_policy], self.sequences, self.lifecycle),
             self.migration.kv_handoffs.runnable,
             self.migration.taken_rows,
         )

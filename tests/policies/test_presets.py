@@ -27,6 +27,7 @@ CHUNKED = {
     "admit": "all",
     "handoff": "none",
     "interrupt": "never",
+    "overtake": "never",
     "long": "refuse",
     "queue": "arrival",
     "pool": "shared",

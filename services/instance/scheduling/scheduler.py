@@ -15,6 +15,7 @@ from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.overtakers import Overtakers
 from services.instance.scheduling.step_ledger import MAX_OUTSTANDING_STEPS, StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence import crash_suspects
@@ -41,6 +42,7 @@ class Scheduler:
         composer: BatchComposer,
         interrupts: RowInterrupts,
         victim_policy: VictimPolicy,
+        overtakers: Overtakers,
         not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
         taken_rows: Callable[[], int],
     ) -> None:
@@ -52,6 +54,7 @@ class Scheduler:
         self._composer = composer
         self._interrupts = interrupts
         self._victim_policy = victim_policy
+        self._overtakers = overtakers
         self._not_held_for_handoff = not_held_for_handoff
         self._taken_rows = taken_rows
         # The first of the waiting sequences, which did not fit, and the table's count of changes then.
@@ -107,8 +110,7 @@ class Scheduler:
         """Whether the first of the waiting sequences still does not fit, and nothing has changed but tokens."""
         if self._blocked is None or self._blocked[1] != self._sequences.changes:
             return False
-        first = self._blocked[0]
-        return self._missing_slots(first, self._initial_slots(first)) > 0
+        return not self._fits(self._blocked[0])
 
     def _runnable(self) -> list[Sequence]:
         """The sequences that may have a row."""
@@ -121,7 +123,7 @@ class Scheduler:
         return slot
 
     def admit_restorable(self) -> list[Effect]:
-        """Start the restores at the head of the queue: their copies need no tokens of a step's budget."""
+        """Start the restores at the head of the queue: their copies take nothing of a step."""
         return self._admit(only_kept=True)
 
     @property
@@ -133,12 +135,13 @@ class Scheduler:
         return self._kv_cache.slot_table.capacity
 
     def _admit(self, only_kept: bool = False) -> list[Effect]:
-        """Start waiting sequences in their order until one does not fit: none overtakes."""
+        """Start waiting sequences in their order until one does not fit, and of those behind it what may overtake."""
         effects: list[Effect] = []
         self._blocked, claims = None, 0
         if not self._sequences.waiting_count:
             return effects
-        for sequence in self._sequences.waiting():
+        waiting = self._sequences.waiting()
+        for at, sequence in enumerate(waiting):
             if sequence.is_claiming:
                 claims += 1
                 continue  # it waits for the kvstore, not for slots
@@ -149,10 +152,15 @@ class Scheduler:
                 effects += self._make_room(sequence, wanted)
                 if self._missing_slots(sequence, wanted) > 0:
                     self._sequences.blocked_s = self._sequences.now_s
+                    later = [] if only_kept else waiting[at + 1 :]
+                    effects += self._overtakers.start(sequence, later, self._initial_slots, self._fits)
                     self._blocked = None if claims else (sequence, self._sequences.changes)
                     break
             effects += self._lifecycle.start(sequence, wanted)
         return effects
+
+    def _fits(self, sequence: Sequence) -> bool:
+        return self._missing_slots(sequence, self._initial_slots(sequence)) <= 0
 
     def _missing_slots(self, sequence: Sequence, wanted: int) -> int:
         """Slots that must be freed before a waiting sequence may start; 0 or less: it may start now."""

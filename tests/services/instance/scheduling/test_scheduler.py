@@ -10,6 +10,7 @@ from dunlin.messages.dispatch import Cancel, Place
 from dunlin.messages.engine import Step
 from dunlin.messages.types import RequestClass, SamplingParams, i32
 from dunlin.policies.interrupt import never
+from dunlin.policies.overtake import OVERTAKE_POLICIES
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from dunlin.policies.victim import VICTIM_POLICIES, SlotNeed, VictimCandidate, VictimChoice, youngest
 from services.instance.config import ObjectivesConfig, SchedulerConfig
@@ -18,6 +19,7 @@ from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.overtakers import Overtakers
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
@@ -41,7 +43,8 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     composer = BatchComposer(SchedulerConfig(), steps, objectives)
     interrupts = RowInterrupts(never, sequences, steps, objectives)
     config = SchedulerConfig(allocate_ahead_tokens=4)
-    policies = (interrupts, VICTIM_POLICIES["youngest"], list)
+    overtakers = Overtakers(OVERTAKE_POLICIES["never"], sequences, lifecycle)
+    policies = (interrupts, VICTIM_POLICIES["youngest"], overtakers, list)
     scheduler = Scheduler(
         ENGINE, config, sequences, lifecycle, steps, composer, *policies, lambda: sequences.taken_rows
     )
