@@ -6,8 +6,16 @@ Knows no sequence and no queue.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BACKFILL_SHARE = 7 / 8
-"""Share of the slots that are given away: a new sequence starts only where some are left for the growth of others."""
+SHORTER_TIMES = 8
+"""What overtakes may grow to at most one of so many parts of what it overtakes."""
+
+PASSING_SHARE = 1 / 8
+"""Share of the slots that those which overtook may grow to together: the one that waits starts later by the time until
+so many more slots are free."""
+
+GIVEN_SHARE = 7 / 8
+"""Share of the slots that those and the one that waits may grow to: a new sequence leaves the rest to the growth of
+others. So it starts at last when those before it have ended, however many shorter ones come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +40,18 @@ def never(overtaking: Overtaking) -> bool:
     return False
 
 
-def backfill(overtaking: Overtaking) -> bool:
-    """What fits beside the one that waits starts: that one waits only for those that were there before it, as if none
-    had overtaken it.
+def shorter(overtaking: Overtaking) -> bool:
+    """A much shorter one starts, while all that did need a small share of the slots and leave the rest to the one that
+    waits.
 
-    A long prompt that waits for slots would make chat wait for as long. In batch queues of clusters this is known as
-    backfilling (EASY, Lifka 1995).
+    A long prompt that waits for slots would make chat wait for as long; PecSched (5.1) lets short ones go first, too.
     """
-    needed = overtaking.blocked_slots + overtaking.ahead_slots + overtaking.slots
-    return needed <= BACKFILL_SHARE * overtaking.capacity
+    passing_slots = overtaking.ahead_slots + overtaking.slots
+    return (
+        SHORTER_TIMES * overtaking.slots <= overtaking.blocked_slots
+        and passing_slots <= PASSING_SHARE * overtaking.capacity
+        and passing_slots + overtaking.blocked_slots <= GIVEN_SHARE * overtaking.capacity
+    )
 
 
-OVERTAKE_POLICIES: dict[str, OvertakePolicy] = {"never": never, "backfill": backfill}
+OVERTAKE_POLICIES: dict[str, OvertakePolicy] = {"never": never, "shorter": shorter}

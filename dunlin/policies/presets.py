@@ -90,7 +90,7 @@ PRESETS: dict[str, Preset] = {
         batch="harvest",
         victim="batch_first",
         interrupt="recall_rows",
-        overtake="backfill",
+        overtake="shorter",
         group="elastic",
         long="group",
     ),

@@ -34,10 +34,10 @@ class SchedulerConfig:
     )
     overtake_policy: str = setting(
         "never",
-        "Which sequence starts before an older one that waits for slots: `never` any; `backfill`: an interactive one "
-        "that fits beside it, so that it waits only for those that were there before.",
+        "Which sequence starts before an older one that waits for slots: `never` any; `shorter`: an interactive one "
+        "that may grow to an eighth of its length at most, while those that did may grow to an eighth of all slots.",
         choices=tuple(OVERTAKE_POLICIES),
-        why="first come, first served, as everywhere else; the default preset chooses backfill",
+        why="first come, first served, as everywhere else; the default preset chooses shorter",
     )
     budget_tokens: int = setting(
         512,
