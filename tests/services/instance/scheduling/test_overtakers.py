@@ -14,7 +14,7 @@ SLOTS = 640
 BATCH, CHAT = RequestClass.BATCH, RequestClass.INTERACTIVE
 SHORT = 15, CHAT
 """Grows to 23 slots."""
-SETTINGS = {"scheduler__overtake_policy": "shorter", "scheduler__allocate_ahead_tokens": 1}
+SETTINGS: dict[str, Any] = {"scheduler__overtake_policy": "shorter", "scheduler__allocate_ahead_tokens": 1}
 
 
 def blocked(*later: tuple[int, RequestClass], first: int = 400, second: int = 300, **settings: Any) -> Direct:
