@@ -174,8 +174,8 @@ class ReturnMembers:
     """A leader gives members back before the manager asks: nothing of its sequences lies there, and no step names them.
 
     All of them but itself: the group may be dissolved. `cannot_join`: it needs more perhaps, but these have not joined
-    for too long, or do not end a step that they were told to end, and the manager is not to count on their slots. The
-    leader itself may be among them: its group ends.
+    for too long, or do not end a step that they were told to end (what lay there is lost), and the manager is not to
+    count on their slots. The leader itself may be among them: its group ends.
     """
 
     epoch: int = number(1)

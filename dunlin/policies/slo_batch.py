@@ -10,8 +10,9 @@ from dunlin.messages.types import RequestClass
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 
 LEAST_CHUNK_TOKENS = 64
-"""The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; and
-so does the oldest prompt of batch work that was starved, where interactive ones do."""
+"""The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; with
+`harvest` half of them are the shortest one's. So does the oldest prompt of batch work that was starved, where
+interactive ones do."""
 
 AIM_SHARE = 0.95
 """Share of the objective per token up to which `harvest` fills a step in which interactive rows decode: with steps of

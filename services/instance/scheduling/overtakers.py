@@ -32,16 +32,14 @@ class Overtakers:
         """
         if blocked.is_batch:
             return []
+        chat = [one for one in later[:MOST_LOOKED_AT] if not one.is_claiming and not one.is_batch]
+        able = [one for one in chat if self._may_start(one, blocked, ahead_slots=0)]
+        if not able:
+            return []  # the usual case: nothing has to be counted
         effects: list[Effect] = []
-        ahead_slots: int | None = None
-        for sequence in later[:MOST_LOOKED_AT]:
-            if sequence.is_claiming or sequence.is_batch:
-                continue
-            if not self._may_start(sequence, blocked, ahead_slots or 0) or not fits(sequence):
-                continue
-            if ahead_slots is None:  # counted where one could start
-                ahead_slots = self._slots_of_younger(blocked)
-            if self._may_start(sequence, blocked, ahead_slots):
+        ahead_slots = self._slots_of_younger(blocked)
+        for sequence in able:
+            if self._may_start(sequence, blocked, ahead_slots) and fits(sequence):
                 effects += self._lifecycle.start(sequence, slots_of(sequence))
                 ahead_slots += sequence.max_length
         return effects

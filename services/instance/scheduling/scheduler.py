@@ -123,7 +123,7 @@ class Scheduler:
         return slot
 
     def admit_restorable(self) -> list[Effect]:
-        """Start the restores at the head of the queue: their copies take nothing of a step."""
+        """Start the restores at the head of the queue: their copies need no tokens of a step's budget."""
         return self._admit(only_kept=True)
 
     @property
@@ -138,8 +138,6 @@ class Scheduler:
         """Start waiting sequences in their order until one does not fit, and of those behind it what may overtake."""
         effects: list[Effect] = []
         self._blocked, claims = None, 0
-        if not self._sequences.waiting_count:
-            return effects
         waiting = self._sequences.waiting()
         for at, sequence in enumerate(waiting):
             if sequence.is_claiming:
