@@ -192,6 +192,8 @@ class Ended:
 
 IN_COMPANY = 1
 """The suspicion of a request that was in a step that crashed an engine; each engine that it crashes alone adds one."""
+POISON = IN_COMPANY + 2
+"""The suspicion from which on a request is poison, and runs no more."""
 
 
 @message(event=6, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
@@ -215,6 +217,19 @@ class Poisoned:
     request: int = number(1)
     attempt: int = number(2)
     why: Why | None = number(3, default=None)
+
+
+@message(event=34, about=Subject.RECEIVERS_REQUEST)
+class Suspected:
+    """The engine of a member crashed in a step of the attempt whose leader wanted no answer any more, for the group had
+    ended or the member was given back: no `Returned` of the attempt says so. `is_alone`: the step was of no other
+    request.
+    """
+
+    request: int = number(1)
+    attempt: int = number(2)
+    is_alone: bool = number(3)
+    why: Why | None = number(4, default=None)
 
 
 @message(event=31, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)

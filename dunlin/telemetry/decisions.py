@@ -23,6 +23,7 @@ from dunlin.messages.dispatch import (
     Returned,
     Reused,
     Risen,
+    Suspected,
 )
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
@@ -189,6 +190,11 @@ def _returned(message: Returned, record: DecisionRecord) -> str:
 @words.register
 def _poisoned(message: Poisoned, record: DecisionRecord) -> str:
     return f"{record.sender.name} stopped attempt {message.attempt} as poison: it crashes engines"
+
+
+@words.register
+def _suspected(message: Suspected, record: DecisionRecord) -> str:
+    return f"the engine of {record.sender.name} crashed in a step of attempt {message.attempt}, after that was over"
 
 
 @words.register

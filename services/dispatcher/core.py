@@ -23,6 +23,7 @@ from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.lifecycle.joining import RequestJoins
+from services.dispatcher.lifecycle.late_crashes import LateCrashes
 from services.dispatcher.lifecycle.long_requests import LongRequestPlacer
 from services.dispatcher.lifecycle.migrations import Migrations
 from services.dispatcher.placement.fleet_state import FleetState
@@ -94,9 +95,8 @@ class DispatcherCore:
             self.journal, self.fleet, self._capacity, self._placement, self._completion, self.totals, placement
         )
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
-        self._handlers = handlers_of(
-            self, attempts, self._migrations, self._adoption, self._completion, self._heartbeat, self._long
-        )
+        told = (attempts, LateCrashes(self.journal, self._completion, self.totals), self._migrations, self._adoption)
+        self._handlers = handlers_of(self, *told, self._completion, self._heartbeat, self._long)
 
     @property
     def quotas(self) -> TenantQuotas:

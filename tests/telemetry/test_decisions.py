@@ -20,6 +20,7 @@ from dunlin.messages.dispatch import (
     Returned,
     Reused,
     Risen,
+    Suspected,
 )
 from dunlin.messages.engine import Remap, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
@@ -80,6 +81,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (I0, D, Refused(1, 1, Refusal.NOT_IN_PLAN, WHY), "i0 refused attempt 1 (not in plan)"),
     (I0, D, Returned(1, 1, WHY), "i0 gave attempt 1 back"),
     (I0, D, Failed(1, 1, WHY), "i0 could not go on with attempt 1"),
+    (I0, D, Suspected(1, 1, True, WHY), "the engine of i0 crashed in a step of attempt 1, after that was over"),
     (I0, D, Poisoned(1, 1, WHY), "i0 stopped attempt 1 as poison: it crashes engines"),
     (
         I0,

@@ -66,7 +66,8 @@ class Request:
     come. `lost_in_a_row` attempts were lost with their instance since the last token. `last_outcome` (instance, what
     happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence, or
     have not its adapter (`lacks_adapter`: one of them said so).
-    `suspicion`: see `Returned`; `trial_stop`: see `Continued`. `migration_source` is (instance, attempt) of an older
+    `suspicion`: see `Returned`; `trial_stop`: see `Continued`. `late_suspicion` alike, of crashes that were told after
+    their attempt was over; `blamed_attempt` is the last of those. `migration_source` is (instance, attempt) of an older
     attempt that still holds the KV until the migration's target accepts. `first_dispatch_s` is the time of the first
     dispatch here, `token_s` that of the last token.
 
@@ -99,6 +100,8 @@ class Request:
     cached_tokens: int = 0
     expected_cached_tokens: int = 0
     suspicion: int = 0
+    late_suspicion: int = 0
+    blamed_attempt: int = 0
     trial_stop: int = 0
     awaits_first_token: bool = True
     instance: Address | None = None
@@ -167,8 +170,9 @@ class Request:
     @property
     def suspicion_left(self) -> int:
         """The suspicion of its next attempt: one that crashed an engine in company only is trusted beyond that."""
-        is_past = self.suspicion == IN_COMPANY and len(self.tokens) > self.trial_stop
-        return 0 if is_past else self.suspicion
+        suspicion = max(self.suspicion, self.late_suspicion)
+        is_past = suspicion == IN_COMPANY and len(self.tokens) > self.trial_stop
+        return 0 if is_past else suspicion
 
     @property
     def scored(self) -> int:

@@ -166,10 +166,24 @@ class GuestSteps:
         """(exchange, its guests that the engine computes for) of the step that the engine computes, or did when it
         ended; (0, none): that is none of the group's.
         """
-        running = self._running
-        if running is None or self._steps.oldest_step != running.number or running.is_dropped:
+        running = self._executing
+        if running is None or running.is_dropped:
             return 0, i64()
         return running.asked.exchange, i64(sorted(named_guests(running.asked)))
+
+    def dropped_suspects(self) -> list[OpenGuest]:
+        """The same of a step whose leader wants no answer any more: what it said of them last."""
+        running = self._executing
+        if running is None or not running.is_dropped:
+            return []
+        named = named_guests(running.asked)
+        return [guest.opened for guest in running.closing if guest.number in named]
+
+    @property
+    def _executing(self) -> RunningGroupStep | None:
+        """The group's step, if the engine computes it now."""
+        running = self._running
+        return running if running is not None and self._steps.oldest_step == running.number else None
 
     def on_engine_lost(self) -> None:
         """No step will be answered, and nothing that guests had is left."""

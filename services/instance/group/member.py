@@ -9,6 +9,7 @@ from typing import Any
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
+from dunlin.messages.dispatch import Suspected
 from dunlin.messages.engine import EngineReady, StepDone, Unsupported
 from dunlin.messages.group import (
     CancelGroupSteps,
@@ -23,7 +24,7 @@ from dunlin.messages.group import (
     OpenGuest,
 )
 from dunlin.messages.plan import GroupOrder
-from dunlin.messages.types import I64, GroupKind, RejectedOption, Why, i32, i64
+from dunlin.messages.types import I64, Figure, GroupKind, RejectedOption, Why, i32, i64
 from services.instance.engine.met_engines import MetEngines, PeerState
 from services.instance.group.guest_steps import GuestSteps
 from services.instance.group.member_step import MemberPlace
@@ -138,8 +139,9 @@ class GroupMember:
     def on_engine_lost(self, may_blame: bool) -> list[Effect]:
         """The engine is lost, and all guests with it; `may_blame`: a request of its step may have crashed it."""
         exchange, suspects = self._steps.suspects() if may_blame else (0, i64())
+        dropped = self._steps.dropped_suspects() if may_blame else []
         self._steps.on_engine_lost()
-        return self._lose("its engine is gone", exchange, suspects)
+        return [*_suspect(dropped), *self._lose("its engine is gone", exchange, suspects)]
 
     def _lose(
         self, reason: str, exchange: int = 0, suspects: I64 | None = None, keeps_guests: bool = False
@@ -258,6 +260,14 @@ class GroupMember:
     def on_step_answer(self, answer: StepDone | Unsupported) -> list[Effect]:
         """The engine's answer to a group's step."""
         return self._steps.on_done(answer) if isinstance(answer, StepDone) else self._steps.on_refused(answer.detail)
+
+
+def _suspect(dropped: list[OpenGuest]) -> list[Effect]:
+    """Tell the dispatchers of these guests what no leader waits for any more."""
+    rejected = RejectedOption("tell its leader", "it wants no answer of this step any more")
+    why = Why("poison", "it may have crashed the engine", (Figure("sequences", len(dropped)),), (rejected,))
+    is_alone = len(dropped) == 1
+    return [Send(each.dispatcher, Suspected(each.request, each.attempt, is_alone, why)) for each in dropped]
 
 
 def _version(asked: JoinGroup) -> tuple[int, int]:

@@ -6,12 +6,10 @@ where the engine crashed; one that crashes an engine alone twice is poison. Know
 
 from collections.abc import Iterable
 
-from dunlin.messages.dispatch import IN_COMPANY
+from dunlin.messages.dispatch import IN_COMPANY, POISON
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.states import SequenceState
-
-MAX_CRASHES_ALONE = 2
 
 
 def blame_crash(rows: Iterable[tuple[Sequence, int]], is_alone: bool | None = None) -> list[Sequence]:
@@ -28,8 +26,8 @@ def blame_crash(rows: Iterable[tuple[Sequence, int]], is_alone: bool | None = No
 
 
 def is_poison(sequence: Sequence) -> bool:
-    """Whether the sequence crashed `MAX_CRASHES_ALONE` engines while it ran alone."""
-    return sequence.suspicion >= IN_COMPANY + MAX_CRASHES_ALONE
+    """Whether the sequence crashed too many engines while it ran alone."""
+    return sequence.suspicion >= POISON
 
 
 def runnable(running: list[Sequence]) -> list[Sequence]:
@@ -49,5 +47,5 @@ def poison_reason(sequence: Sequence) -> Why:
     """Why a poison request is stopped."""
     crashes = sequence.suspicion - IN_COMPANY
     figures = (Figure("crashes_alone", crashes), Figure("tokens", len(sequence.tokens)))
-    rejected = RejectedOption("run it again", f"{MAX_CRASHES_ALONE} are enough")
+    rejected = RejectedOption("run it again", f"{POISON - IN_COMPANY} are enough")
     return Why("poison", f"it crashed {crashes} engines while it ran alone", figures, (rejected,))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Gone, Joined
+from dunlin.messages.dispatch import Suspected
 from dunlin.messages.engine import (
     Close,
     EngineExited,
@@ -48,6 +49,7 @@ from tests.services.instance.bench import (
 )
 from tests.services.instance.group.member_bench import (
     AGENT,
+    DISPATCHER,
     GROUP,
     GUEST,
     LEADER,
@@ -237,6 +239,40 @@ def test_the_guests_of_the_step_that_ran_are_suspects_of_a_crash(exited: dict[st
     direct.give(ENGINE, EngineExited(**{"code": 0, "incarnation": 0, **exited}))
     (lost,) = to_leader(direct.give(ENGINE, Gone("died")))
     assert (lost.exchange, list(lost.suspects)) == (1 if suspects else 0, suspects)
+
+
+@pytest.mark.parametrize("let_go", [Gone("killed"), elastic(3, group=GROUP + 1)], ids=["leader gone", "other group"])
+def test_the_dispatcher_hears_of_a_crash_in_a_step_that_no_leader_waits_for(let_go: Any) -> None:
+    direct = busy()
+    direct.give(LEADER if isinstance(let_go, Gone) else MANAGER, let_go)
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=11))
+    sends = direct.give(ENGINE, Gone("died"))
+    assert to_leader(sends) == []
+    (told,) = [send for send in sends if isinstance(send.message, Suspected)]
+    assert (told.to, told.message.request, told.message.attempt) == (DISPATCHER, 1, 1)
+    assert told.message.is_alone, "the other guest has no part in the step"
+
+
+def test_such_a_step_is_suspected_of_a_crash_only_while_it_runs() -> None:
+    direct = busy()
+    direct.give(LEADER, Gone("killed"))
+    direct.give(ENGINE, answered(1, left=(GUEST,)))
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=11))
+    assert of(Suspected, direct.give(ENGINE, Gone("died"))) == []
+    direct = busy()
+    direct.give(LEADER, Gone("killed"))
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=9))
+    assert of(Suspected, direct.give(ENGINE, Gone("died"))) == []
+
+
+def test_guests_of_one_dropped_step_are_each_others_company() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, open_guest(60, sequence=OTHER_GUEST))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30), (OTHER_GUEST, 0, 30)]))
+    direct.give(LEADER, Gone("killed"))
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=11))
+    assert [each.is_alone for each in of(Suspected, direct.give(ENGINE, Gone("died")))] == [False, False]
 
 
 def test_guests_are_no_suspects_while_a_step_of_the_instance_itself_runs() -> None:
