@@ -2,11 +2,13 @@
 
     python -m benchmarks.faults.live_chaos --minutes 3 --seed 1
     python -m benchmarks.faults.live_chaos --minutes 60 --seed 1
+    python -m benchmarks.faults.live_chaos --instances 6         those of a node form groups for long prompts
 
 Needs root and the package iproute2. Each node has a disk of its own in memory, an etcd member, a kvstore and an
-instance; there are two dispatchers, two managers and a monitor. A round lasts 90 s: the faults of the campaign's
-plan of a seed, and the requests of a plan, translated (benchmarks/faults/chaos/rounds.py). Every text is compared with
-that of an undisturbed run, every epoch with etcd, every job's lines with its input; at the end all must be at rest.
+instance or several; there are two dispatchers, two managers and a monitor. A round lasts 90 s: the faults of the
+campaign's plan of a seed, and the requests of a plan, translated (benchmarks/faults/chaos/rounds.py). Every text is
+compared with that of an undisturbed run, every epoch with etcd, every job's lines with its input; at the end all must
+be at rest.
 """
 
 import asyncio
@@ -17,8 +19,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, LiveCluster, live_cluster
+from benchmarks.faults.chaos.cluster import LiveCluster, live_cluster
 from benchmarks.faults.chaos.kinds import LIVE_KINDS, REFUSED_KINDS
+from benchmarks.faults.chaos.rounds import NODES, live_plan
 from benchmarks.faults.chaos.run import JOBS_S, READY_S, REST_S, LiveChaosPlan, LiveChaosRun
 from benchmarks.faults.chaos.streams import StreamEnd, excuses
 from benchmarks.harness import report
@@ -27,12 +30,12 @@ from benchmarks.harness.node_network import node_network
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.membership.client import EtcdClient
 from dunlin.workload.loadgen.stats import percentiles
-from simulator.campaign.plans import draw_plan
 
 
 def figures(run: LiveChaosRun) -> dict[str, object]:
     """What a run did, as far as it came."""
     streams, injector = run.clients.streams, run.injector
+    long = [one for one in streams if len(one.request.prompt) + one.request.max_tokens > run.rounds.slots]
     gaps = percentiles(stream.longest_gap_s for stream in streams if stream.pieces)
     return {
         "faults struck, void": (sum(injector.struck.values()), sum(injector.void.values())),
@@ -40,6 +43,7 @@ def figures(run: LiveChaosRun) -> dict[str, object]:
         "kinds never struck": [kind for kind in LIVE_KINDS if not injector.struck[kind]],
         "kinds refused": sorted(REFUSED_KINDS),
         "streams, of these whole": (len(streams), sum(stream.end is StreamEnd.FINISHED for stream in streams)),
+        "of these too long for one instance, whole": (len(long), sum(one.end is StreamEnd.FINISHED for one in long)),
         "other ends": ", ".join(f"{end} {count}" for end, count in excuses(streams).items()),
         "tokens": sum(len(stream.tokens) for stream in streams),
         "calls repeated before admission": sum(max(0, stream.tries - 1) for stream in streams),
@@ -78,17 +82,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.add_argument("--preset", default=usual.preset, help="of the cluster")
     arguments.add_argument("--waves", type=int, default=usual.waves, help="times that a round sends each request")
     given = arguments.parse_args(argv)
-    if given.instances != len(ROLES_OF_NODES):
-        arguments.error(f"--instances {given.instances}: each of the {len(ROLES_OF_NODES)} nodes has one")
-    plan = LiveChaosPlan(given.minutes, given.seed, given.preset, waves=given.waves)
+    if given.instances < NODES or given.instances % NODES:
+        arguments.error(f"--instances {given.instances}: each of the {NODES} nodes has as many")
+    plan = LiveChaosPlan(given.minutes, given.seed, given.preset, waves=given.waves, per_node=given.instances // NODES)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="dunlin-chaos-"))
     (folder / "batches").mkdir()
-    skews = draw_plan(plan.seed, LIVE_KINDS, (plan.preset,)).shape.skews
+    skews = live_plan(plan.seed, plan.preset).shape.skews
     try:
         with (
-            node_network(len(ROLES_OF_NODES)) as network,
-            live_cluster(network, folder, plan.words(folder / "batches"), skews) as cluster,
+            node_network(NODES) as network,
+            live_cluster(network, folder, plan.words(folder / "batches"), skews, plan.per_node) as cluster,
         ):
             outcome = asyncio.run(play(plan, cluster, folder))
     except NoNamespaces as error:

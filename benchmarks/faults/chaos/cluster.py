@@ -1,4 +1,4 @@
-"""Three nodes played on this machine: on each a disk, an etcd member, a kvstore, an instance and what else it has.
+"""Three nodes played on this machine: on each a disk, an etcd member, a kvstore, instances and what else it has.
 
 Every process runs in its node's network namespace and in a time namespace with a clock offset of its own.
 """
@@ -27,10 +27,15 @@ from dunlin.runtime.procfs import command_line, descendants
 
 DISK_MIB = 240
 ROLES_OF_NODES = (
-    ("monitor", "global_manager", "dispatcher", "kvstore", "instance"),
-    ("global_manager", "dispatcher", "kvstore", "instance"),
-    ("kvstore", "instance"),
+    ("monitor", "global_manager", "dispatcher", "kvstore"),
+    ("global_manager", "dispatcher", "kvstore"),
+    ("kvstore",),
 )
+"""And instances, as many on each."""
+STANDBY = "instance-0"
+"""The instance that has an engine that stands by; the others load the next one when they need it: both ways back are
+taken.
+"""
 PORTS = {"monitor": 7000, "dispatcher": 7070}
 HTTP_PORT, METRICS_PORT, ETCD_PORT, PEER_PORT = 8000, 9100, 2379, 2380
 RESTARTS = RestartPolicy(first_delay_s=0.5, longest_delay_s=4.0, limit=1000)
@@ -71,7 +76,9 @@ class NodeDisk:
 class LiveCluster:
     """Owns the processes. `killed`: pids that the run itself ends; `deaths`: processes that ended otherwise."""
 
-    def __init__(self, network: NodeNetwork, folder: Path, words: Sequence[str], skews: Sequence[float]) -> None:
+    def __init__(
+        self, network: NodeNetwork, folder: Path, words: Sequence[str], skews: Sequence[float], per_node: int = 1
+    ) -> None:
         self.network = network
         self.killed: set[int] = set()
         self.deaths: list[str] = []
@@ -80,7 +87,7 @@ class LiveCluster:
         self.stopped_etcd: set[str] = set()
         """Names of the members that are to stay away."""
         self._dir = DataDirLock(folder)
-        specs = service_specs(network, folder, self.etcd.endpoints, words, skews)
+        specs = service_specs(network, folder, self.etcd.endpoints, words, skews, per_node)
         self._noted: set[int] = set()
         start = partial(start_program, environment=_environment(folder))
         self._supervisor = Supervisor(specs, self._dir, start, RESTARTS, lambda text: say(f"  {text}"))
@@ -165,19 +172,33 @@ def is_running(process: SupervisedProcess) -> bool:
     return process.child is not None and not process.child.exited()
 
 
+def names_of_nodes(per_node: int) -> list[list[tuple[str, str]]]:
+    """For each node the (name, role) of its services, `per_node` instances among them."""
+    found = []
+    for node, roles in enumerate(ROLES_OF_NODES):
+        instances = [(f"instance{number or ''}-{node}", "instance") for number in range(per_node)]
+        found.append([*((f"{role.replace('_', '-')}-{node}", role) for role in roles), *instances])
+    return found
+
+
 def service_specs(
-    network: NodeNetwork, folder: Path, etcd: Sequence[str], words: Sequence[str], skews: Sequence[float]
+    network: NodeNetwork,
+    folder: Path,
+    etcd: Sequence[str],
+    words: Sequence[str],
+    skews: Sequence[float],
+    per_node: int = 1,
 ) -> tuple[ProcessSpec, ...]:
     """Every service with its command line. `skews`: clock offsets in seconds, assigned in turn."""
     specs: list[ProcessSpec] = []
     settings = [f"--set={word}" for word in words]
-    for node, roles in enumerate(ROLES_OF_NODES):
-        for role in roles:
-            name, host = f"{role.replace('_', '-')}-{node}", network.hosts[node]
+    for node, named in enumerate(names_of_nodes(per_node)):
+        for name, role in named:
+            host = network.hosts[node]
             listen = f"{host}:{PORTS.get(role, 0)}"
             flags = ["--name", name, "--node", network.names[node], "--listen", listen, "--etcd", ",".join(etcd)]
             flags += ["--data-dir", str(folder / network.names[node]), "--parent-pid", str(os.getpid())]
-            command = [sys.executable, "-P", "-m", f"services.{role}", *flags, *_flags_of(role, host, node), *settings]
+            command = [sys.executable, "-P", "-m", f"services.{role}", *flags, *_flags_of(name, role, host), *settings]
             tied = die_with_parent_command(command, os.getpid())
             offset = str(int(skews[len(specs) % len(skews)]))
             clocked = ["unshare", "--time", "--monotonic", offset, "--boottime", offset, *tied]
@@ -185,12 +206,10 @@ def service_specs(
     return tuple(specs)
 
 
-def _flags_of(role: str, host: str, node: int) -> list[str]:
-    """What a role has beside the common flags. One instance has an engine that stands by, the others load the next one
-    when they need it: both ways back are taken.
-    """
+def _flags_of(name: str, role: str, host: str) -> list[str]:
+    """What a process has beside the common flags."""
     if role == "instance":
-        return ["--no-standby"] if node else []
+        return [] if name == STANDBY else ["--no-standby"]
     if role == "dispatcher":
         return ["--http", f"{host}:{HTTP_PORT}"]
     return ["--metrics-port", str(METRICS_PORT)] if role == "monitor" else []
@@ -205,10 +224,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def live_cluster(
-    network: NodeNetwork, folder: Path, words: Sequence[str], skews: Sequence[float]
+    network: NodeNetwork, folder: Path, words: Sequence[str], skews: Sequence[float], per_node: int = 1
 ) -> Iterator[LiveCluster]:
     """A cluster whose processes are ended at the end, however it ends."""
-    made = LiveCluster(network, folder, words, skews)
+    made = LiveCluster(network, folder, words, skews, per_node)
     try:
         yield made
     finally:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.faults.chaos.kinds import LIVE_KINDS
+from simulator.campaign.long_prompts import elastic_part
 from simulator.campaign.plans import Fault, PlannedRequest, TrialPlan, draw_plan
 
+NODES = 3
 ROUND_S = 90.0
 QUIET_S = 10.0
 """Seconds at the end of a round in which no fault begins."""
@@ -52,12 +54,29 @@ class LiveRound:
     faults: tuple[Fault, ...]
 
 
-class RoundPlanner:
-    """The rounds of a run of `seed`. `sets`: of how many plans the requests are. `waves`: times a round sends each."""
+def live_plan(seed: int, preset: str, per_node: int = 1, slots: int | None = None) -> TrialPlan:
+    """The campaign's plan of a seed, with faults that a live run can strike. With several instances per node, which
+    form groups, some prompts are longer than the slots of one: the plan's, or `slots`.
+    """
+    plan = draw_plan(seed, LIVE_KINDS, (preset,))
+    if per_node == 1:
+        return plan
+    shape = replace(plan.shape, instances=NODES * per_node, nodes=NODES, slots=slots or plan.shape.slots)
+    return elastic_part(replace(plan, shape=shape))
 
-    def __init__(self, seed: int, preset: str, vocabulary: int, sets: int = 3, waves: int = 1) -> None:
+
+class RoundPlanner:
+    """The rounds of a run of `seed`. `sets`: of how many plans the requests are. `waves`: times a round sends each.
+    `per_node`: instances on each node.
+    """
+
+    def __init__(
+        self, seed: int, preset: str, vocabulary: int, sets: int = 3, waves: int = 1, per_node: int = 1
+    ) -> None:
         self._seed = seed
         self._preset = preset
+        self._per_node = per_node
+        self._slots = live_plan(seed, preset).shape.slots
         self._vocabulary = vocabulary
         self._waves = waves
         plans = [self.plan(seed + index) for index in range(sets)]
@@ -69,13 +88,18 @@ class RoundPlanner:
             self._texts += asked
 
     @property
+    def slots(self) -> int:
+        """Slots of an instance: a longer request needs a group."""
+        return self._slots * PROMPT_SCALE
+
+    @property
     def texts(self) -> Sequence[LiveRequest]:
         """All requests there are, each once, by the number of their text."""
         return self._texts
 
     def plan(self, seed: int) -> TrialPlan:
-        """The campaign's plan of a seed, with faults that a live run can strike."""
-        return draw_plan(seed, LIVE_KINDS, (self._preset,))
+        """The plan of a seed, for the slots of the run's cluster."""
+        return live_plan(seed, self._preset, self._per_node, self._slots)
 
     def round(self, number: int) -> LiveRound:
         """The round of that number."""

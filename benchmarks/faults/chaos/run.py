@@ -11,11 +11,17 @@ from pathlib import Path
 from benchmarks.faults.chaos.at_rest import leaked, open_files, tracebacks, unsettled
 from benchmarks.faults.chaos.attempts import attempt_complaints
 from benchmarks.faults.chaos.clients import ChaosClients
-from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, LiveCluster, is_running
+from benchmarks.faults.chaos.cluster import LiveCluster, is_running
 from benchmarks.faults.chaos.injector import LiveFaultInjector
 from benchmarks.faults.chaos.jobs import ChaosJobs
-from benchmarks.faults.chaos.kinds import LIVE_KINDS
-from benchmarks.faults.chaos.rounds import ROUND_S, LiveRequest, LiveRound, RoundPlanner
+from benchmarks.faults.chaos.rounds import (
+    PROMPT_SCALE,
+    ROUND_S,
+    LiveRequest,
+    LiveRound,
+    RoundPlanner,
+    live_plan,
+)
 from benchmarks.faults.chaos.streams import RecordedStream, StreamEnd, stream_complaints
 from benchmarks.faults.chaos.terms import RecordedTerms
 from benchmarks.harness.decisions import dispatched_attempts
@@ -29,32 +35,38 @@ from dunlin.messages.fleet import FleetStatus
 from dunlin.telemetry.explain import explain
 from dunlin.wire.codec import decode
 from services.global_manager.server import ELECTION_PREFIX
-from simulator.campaign.plans import draw_plan
 
 READY_S, REST_S, JOBS_S = 240.0, 150.0, 240.0
 TICK_S, LOOK_S = 0.1, 1.0
 REFERENCE_WIDTH = 6
-ROLES: Counter[str] = Counter(role for roles in ROLES_OF_NODES for role in roles)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveChaosPlan:
-    """A run: `minutes` of rounds from `seed` on, at most `sets` sets of requests, each sent `waves` times a round."""
+    """A run: `minutes` of rounds from `seed` on, at most `sets` sets of requests, each sent `waves` times a round, to
+    `per_node` instances on each node: where there are several, they form groups for prompts too long for one.
+    """
 
     minutes: float = 3.0
     seed: int = 1
     preset: str = "unified"
     sets: int = 3
     waves: int = 1
+    per_node: int = 1
 
     def words(self, store: Path) -> list[str]:
         """Settings of the services: what the first plan's shape says of them, and `store` for batch files."""
-        shape = draw_plan(self.seed, LIVE_KINDS, (self.preset,)).shape
+        shape = live_plan(self.seed, self.preset, self.per_node).shape
+        of_groups = {
+            "instance.groups.chunk_tokens": shape.group_chunk_tokens,
+            "dispatcher.placement.long_tokens": shape.long_tokens,
+        }
         return [
+            *(f"{name}={tokens * PROMPT_SCALE}" for name, tokens in of_groups.items() if tokens),
             f"cluster.preset={self.preset}",
             "instance.engine.deterministic=true",
             "instance.engine.threads=1",
-            f"instance.kv_cache.max_slots={shape.slots * 4}",
+            f"instance.kv_cache.max_slots={shape.slots * PROMPT_SCALE}",
             f"instance.kv_cache.prefix_caching={str(shape.prefix_reuse).lower()}",
             f"kvstore.exchange.replicate={str(shape.replicate).lower()}",
             f"dispatcher.batches.store_url={store}",
@@ -101,7 +113,7 @@ class LiveChaosRun:
         info = await self.clients.clients[0].info()
         plan = self._plan
         sets = min(plan.sets, math.ceil(60.0 * plan.minutes / ROUND_S))
-        self.rounds = RoundPlanner(plan.seed, plan.preset, info.vocabulary, sets, plan.waves)
+        self.rounds = RoundPlanner(plan.seed, plan.preset, info.vocabulary, sets, plan.waves, plan.per_node)
         streams = await self.clients.alone(self.rounds.texts, REFERENCE_WIDTH)
         self._expected = [stream.tokens for stream in streams]
         for stream in streams:
@@ -149,11 +161,12 @@ class LiveChaosRun:
 
     async def _rest(self, limit_s: float, otherwise: str) -> None:
         deadline_s = time.monotonic() + limit_s
+        roles = Counter(one.spec.role for one in self._cluster.processes)
         missing = ["no status"]
         while missing and time.monotonic() < deadline_s:
             await asyncio.sleep(LOOK_S)
             with suppress(DunlinError):
-                missing = unsettled(await self._status(), ROLES)
+                missing = unsettled(await self._status(), roles)
         self.violations += [f"{text} ({otherwise} after {limit_s:g} s)" for text in missing]
 
     def _on_end(self, stream: RecordedStream) -> None:

@@ -3,21 +3,27 @@
 import os
 from pathlib import Path
 
-from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, service_specs
+import pytest
+
+from benchmarks.faults.chaos.cluster import ROLES_OF_NODES, STANDBY, service_specs
+from benchmarks.faults.chaos.rounds import NODES
 from benchmarks.harness.node_network import NodeNetwork
 from cli.launch.process_specs import ProcessSpec
 
 ETCD = ("a:1", "b:1", "c:1")
 
 
-def specs() -> dict[str, ProcessSpec]:
-    network = NodeNetwork(len(ROLES_OF_NODES))
-    return {one.name: one for one in service_specs(network, Path("/data"), ETCD, ["a.b=1"], [0.0, 7.5])}
+def specs(per_node: int = 1) -> dict[str, ProcessSpec]:
+    network = NodeNetwork(NODES)
+    return {one.name: one for one in service_specs(network, Path("/data"), ETCD, ["a.b=1"], [0.0, 7.5], per_node)}
 
 
-def test_each_node_has_its_services_inside_its_namespace_with_its_own_disk() -> None:
-    network, found = NodeNetwork(3), specs()
-    assert len(found) == sum(map(len, ROLES_OF_NODES))
+@pytest.mark.parametrize("per_node", [1, 3])
+def test_each_node_has_its_services_inside_its_namespace_with_its_own_disk(per_node: int) -> None:
+    network, found = NodeNetwork(NODES), specs(per_node)
+    assert len(ROLES_OF_NODES) == NODES
+    assert len(found) == sum(map(len, ROLES_OF_NODES)) + NODES * per_node
+    assert [one.role for one in found.values()].count("instance") == NODES * per_node
     for name, spec in found.items():
         node = int(name[-1])
         words = list(spec.command)
@@ -37,5 +43,5 @@ def test_clock_offsets_go_round_and_each_process_is_tied_to_this_one() -> None:
 
 
 def test_one_instance_alone_has_an_engine_that_stands_by() -> None:
-    with_standby = [name for name, spec in specs().items() if "--no-standby" not in spec.command]
-    assert [name for name in with_standby if name.startswith("instance")] == ["instance-0"]
+    with_standby = [name for name, spec in specs(2).items() if "--no-standby" not in spec.command]
+    assert [name for name in with_standby if name.startswith("instance")] == [STANDBY]

@@ -80,3 +80,12 @@ def test_the_expected_text_of_a_request_is_that_of_the_same_prompt_answer_and_se
         for one in found.round(number).requests:
             known = found.texts[one.text]
             assert (one.prompt, one.max_tokens, one.seed) == (known.prompt, known.max_tokens, known.seed)
+
+
+def test_instances_that_form_groups_have_requests_too_long_for_one_that_a_node_can_hold() -> None:
+    alone, several = planner(), RoundPlanner(3, "unified", VOCABULARY, sets=4, waves=2, per_node=2)
+    assert several.slots == alone.slots
+    found = [len(one.prompt) + one.max_tokens for one in several.texts]
+    assert max(len(one.prompt) + one.max_tokens for one in alone.texts) <= alone.slots
+    assert len([length for length in found if length > several.slots]) >= 4, "the first of each plan at least"
+    assert max(found) <= 2 * several.slots
