@@ -57,8 +57,9 @@ class Scheduler:
         self._overtakers = overtakers
         self._not_held_for_handoff = not_held_for_handoff
         self._taken_rows = taken_rows
-        # The first of the waiting sequences, which did not fit, and the table's count of changes then.
-        self._blocked: tuple[Sequence, int] | None = None
+        # The first of the waiting sequences, which did not fit, the table's count of changes then, and the slots that
+        # were available when it was looked at last.
+        self._blocked: tuple[Sequence, int, int] | None = None
         batch_work, need = VictimCandidate("", 0, 1, RequestClass.BATCH), SlotNeed(may_preempt=True, is_waiting=True)
         self._preempts_batch = victim_policy([batch_work], need) is not None
 
@@ -107,10 +108,16 @@ class Scheduler:
         return self._composer.repeat(self._runnable(), self._next_slot)
 
     def _none_can_start(self) -> bool:
-        """Whether the first of the waiting sequences still does not fit, and nothing has changed but tokens."""
+        """Whether the first of the waiting sequences still does not fit, and nothing has changed but tokens.
+
+        Slots of a group or of a migration come back without a change of the table: those behind the first may fit then.
+        """
         if self._blocked is None or self._blocked[1] != self._sequences.changes:
             return False
-        return not self._fits(self._blocked[0])
+        first, changes, slots = self._blocked
+        available = self._kv_cache.available_slots
+        self._blocked = first, changes, available
+        return available <= slots and not self._fits(first)
 
     def _runnable(self) -> list[Sequence]:
         """The sequences that may have a row."""
@@ -137,11 +144,10 @@ class Scheduler:
     def _admit(self, only_kept: bool = False) -> list[Effect]:
         """Start waiting sequences in their order until one does not fit, and of those behind it what may overtake."""
         effects: list[Effect] = []
-        self._blocked, claims = None, 0
+        self._blocked = None
         waiting = self._sequences.waiting()
         for at, sequence in enumerate(waiting):
             if sequence.is_claiming:
-                claims += 1
                 continue  # it waits for the kvstore, not for slots
             if only_kept and not sequence.kept:
                 break
@@ -152,7 +158,8 @@ class Scheduler:
                     self._sequences.blocked_s = self._sequences.now_s
                     later = [] if only_kept else waiting[at + 1 :]
                     effects += self._overtakers.start(sequence, later, self._initial_slots, self._fits)
-                    self._blocked = None if claims else (sequence, self._sequences.changes)
+                    if not (only_kept or any(each.is_claiming for each in waiting)):  # all that could start was seen
+                        self._blocked = sequence, self._sequences.changes, self._kv_cache.available_slots
                     break
             effects += self._lifecycle.start(sequence, wanted)
         return effects

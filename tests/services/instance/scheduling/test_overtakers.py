@@ -74,6 +74,44 @@ def test_no_more_than_so_many_are_looked_at() -> None:
     assert running(blocked(*[long] * MOST_LOOKED_AT, SHORT)) == [1]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_short_one_passes_as_soon_as_the_kvstore_has_said_what_is_left_of_it_or_has_not_in_time(
+    is_silent: bool,
+) -> None:
+    """Its answer lets what is kept of the long one start, which does not fit; the one that runs only goes on."""
+    settings: dict[str, Any] = {"checkpoint__engine_share": 0.0, "host_tier__answer_timeout_s": 0.2, **SETTINGS}
+    bench = Bench(tier_bytes=1 << 20, engine={"slots": SLOTS}, **settings)
+    first = bench.place(1, tokens=400, max_tokens=200)
+    bench.run(0.1)
+    bench.leave_behind(make_place(2, tokens=300, attempt=2), (0, 128))
+    bench.place(2, tokens=300, attempt=2)
+    bench.run(0.1)
+    if is_silent:
+        assert bench.kvstore is not None
+        bench.world.pause(bench.kvstore.address)
+    short = bench.place(3, tokens=15, attempt=2)
+    bench.run(0.3)
+    assert short.tokens
+    assert not first.is_over
+
+
+def test_a_short_one_passes_once_slots_come_back_without_a_word() -> None:
+    """Those of a migration that came to nothing, for instance."""
+    direct = ready_core({"slots": SLOTS}, **SETTINGS)
+    direct.give(D, make_place(1, tokens=400, max_tokens=100))
+    direct.give(ENGINE, done(1, (1, 5)))
+    cache, owner = direct.core.lifecycle.kv_cache, object()
+    assert cache.reserve(owner, 230)
+    direct.give(D, make_place(2, tokens=300))
+    direct.give(D, make_place(3, tokens=15))
+    for step in range(2, 6):
+        direct.give(ENGINE, done(step, (1, 5)))
+    assert running(direct) == [1]
+    cache.slot_table.release(owner)
+    direct.give(ENGINE, done(6, (1, 5)))
+    assert running(direct) == [1, 3]
+
+
 @pytest.mark.parametrize("tokens", [300, 480, 580, 630])
 def test_the_one_that_waits_for_all_before_it_starts_as_soon_as_without_those_behind_it(tokens: int) -> None:
     """Whatever comes meanwhile: a request every 10 ms, each of up to 30 tokens."""
