@@ -285,7 +285,8 @@ class GuestSteps:
         answer = self._resize(asked, guest)
         if isinstance(answer.message, GuestRefused):
             if known is None:
-                self.guests.close(guest)
+                self.guests.put_back(guest)
+                answer = self._refuse_guest(asked, f"{asked.slots} slots")  # what is kept counts as available again
             return [answer]
         guest.opened = asked
         if known is not None:

@@ -214,6 +214,13 @@ class GuestTable:
                 table.move_span(kept, first, min(last, stop), guest, first, SlotUse.OWNED)
         table.release(kept)
 
+    def put_back(self, guest: Guest) -> None:
+        """Forget a new guest that gets no slots, but keep on what it took of an earlier attempt: its leader may ask for
+        fewer.
+        """
+        del self._guests[guest.number]
+        self.keep(guest)
+
     def forget_kept(self) -> None:
         """The engine and its KV are gone."""
         for guest in self._kept.values():

@@ -131,6 +131,18 @@ def test_what_a_gone_leader_s_guest_has_is_kept_for_the_next_attempt() -> None:
     assert use(direct) == (SLOTS, 0, 0)
 
 
+def test_what_is_kept_outlasts_a_request_for_more_slots_than_there_are() -> None:
+    """A leader asks for what was free when it heard last, or for all; then for what the refusal says."""
+    direct = computed_without_its_leader()
+    refused = only(GuestRefused, direct.give(LEADER, open_guest(SLOTS + 1, 100, NEXT_GUEST)))
+    assert refused.available_slots == SLOTS
+    assert use(direct) == (SLOTS - 40, 0, 40)
+    slots = only(GuestSlots, direct.give(LEADER, open_guest(SLOTS, 100, NEXT_GUEST)))
+    assert (slots.slots, list(slots.held_start), list(slots.held_stop)) == (SLOTS, [20], [60])
+    direct.give(LEADER, close_guest(NEXT_GUEST))
+    assert use(direct) == (SLOTS, 0, 0)
+
+
 @pytest.mark.parametrize("difference", ["text", "key", "adapter", "none", "last token"])
 def test_only_the_same_text_of_the_same_request_goes_on_with_it(difference: str) -> None:
     direct = computed_without_its_leader()
