@@ -224,10 +224,11 @@ class MembersMet:
 class OpenGuest:
     """Open a sequence of the leader's, and set `slots` token slots aside for what will lie here of it.
 
-    `sequence` is its number at all members' engines. The other fields are `Open`'s and `Place`'s. KV of its first
-    `elsewhere_tokens` tokens lies here or at other members, or was lost there: tokens `[held_start[i], held_stop[i])`
-    lie here, in order. A guest that is open is opened anew, with other tokens: what is held stays, also while rows
-    compute tokens before it, and all else that was written here is void.
+    `sequence` is its number at all members' engines, `key` the request's with its tenant, for ids can be guessed (""
+    where it has none). The other fields are `Open`'s and `Place`'s. KV of its first `elsewhere_tokens` tokens lies here
+    or at other members, or was lost there: tokens `[held_start[i], held_stop[i])` lie here, in order. A guest that is
+    open is opened anew, with other tokens: what is held stays, also while rows compute tokens before it, and all else
+    that was written here is void.
     """
 
     group: int = number(1)

@@ -70,7 +70,7 @@ class GuestRequests:
             sequence.dispatcher,
             place.request,
             place.attempt,
-            place.key,
+            place.key and sequence.public_key,
             i32(sequence.tokens),
             place.prompt_tokens,
             place.max_tokens,

@@ -243,6 +243,18 @@ def test_what_earlier_attempts_left_at_members_is_not_computed_again() -> None:
     assert group.is_quiet
 
 
+@pytest.mark.parametrize(("tenant", "first"), [("a", 0), ("b", 24)])
+def test_what_another_tenant_s_attempts_left_at_members_is_not_taken(tenant: str, first: int) -> None:
+    """A client names its request's key itself, and another's can be guessed."""
+    group = ScriptedGroup(40, 40, groups__policy="widest")
+    group.at(1).kept["b/name"] = ((0,), (24,))
+    attempt = group.place(tokens=48, max_tokens=4, key="name", tenant=tenant)
+    group.run(1.0)
+    assert rows_since(group, 0)[0][0] == first
+    assert ("b/name" in group.at(1).kept) == (tenant == "a")
+    assert attempt.tokens == attempt.expected
+
+
 def test_a_leader_that_lost_a_member_asks_for_another_before_an_order_takes_that_away() -> None:
     group = ScriptedGroup(30, 30)
     attempt = group.place(tokens=50, max_tokens=4)
