@@ -37,9 +37,10 @@ class Overtakers:
         if not able:
             return []  # the usual case: nothing has to be counted
         effects: list[Effect] = []
-        ahead_slots = self._slots_of_younger(blocked)
+        ahead_slots = self._slots_ahead_of(blocked)
         for sequence in able:
             if self._may_start(sequence, blocked, ahead_slots) and fits(sequence):
+                sequence.has_overtaken = True
                 effects += self._lifecycle.start(sequence, slots_of(sequence))
                 ahead_slots += sequence.max_length
         return effects
@@ -48,7 +49,10 @@ class Overtakers:
         capacity = self._lifecycle.kv_cache.slot_table.capacity
         return self._policy(Overtaking(sequence.max_length, blocked.max_length, ahead_slots, capacity))
 
-    def _slots_of_younger(self, than: Sequence) -> int:
-        """What sequences that came later and hold slots may grow to."""
-        younger = [one for one in self._sequences if one.turn > than.turn and not one.is_batch]
-        return sum(one.max_length for one in younger if self._lifecycle.kv_cache.held_positions(one))
+    def _slots_ahead_of(self, blocked: Sequence) -> int:
+        """What sequences whose turn is later and that hold slots may grow to. An answer that was cut off elsewhere goes
+        before all new requests: those that had come before it and overtook nothing had not passed it.
+        """
+        later = [one for one in self._sequences if one.turn > blocked.turn and not one.is_batch]
+        ahead = [one for one in later if one.order > blocked.order or one.has_overtaken]
+        return sum(one.max_length for one in ahead if self._lifecycle.kv_cache.held_positions(one))

@@ -56,7 +56,8 @@ class Sequence:
     preempted. `kv_tokens` had KV when it was last preempted.
     `suspicion` is as in `Returned`; until its valid tokens reach `trial_stop` (0: at once) it runs alone.
     `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
-    the KV cache, as long as it has slots at all: the next ones are nearly always found there. `arrived_s` is the core's
+    the KV cache, as long as it has slots at all: the next ones are nearly always found there. `has_overtaken`: it
+    started before one that waited for slots and whose turn was before its own. `arrived_s` is the core's
     time when it came. `is_batch`: it is of the batch class; `is_risen`: and scheduled as an interactive one, because it
     was starved. `progress` says how far it had got when it was last looked at for that (None: not yet). `clock` says
     what it waits for; None for batch work, which has no objectives. The log-probabilities of the `scored` prompt tokens
@@ -85,6 +86,7 @@ class Sequence:
     trial_stop: int = 0
     engines_lost: int = 0
     slot_run: SlotRun = NO_SLOT_RUN
+    has_overtaken: bool = False
     arrived_s: float = 0.0
     is_risen: bool = False
     progress: Progress | None = None

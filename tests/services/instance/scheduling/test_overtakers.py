@@ -45,6 +45,19 @@ def test_short_ones_pass_until_they_need_their_share_and_again_once_one_of_them_
     assert running(direct) == [1, 4, 5, 6]
 
 
+def test_what_ran_before_an_answer_that_was_cut_off_elsewhere_came_has_not_passed_it() -> None:
+    """It goes before all new requests, so those that wait already pass it, too, and are counted then."""
+    direct = ready_core({"slots": SLOTS}, **SETTINGS)
+    direct.give(D, make_place(1, tokens=400, max_tokens=15))
+    for request in (2, 3, 4, 5):
+        direct.give(D, make_place(request, tokens=15))
+    direct.give(D, make_place(6, tokens=300, prompt_tokens=290, max_tokens=18))
+    direct.give(ENGINE, done(1, (1, 5)))
+    assert running(direct) == [1, 2, 3, 4]
+    direct.give(ENGINE, done(2, (1, 5)))
+    assert running(direct) == [1, 2, 3, 4]
+
+
 def test_only_what_fits_passes() -> None:
     assert running(blocked(SHORT, SHORT, (2, CHAT), first=616, second=300)) == [1, 3, 5]
 
