@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,9 +18,18 @@ from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.idempotency import derived_seed
 from services.dispatcher.doors.openai.call import OpenAICall
-from services.dispatcher.doors.openai.errors import FINISH_STATUSES, HttpError, invalid_field, refusal_error
-from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
+from services.dispatcher.doors.openai.errors import (
+    FINISH_STATUSES,
+    SERVER_ERROR,
+    HttpError,
+    invalid_field,
+    refusal_error,
+)
+from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply, error_body
+from services.dispatcher.doors.preprocess.helper import HelperLost
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
+
+_log = logging.getLogger(__name__)
 
 DOOR_NAME = "batch"
 ENDPOINTS: dict[str, tuple[BodyKind, type[CompletionReply] | type[ChatReply], str]] = {
@@ -75,7 +85,8 @@ class LineAnswerer:
         except DoorError as error:
             call.set_error(error.kind, error.detail)
             status = refusal_error(error).status
-            if error.code in WAITED_FOR:
+            # One that ends helper processes is no sign of a full cluster: waited for, it would end them for days.
+            if error.code in WAITED_FOR and not isinstance(error, HelperLost):
                 raise _NotNow(error.retry_after_s) from error
             raise refusal_error(error) from error
         except InvalidField as error:
@@ -86,6 +97,13 @@ class LineAnswerer:
             call.set_error(str(error.body["error"]["code"]), str(error))
             status = error.status
             raise
+        except Exception as error:
+            # As at the HTTP door: let through, it would end all lines of the job that run, in each run of the job.
+            _log.exception("batch %s: an unexpected error over line %d", job.id, number)
+            call.set_error("internal", str(error))
+            status = 500
+            text = "an unexpected error in the server; its log says more"
+            raise HttpError(status, error_body(text, SERVER_ERROR)) from error
         finally:
             self._gateway.calls.record_end(call, status)
 

@@ -33,6 +33,10 @@ class HelperNotReady(DoorError):
     """The child did not begin in time: whatever the body."""
 
 
+class HelperLost(DoorError):
+    """The child died of the body, or was too slow over it: sent again, it may well end the next one too."""
+
+
 def send_frame(connection: socket.socket, kind: int, *parts: bytes) -> None:
     """Write one frame of the joined parts; blocks until it is written."""
     connection.sendall(FRAME_HEADER.pack(kind, sum(map(len, parts))))
@@ -149,7 +153,7 @@ class HelperProcess:
         why = f"did not answer within {self._within_s:g} s" if isinstance(error, TimeoutError) else "has died"
         _log.error("a helper process %s over a request of %d bytes (%s); another will be started", why, size, error)
         text = f"the process that reads large requests {why} over this one of {size} bytes: send a smaller one"
-        return DoorError(RejectionCode.UNAVAILABLE, text, retry_after_s=1.0)
+        return HelperLost(RejectionCode.UNAVAILABLE, text, retry_after_s=1.0)
 
     def _kill_child(self) -> None:
         process, self._process = self._process, None

@@ -16,6 +16,7 @@ from services.dispatcher.batches.line_window import LineResult
 from services.dispatcher.batches.records import JobRecord
 from services.dispatcher.doors.batches import line_answers
 from services.dispatcher.doors.batches.line_answers import LineAnswerer
+from services.dispatcher.doors.preprocess.helper import HelperLost
 from tests.services.dispatcher.running_doors import Doors, doors
 
 JOB = JobRecord("batch_1", "", "/v1/completions", "file-1", 0.0, 60.0)
@@ -71,6 +72,33 @@ def test_a_line_that_fails_is_tried_so_often_and_no_more(monkeypatch: pytest.Mon
         assert result.is_error
         assert read(result)["response"]["status_code"] == 500
         assert len(at.instance.placed) == 3
+
+    with_answerer(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (HelperLost(RejectionCode.UNAVAILABLE, "it died over this one", retry_after_s=1.0), 503, "died over this one"),
+        (ZeroDivisionError("why"), 500, "its log says more"),
+    ],
+)
+def test_a_line_that_breaks_what_reads_it_is_tried_so_often_and_no_more(
+    error: Exception, status: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(at: Doors, answerer: LineAnswerer) -> None:
+        tries = 0
+
+        async def breaking(*body: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            raise error
+
+        monkeypatch.setattr(at.gateway.preprocess_pool, "read", breaking)
+        result = await asyncio.wait_for(answerer.answer(JOB, 1, LINE), 30)
+        assert (result.is_error, tries) == (True, 3)
+        response = read(result)["response"]
+        assert (response["status_code"], said in response["body"]["error"]["message"]) == (status, True)
 
     with_answerer(test)
 

@@ -237,7 +237,7 @@ def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         # One that is dead before it is sent the call is replaced without a word.
         assert await asyncio.to_thread(was_sent.wait, 300)
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
+        with pytest.raises(helper.HelperLost, match="has died over this one of 15 bytes"):
             await reading
         assert (await pool.read(BodyKind.COMPLETION, body)).prompts
 
@@ -258,7 +258,7 @@ def test_a_helper_that_is_too_slow_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(helper, "CHILD_MODULE", silent_child.__name__)
 
     async def test(pool: PreprocessPool) -> None:
-        with pytest.raises(DoorError, match=r"did not answer within 0\.001 s"):
+        with pytest.raises(helper.HelperLost, match=r"did not answer within 0\.001 s"):
             await pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
         assert pool._lanes[0]._helper._process is None
 
