@@ -44,6 +44,8 @@ def job_folder(job: str) -> str:
 class ContentStore:
     """Objects by name below `url`, such as /var/lib/dunlin/batches or s3://bucket/batches.
 
+    All methods raise OSError when the store does not do it, whatever its own file system raises.
+
     Raises:
         ValueError, ImportError: fsspec does not know the URL's scheme, or lacks the package for it.
     """
@@ -114,7 +116,13 @@ class ContentStore:
             self._files.rm(self._path(name), recursive=True)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        working = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        try:
+            return await working
+        except OSError:
+            raise
+        except Exception as error:  # buckets: s3fs and gcsfs pass on what their HTTP clients raise where none answers
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def _close(handle: Any) -> None:

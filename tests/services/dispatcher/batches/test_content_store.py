@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from services.dispatcher.batches.content_store import BLOCK_BYTES, ContentStore, ContentTooLong
@@ -68,3 +70,36 @@ def test_a_stream_that_is_too_long_or_breaks_leaves_nothing(url: str) -> None:
 def test_an_unknown_scheme_is_said() -> None:
     with pytest.raises(ValueError, match="nowhere"):
         ContentStore("nowhere://bucket")
+
+
+class LostBucket(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A bucket that does not answer, as s3fs says it: botocore's errors of connections are no OSErrors."""
+
+    class ConnectError(Exception):
+        pass
+
+    def open(self, path: str, *arguments: Any, **named: Any) -> Any:
+        raise self.ConnectError("no answer")
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Buckets have no folders."""
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        raise self.ConnectError("no answer")
+
+
+def test_a_bucket_that_does_not_answer_is_a_store_that_is_away() -> None:
+    async def test() -> None:
+        store = ContentStore("lost://bucket")
+        for work in (
+            store.write("jobs/one/0", DATA),
+            store.write_stream("files/two", stream(DATA), len(DATA)),
+            read(store, "files/two"),
+            store.remove("files/two"),
+        ):
+            with pytest.raises(OSError, match="ConnectError: no answer"):
+                await work
+        store.close()
+
+    fsspec.register_implementation("lost", LostBucket, clobber=True)
+    asyncio.run(test())
