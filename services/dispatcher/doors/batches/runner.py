@@ -133,18 +133,21 @@ class BatchRunner:
                 await self.prune_once()
 
     async def prune_once(self) -> None:
-        """Forget what ended, or was uploaded, longer ago than it is kept."""
+        """Forget what ended, or was uploaded, longer ago than it is kept.
+
+        The content goes first: what a store did not take is forgotten by the next try, for its record is still there.
+        """
         before_s = self._clock() - self._config.keep_s
         views = await self._jobs.list_jobs()
         for job in (view.job for view in views):
             if not job.is_open and job.ended_s < before_s:
-                await self._jobs.remove(job.id)
                 await self._contents.remove(job_folder(job.id))
+                await self._jobs.remove(job.id)
         used = {view.job.input_file for view in views if view.job.is_open}
         for file in await self._jobs.list_files():
             if file.created_s < before_s and file.id not in used:
-                await self._jobs.remove_file(file.id)
                 await self._contents.remove(file_object(file.id))
+                await self._jobs.remove_file(file.id)
 
 
 async def _finished(run: JobRun) -> str:

@@ -374,25 +374,6 @@ def test_a_wrong_limit_is_refused(tmp_path: Path, limit: str) -> None:
     asyncio.run(test())
 
 
-def test_old_jobs_and_files_are_forgotten(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running_batches(tmp_path) as at:
-            client = at.client()
-            batch = await ended(client, await begin(client, content([line("a")])))
-            await at.jobs.runner.prune_once()
-            assert (await client.batches.list()).data
-        async with running_batches(tmp_path, at.etcd, batches={"keep_s": 1e-6}) as at:
-            await at.jobs.runner.prune_once()
-            assert (await at.client().batches.list()).data == []
-            assert (await at.client().files.list()).data == []
-            with pytest.raises(openai.NotFoundError):
-                await at.client().files.content(batch.output_file_id or "")
-        assert files_in(tmp_path) == []
-        assert not [key for key in at.etcd.items if "segments" in key]
-
-    asyncio.run(test())
-
-
 def test_a_file_that_is_too_long_leaves_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_batches(tmp_path, runs=False, batches={"max_file_bytes": 1000}) as at:
