@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 
-from dunlin.limits import InvalidField, brief_repr
+from dunlin.limits import InvalidField, brief_repr, escape_surrogates
 from dunlin.membership.errors import EtcdError
 from dunlin.messages.door import RejectionCode
 from services.dispatcher.admission.refusals import DoorError
@@ -60,11 +60,13 @@ class BatchService:
             if len(await self._jobs.list_files()) >= self._config.max_files:
                 raise _full(f"{self._config.max_files} files are kept already: delete some")
             file = f"file-{secrets.token_hex(12)}"
+            # A multipart body's may be in any encoding: its bytes that are no UTF-8 come as lone surrogates.
+            shown = escape_surrogates(filename)[:MOST_FILENAME_CHARACTERS]
             try:
                 size = await self._contents.write_stream(file_object(file), blocks, self._config.max_file_bytes)
             except ContentTooLong as error:
                 raise InvalidField("file", f"has {error}, the most that is taken") from error
-            made = FileRecord(file, tenant or "", filename[:MOST_FILENAME_CHARACTERS], size, self._clock())
+            made = FileRecord(file, tenant or "", shown, size, self._clock())
             await self._jobs.add_file(made)
         return made
 
@@ -73,7 +75,7 @@ class BatchService:
         with _stores():
             if file.endswith((OUTPUT, ERRORS)):
                 return result_file(await self._own_job(tenant, _job_of(file)), file.endswith(ERRORS))
-            found = await self._jobs.get_file(file)
+            found = await self._jobs.get_file(file) if file.isascii() else None
         if found is None or not _owns(tenant, found.tenant):
             raise _not_found(f"no file {file[:80]!r}")
         return found
@@ -221,6 +223,8 @@ def _metadata(given: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(value, str) or len(name) > MOST_METADATA_KEY or len(value) > MOST_METADATA_VALUE:
             most = f"{MOST_METADATA_KEY} and {MOST_METADATA_VALUE} characters"
             raise InvalidField("metadata", f"{brief_repr(name)}: names and values are strings of at most {most}")
+        if escape_surrogates(name + value) != name + value:
+            raise InvalidField("metadata", f"{brief_repr(name)}: names and values must not have lone surrogates")
     return dict(given)
 
 

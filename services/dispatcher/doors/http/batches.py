@@ -62,6 +62,8 @@ class BatchRoutes:
                     # The order of the fields is the client's: the purpose may come behind the file.
                     blocks = self._blocks(part)
                     made = await self._batches.upload(self._tenant(request), part.filename or "file", blocks)
+        except InvalidField:  # a ValueError too, and not multipart's
+            raise
         except ValueError as error:
             raise HttpError(400, error_body(f"the body is no multipart body: {error}", INVALID_REQUEST)) from error
         if made is None:

@@ -377,8 +377,9 @@ def test_a_wrong_limit_is_refused(tmp_path: Path, limit: str) -> None:
 def test_a_file_that_is_too_long_leaves_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with running_batches(tmp_path, runs=False, batches={"max_file_bytes": 1000}) as at:
-            with pytest.raises(openai.BadRequestError, match="more than 1000 bytes"):
+            with pytest.raises(openai.BadRequestError, match="more than 1000 bytes") as error:
                 await at.client().files.create(file=("in", b"x" * 1001), purpose="batch")
+            assert (error.value.param, "multipart" in str(error.value)) == ("file", False)
             assert not at.etcd.items
             while files_in(tmp_path):
                 await asyncio.sleep(0.01)
