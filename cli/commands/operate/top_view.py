@@ -84,15 +84,14 @@ def _headline(moment: StatusSample, width: int, paint: Paint) -> list[str]:
     running = sum(one.instance.running for one in instances if one.instance)
     waiting = sum(one.instance.waiting for one in instances if one.instance)
     queued = sum(one.dispatcher.queued for one in status.members if one.dispatcher)
-    left = f"dunlin  view {status.version}"
-    right = f"{moment.clock}"
+    title = f"dunlin  view {status.version}"
     speeds = f"{short_number(tokens)} tokens/s  {short_number(prefill)} prefill/s"
-    left = f"{speeds}  {running} running  {waiting} waiting  {queued} queued"
+    load = f"{speeds}  {running} running  {waiting} waiting  {queued} queued"
     said = f"{len(suspects)} suspect" if suspects else ""
-    gap = " " * max(1, width - len(left) - len(said) - 1)
+    gap = " " * max(1, width - len(load) - len(said) - 1)
     return [
-        paint(left + right.rjust(width - len(left)), "head"),
-        left + (gap + paint(said, "bad") if said else ""),
+        paint(title + moment.clock.rjust(width - len(title)), "head"),
+        load + (gap + paint(said, "bad") if said else ""),
     ]
 
 

@@ -61,6 +61,10 @@ def test_an_instance_shows_its_load_without_what_is_only_cached() -> None:
     assert words[5:] == ["3", "0", "0", "0", "0", "0", "0"]
 
 
+def test_the_first_line_names_the_view_and_the_time() -> None:
+    assert drawn(fleet()).splitlines()[0].split() == ["dunlin", "view", "33", "12:00:00"]
+
+
 def test_rates_are_growth_per_second() -> None:
     later = fleet(one=instance(instance=replace(REPORT, tokens_total=350, prefill_tokens_total=4000)))
     text = drawn(later, fleet())
