@@ -140,15 +140,17 @@ class Batches:
             yield json.loads(text)
 
     def content(self, batch: str, *, errors: bool = False) -> Generator[bytes, None, None]:
-        """The same as bytes, cut anywhere."""
-        connection = self._connection
-        endpoint = connection.endpoints.current
-        request = BatchResultsRequest(batch, errors)
-        try:
-            for chunk in stream_blocking(connection.channel(endpoint), BATCH_RESULTS, request, connection.metadata):
-                yield chunk.data
-        except CallFailed as error:
-            raise connection.error(error, endpoint) from error
+        """The same as bytes, cut anywhere. Where a dispatcher is gone, the next one is asked for what is missing."""
+        connection, request, unread = self._connection, BatchResultsRequest(batch, errors), _Unread()
+        for endpoint in connection.endpoints.failover_order():
+            unread.begin()
+            try:
+                for chunk in stream_blocking(connection.channel(endpoint), BATCH_RESULTS, request, connection.metadata):
+                    yield unread.part(chunk.data)
+                return
+            except CallFailed as error:
+                unread.fail(connection.error(error, endpoint))
+        unread.give_up()
 
     def _any(self, method: Method[Any, R], request: Any) -> R:
         """Ask one dispatcher after the other; reading, and cancelling, may be repeated."""
@@ -253,17 +255,19 @@ class AsyncBatches:
                     yield json.loads(text)
 
     async def content(self, batch: str, *, errors: bool = False) -> AsyncGenerator[bytes, None]:
-        """The same as bytes, cut anywhere."""
-        connection = self._connection
-        endpoint = connection.endpoints.current
-        request = BatchResultsRequest(batch, errors)
-        try:
-            channel = connection.channel(endpoint)
-            async with aclosing(stream_async(channel, BATCH_RESULTS, request, connection.metadata)) as chunks:
-                async for chunk in chunks:
-                    yield chunk.data
-        except CallFailed as error:
-            raise connection.error(error, endpoint) from error
+        """The same as bytes, cut anywhere. Where a dispatcher is gone, the next one is asked for what is missing."""
+        connection, request, unread = self._connection, BatchResultsRequest(batch, errors), _Unread()
+        for endpoint in connection.endpoints.failover_order():
+            unread.begin()
+            try:
+                channel = connection.channel(endpoint)
+                async with aclosing(stream_async(channel, BATCH_RESULTS, request, connection.metadata)) as chunks:
+                    async for chunk in chunks:
+                        yield unread.part(chunk.data)
+                return
+            except CallFailed as error:
+                unread.fail(connection.error(error, endpoint))
+        unread.give_up()
 
     async def _any(self, method: Method[Any, R], request: Any) -> R:
         failed: DunlinError | None = None
@@ -293,6 +297,37 @@ class AsyncBatches:
             return await call_async(channel, method, request, connection.timeout_s, connection.metadata)
         except CallFailed as error:
             raise connection.error(error, endpoint) from error
+
+
+class _Unread:
+    """What of a content was not read yet, while it is asked for again from its beginning: it only grows at its end."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._skip = 0
+        self._failed: DunlinError | None = None
+
+    def begin(self) -> None:
+        """The next part is the first one again."""
+        self._skip = self._read
+
+    def part(self, data: bytes) -> bytes:
+        """What is new in the next part."""
+        new = data[self._skip :]
+        self._skip -= len(data) - len(new)
+        self._read += len(new)
+        return new
+
+    def fail(self, error: DunlinError) -> None:
+        """Note that one dispatcher did not answer; raises what any other would say too."""
+        if not isinstance(error, NO_ANSWER):
+            raise error
+        self._failed = self._failed or error
+
+    def give_up(self) -> None:
+        """No dispatcher is left: raise what the first one failed with."""
+        assert self._failed is not None
+        raise self._failed
 
 
 def _upload_order(endpoints: Endpoints, source: Source | AsyncIterable[Line]) -> tuple[str, ...]:

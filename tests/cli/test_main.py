@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import main, make_parser
+from dunlin.policies.presets import DEFAULT_PRESET
 from services.dispatcher.config import DispatcherConfig
 from services.instance.config import InstanceConfig
 from services.instance.process_config import DEFAULT_KV_BYTES, EngineConfig
@@ -138,6 +139,9 @@ def test_the_defaults_that_help_names_are_the_services_own(capsys: pytest.Captur
     assert f"KV of each node (default: {KvstoreConfig().tier.capacity_bytes >> 20})" in said
     assert f"(default: what {DEFAULT_KV_BYTES >> 20} MiB hold; on a GPU" in said
     assert f"and KV in the rest (default: {EngineConfig().gpu_memory_utilization:g})" in said
+    assert f"the choice of policies (default: {DEFAULT_PRESET})" in said
+    exit_code("sim", "--help")
+    assert f"or `all` (default: {DEFAULT_PRESET})" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_option_is_explained() -> None:

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dunlin.client import AsyncClient, Client, InvalidRequest, Unavailable
+from dunlin.client import AsyncClient, Client, InvalidRequest, Unavailable, batches
 from dunlin.messages.batches import LIST_BATCHES
+from dunlin.wire.rpc.calls import CallFailed, stream_async, stream_blocking
 from tests.client.hung_dispatcher import hung_dispatcher
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
 
@@ -75,6 +77,55 @@ def test_a_dispatcher_that_is_out_of_reach_is_not_asked_again(tmp_path: Path) ->
                 assert client.endpoint == at.doors.endpoint
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("first", [0, 1, 100], ids=["at once", "in the middle of a line", "after two parts"])
+def test_what_a_dispatcher_that_is_gone_has_not_sent_comes_from_the_next(
+    tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def cut(parts: Iterator[Any]) -> Iterator[Any]:
+        """The first dispatcher's stream: `first` bytes of each of two parts, cut off then."""
+        for part in parts if first else ():
+            yield replace(part, data=part.data[:first])
+            yield replace(part, data=part.data[first : 2 * first])
+            break
+        raise CallFailed("UNAVAILABLE", "it is gone")
+
+    def blocking(*asking: Any) -> Iterator[Any]:
+        asked.append(asking)
+        return cut(stream_blocking(*asking)) if len(asked) == 1 else stream_blocking(*asking)
+
+    async def waiting(*asking: Any) -> AsyncGenerator[Any, None]:
+        asked.append(asking)
+        parts = [part async for part in stream_async(*asking)]
+        for part in cut(iter(parts)) if len(asked) == 1 else parts:
+            yield part
+
+    monkeypatch.setattr(batches, "stream_blocking", blocking)
+    monkeypatch.setattr(batches, "stream_async", waiting)
+    ids = [f"line {number}" for number in range(3)]
+
+    async def test() -> None:
+        async with running_batches(tmp_path) as at, running_batches(tmp_path, at.etcd, runs=False) as other:
+            both = [at.doors.endpoint, other.doors.endpoint]
+            async with AsyncClient(both) as client:
+                job = await client.batches.wait((await client.batches.create(map(line, range(3)))).batch, poll_s=0.01)
+                assert [one["custom_id"] async for one in client.batches.results(job.batch)] == ids
+                assert (len(asked), client.endpoint) == (2, other.doors.endpoint)
+            asked.clear()
+            with Client(both) as client:
+                results = await asyncio.to_thread(lambda: list(client.batches.results(job.batch)))
+                assert [one["custom_id"] for one in results] == ids
+                assert (len(asked), client.endpoint) == (2, other.doors.endpoint)
+
+    asyncio.run(test())
+
+
+def test_results_that_no_dispatcher_sends_are_an_error() -> None:
+    with Client(["127.0.0.1:9", "127.0.0.1:10"]) as client, pytest.raises(Unavailable, match=r"127\.0\.0\.1:9: "):
+        list(client.batches.content("batch_none"))
 
 
 def test_a_dispatcher_that_hangs_is_passed_over(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         metavar="NAME",
         help="what engines compute on: cpu (default), cuda (each instance a GPU of its own, in turn), or cuda:N",
     )
-    parser.add_argument("--preset", metavar="NAME", help="the choice of policies (default: chunked)")
+    parser.add_argument("--preset", metavar="NAME", help="the choice of policies (default: unified)")
     parser.add_argument(
         "--prefill-share",
         type=float,

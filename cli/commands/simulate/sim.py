@@ -78,7 +78,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--preset", metavar="A,B,…", help="policies to compare, or `all` (default: chunked)")
+    group.add_argument("--preset", metavar="A,B,…", help="policies to compare, or `all` (default: unified)")
     group.add_argument(
         "--instances", type=whole_number(1, 8192), default=1, metavar="N", help="instances of each cluster (default: 1)"
     )

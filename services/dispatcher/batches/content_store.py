@@ -78,9 +78,8 @@ class ContentStore:
                 await self._in_thread(handle.write, block)
             await self._in_thread(_close, handle)
         except BaseException:
-            with suppress(Exception):
-                handle.close()
-            self._threads.submit(self._remove, name)
+            # Not awaited, for this may be a cancellation; nor here, for a bucket's file sends what it has when it closes.
+            self._threads.submit(self._give_up, handle, name)
             raise
         return size
 
@@ -114,6 +113,11 @@ class ContentStore:
     def _remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self._files.rm(self._path(name), recursive=True)
+
+    def _give_up(self, handle: Any, name: str) -> None:
+        with suppress(Exception):
+            handle.close()
+        self._remove(name)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         working = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

@@ -1,6 +1,8 @@
 """Objects are written whole and read in blocks, in a folder and in what else fsspec knows by URL."""
 
 import asyncio
+import io
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,29 @@ def test_a_stream_that_is_too_long_or_breaks_leaves_nothing(url: str) -> None:
                 except FileNotFoundError:
                     break
         store.close()
+
+    asyncio.run(test())
+
+
+def test_an_object_that_breaks_off_is_closed_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket's file may send what it has then, over a slow link."""
+    closed: list[int] = []
+
+    class Handle(io.BytesIO):
+        def close(self) -> None:
+            closed.append(threading.get_ident())
+            super().close()
+
+    async def test() -> None:
+        store = ContentStore(str(tmp_path))
+        monkeypatch.setattr(store, "_open", lambda name: Handle())
+        with pytest.raises(ContentTooLong):
+            await store.write_stream("files/long", stream(DATA), 1)
+        store.close()
+        assert closed
+        assert threading.get_ident() not in closed
 
     asyncio.run(test())
 
