@@ -29,7 +29,8 @@ class LateCrashes:
             return []
         request.blamed_attempt = message.attempt
         request.late_suspicion = max(request.suspicion_left, IN_COMPANY) + message.is_alone
-        request.trial_stop = len(request.tokens)
+        # Apart from `trial_stop`, which is what the attempt under way says of itself whenever it goes on or back.
+        request.late_trial_stop = len(request.tokens)
         if request.late_suspicion < POISON:
             return []
         text = f"poison request, stopped by its dispatcher: it crashed engines alone, the last at {sender.name}"

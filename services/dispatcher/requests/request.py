@@ -66,10 +66,10 @@ class Request:
     come. `lost_in_a_row` attempts were lost with their instance since the last token. `last_outcome` (instance, what
     happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence, or
     have not its adapter (`lacks_adapter`: one of them said so).
-    `suspicion`: see `Returned`; `trial_stop`: see `Continued`. `late_suspicion` alike, of crashes that were told after
-    their attempt was over; `blamed_attempt` is the last of those. `migration_source` is (instance, attempt) of an older
-    attempt that still holds the KV until the migration's target accepts. `first_dispatch_s` is the time of the first
-    dispatch here, `token_s` that of the last token.
+    `suspicion`: see `Returned`; `trial_stop`: see `Continued`. `late_suspicion` and `late_trial_stop` alike, of crashes
+    that were told after their attempt was over; `blamed_attempt` is the last of those. `migration_source` is (instance,
+    attempt) of an older attempt that still holds the KV until the migration's target accepts. `first_dispatch_s` is the
+    time of the first dispatch here, `token_s` that of the last token.
 
     Starvation: `progress` says since when it has had no new token, as far as it was looked at; `is_risen`: it is of the
     batch class and dispatched as an interactive one.
@@ -101,6 +101,7 @@ class Request:
     expected_cached_tokens: int = 0
     suspicion: int = 0
     late_suspicion: int = 0
+    late_trial_stop: int = 0
     blamed_attempt: int = 0
     trial_stop: int = 0
     awaits_first_token: bool = True
@@ -170,9 +171,9 @@ class Request:
     @property
     def suspicion_left(self) -> int:
         """The suspicion of its next attempt: one that crashed an engine in company only is trusted beyond that."""
-        suspicion = max(self.suspicion, self.late_suspicion)
-        is_past = suspicion == IN_COMPANY and len(self.tokens) > self.trial_stop
-        return 0 if is_past else suspicion
+        tokens = len(self.tokens)
+        told = _left(self.suspicion, self.trial_stop, tokens), _left(self.late_suspicion, self.late_trial_stop, tokens)
+        return max(told)
 
     @property
     def scored(self) -> int:
@@ -193,3 +194,8 @@ class Request:
     def max_length(self) -> int:
         """Tokens that the sequence may grow to; one generated token where the request has no `max_tokens`."""
         return self.prompt_tokens + (self.max_tokens or 1)
+
+
+def _left(suspicion: int, trial_stop: int, tokens: int) -> int:
+    """What is left of a suspicion once there are so many tokens."""
+    return 0 if suspicion == IN_COMPANY and tokens > trial_stop else suspicion

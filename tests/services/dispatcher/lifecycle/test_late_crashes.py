@@ -2,7 +2,8 @@
 
 import pytest
 
-from dunlin.messages.dispatch import Cancel, Place, Returned, Suspected
+from dunlin.effects import Gone
+from dunlin.messages.dispatch import Cancel, Continued, Place, Preempted, Returned, Suspected
 from dunlin.messages.door import Delta
 from dunlin.messages.types import FinishReason
 from tests.services.dispatcher.factories import A, B, Bench, member, messages, only, rows
@@ -38,6 +39,22 @@ def test_one_that_crashed_in_company_is_trusted_once_it_is_past_that() -> None:
     bench.give(A, Suspected(1, 2, True))
     bench.give(B, rows((1, 2, PROMPT + 2, 72)))
     assert request.suspicion_left == 2, "crashes alone stay counted"
+
+
+def test_what_the_attempt_under_way_says_of_itself_changes_nothing() -> None:
+    bench = returned_once()
+    bench.give(A, Suspected(1, 1, False))
+    bench.give(B, Preempted(1, 2))
+    bench.give(B, Continued(1, 2))
+    bench.give(B, Gone())
+    assert only(bench.view(member(A)), Place).suspicion == 1, "a preemption clears nothing"
+
+
+def test_one_that_is_past_its_crash_stays_trusted_when_it_goes_back() -> None:
+    bench = returned_once()
+    bench.give(A, Suspected(1, 1, False))
+    bench.give(B, rows((1, 2, PROMPT + 1, 71)))
+    assert only(bench.give(B, Returned(1, 2)), Place).suspicion == 0
 
 
 def test_engines_that_one_attempt_crashed_count_once() -> None:
