@@ -84,6 +84,10 @@ class ResponseStream:
                 self.request = self._metrics.request = request
             case FirstToken():
                 self._metrics.on_dispatched(message.queued_s)
+            case SubmitRejected() if self.request:
+                # It ran until another dispatcher adopted it, and its key means another request there by now.
+                self._output.fail(message.detail)
+                self._metrics.on_finished(FinishReason.ERROR)
             case SubmitRejected():
                 self._rejected = message
         self._changed.set()

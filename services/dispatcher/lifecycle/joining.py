@@ -64,8 +64,9 @@ class RequestJoins:
         self.joined_total += 1
         self._journal.add_reader(request, client)
         delta = remaining_delta(request, submit)
-        # An adoption may still change the public id. A client that gets tokens needs an id to resume elsewhere.
-        needs_id = request.state is not RequestState.ADOPTING or len(delta.tokens) > 0 or delta.prompt is not None
+        # A first adoption may still change the public id. A client that gets tokens needs an id to resume elsewhere.
+        is_settled = request.state is not RequestState.ADOPTING or request.adopted_elsewhere > 0
+        needs_id = is_settled or len(delta.tokens) > 0 or delta.prompt is not None
         admitted: list[Effect] = [Send(client, Admitted(request.key))] if needs_id else []
         return True, [*admitted, Send(client, delta)]
 

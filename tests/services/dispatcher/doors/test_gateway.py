@@ -6,15 +6,19 @@ import pytest
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, pre_tokenizers
 
+from dunlin.effects import Address, Message
 from dunlin.limits import InvalidField
+from dunlin.messages.dispatch import Adopt, AdoptedElsewhere, NotHeld
 from dunlin.messages.door import RejectionCode
-from dunlin.messages.types import i32
+from dunlin.messages.types import FinishReason, i32
 from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
 from services.dispatcher.doors.generation.idempotency import RetryIdentity, derived_seed
 from services.dispatcher.doors.generation.settings import RequestSettings
 from services.dispatcher.doors.response_stream import ResponseStream
+from services.dispatcher.lifecycle import adoption
 from tests.services.dispatcher.door_requests import MODEL, with_doors
+from tests.services.dispatcher.factories import A
 from tests.services.dispatcher.running_doors import Doors, model
 
 TOKENS = i32((5, 6, 7))
@@ -75,6 +79,32 @@ def test_a_reader_that_comes_after_the_end_of_the_host_still_hears_that_its_requ
         assert STOPPING_TEXT in (await own.next()).detail
         with pytest.raises(DoorError, match=STOPPING_TEXT):
             await idempotent.next()
+
+    with_doors(test)
+
+
+def test_a_request_whose_key_means_another_one_elsewhere_by_now_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "READOPT_AFTER_S", 0.0)
+
+    async def test(cluster: Doors) -> None:
+        instance, host = cluster.instance, cluster.host
+        instance.held = True
+        client, stream = await cluster.gateway.submit(TOKENS, SETTINGS, "test", retry=RetryIdentity("k"))
+        (place,) = instance.placed
+        take = instance.send
+
+        def send(message: Message) -> bool:
+            if isinstance(message, Adopt):
+                host.deliver(A, NotHeld(message.request, message.attempt, conflict=True))
+                return True
+            return take(message)
+
+        monkeypatch.setattr(instance, "send", send)
+        host.deliver(A, AdoptedElsewhere(place.request, place.attempt, Address("dispatcher", "other", 1)))
+        piece = await asyncio.wait_for(stream.next(), 10.0)
+        assert piece.finish is FinishReason.ERROR
+        assert piece.detail.startswith("the idempotency key 'k' was used for another request")
+        cluster.gateway.close(client)
 
     with_doors(test)
 

@@ -1,11 +1,12 @@
 """Joining in the core: a retry reads the request that runs, within bounds, and cuts off no other reader."""
 
-from dunlin.effects import Send
-from dunlin.messages.dispatch import Cancel, NotHeld
+from dunlin.effects import Address, Send
+from dunlin.messages.dispatch import Adopt, AdoptedElsewhere, Cancel, NotHeld
 from dunlin.messages.door import Abort, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
 from dunlin.messages.types import FinishReason, i32
-from tests.services.dispatcher.adoption_factories import KEY, Bench, named
+from services.dispatcher.requests.timers import AdoptionQueryRetry
+from tests.services.dispatcher.adoption_factories import KEY, Bench, adopted, named
 from tests.services.dispatcher.factories import A, client, member, only, rows, submit
 
 
@@ -14,6 +15,20 @@ def test_a_reader_that_gets_tokens_during_the_query_gets_the_id_first() -> None:
     bench.give(client("c"), named(key=KEY, received=i32([70, 71])))
     sent = bench.give(client("d"), named())
     assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70, 71])))]
+
+
+def test_a_reader_that_joins_before_a_request_is_adopted_back_gets_the_id() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(A, NotHeld(1, 1))
+    bench.give(A, AdoptedElsewhere(1, 2, Address("dispatcher", "e", 5)))
+    sent = bench.give(client("d"), named())
+    assert sent == [Send(client("d"), Admitted("req-2a-1")), Send(client("d"), Delta(i32()))]
+    again = only(bench.fire(AdoptionQueryRetry), Adopt)
+    bench.give(A, adopted(70, attempt=again.attempt, key="req-2a-1"))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    assert request.key == "req-2a-1"
 
 
 def test_readers_of_one_request_are_bounded() -> None:
