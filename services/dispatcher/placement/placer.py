@@ -35,6 +35,7 @@ class RequestPlacer:
         self._affinity = affinity
         self._policy = DISPATCH_POLICIES[config.policy]
         self._pools = InstancePools(fleet, config)
+        self._has_groups = config.long_policy == "group"
 
     def dispatch_waiting(self, now_s: float) -> tuple[list[Effect], list[Request]]:
         """The effects of this pass, and the requests that no known instance can ever hold, which the caller ends.
@@ -60,7 +61,7 @@ class RequestPlacer:
                 is_long = self._pools.is_long(request)
                 if is_long in full_pools:
                     continue
-                if self._fits_no_instance(request):
+                if self._is_oversized(request):
                     oversized.append(request)
                 elif place := self._choose_and_dispatch(now_s, request):
                     effects.append(place)
@@ -71,9 +72,13 @@ class RequestPlacer:
                     break  # it waits for slots: a younger or smaller request must not take those that become free
         return oversized
 
-    def _fits_no_instance(self, request: Request) -> bool:
+    def _is_oversized(self, request: Request) -> bool:
+        """Whether no known instance can ever hold it. One whose client named no limit gets a lower one if it can."""
         limit = self._fleet.fleet_max_length(self._pools.excluded(request))
-        return limit is not None and limit < request.max_length
+        if limit is None or request.max_length <= limit:
+            return False
+        # Its first instance left it more than any has now. Where there are groups, one may still hold all of that.
+        return self._has_groups or not request.lower_limit(limit)
 
     def _choose_and_dispatch(self, now_s: float, request: Request) -> Effect | None:
         slots, request_class = len(request.tokens), request.dispatched_as

@@ -190,6 +190,15 @@ class Request:
         """Tokens delivered so far."""
         return len(self.tokens) - len(self.submit.tokens)
 
+    def lower_limit(self, most: int) -> bool:
+        """Let the sequence grow to `most` tokens alone, where its client named no limit; False: it named one, or what
+        there is leaves no room for a next token.
+        """
+        if self.submit.max_tokens is not None or len(self.tokens) >= most:
+            return False
+        self.max_tokens = most - self.prompt_tokens
+        return True
+
     @property
     def max_length(self) -> int:
         """Tokens that the sequence may grow to; one generated token where the request has no `max_tokens`."""

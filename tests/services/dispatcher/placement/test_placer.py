@@ -11,7 +11,7 @@ from dunlin.messages.dispatch import (
     Place,
 )
 from dunlin.messages.door import Admitted, Delta
-from dunlin.messages.types import GroupKind, GroupRole, RequestClass
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass
 from tests.services.dispatcher.factories import (
     A,
     B,
@@ -20,6 +20,7 @@ from tests.services.dispatcher.factories import (
     member,
     messages,
     only,
+    rows,
     submit,
     target,
 )
@@ -132,6 +133,25 @@ def test_without_a_limit_a_request_gets_what_its_instance_can_hold_and_keeps_it(
     bench.give(A, Gone())
     bench.give(B, Joined())
     assert only(bench.view(member(B)), Place).max_tokens == 97
+
+
+def test_without_a_limit_it_goes_on_where_less_is_left_than_at_its_first_instance() -> None:
+    bench = Bench().fleet(member(A))
+    assert only(bench.give(client("c"), submit(max_tokens=None)), Place).max_tokens == 997
+    bench.give(A, Accepted(1, 1, 1))
+    bench.give(A, rows((1, 1, 3, 70)))
+    bench.give(A, Gone())
+    bench.give(B, Joined())
+    again = only(bench.view(member(B, capacity_slots=100)), Place)
+    assert (list(again.tokens), again.max_tokens) == ([5, 6, 7, 70], 97)
+
+
+def test_without_a_limit_it_ends_where_nothing_is_left_for_a_next_token() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(max_tokens=None))
+    bench.give(A, Gone())
+    bench.give(B, Joined())
+    assert only(bench.view(member(B, capacity_slots=3)), Delta).finish is FinishReason.TOO_LONG
 
 
 def test_a_queued_request_that_no_known_instance_can_hold_ends_with_an_error() -> None:
