@@ -7,7 +7,7 @@ from itertools import count
 from dunlin.membership.client import EtcdClient, Lease, TxnResult
 from dunlin.membership.errors import EtcdUnavailable, LeaseLost
 from dunlin.membership.txn import Compare, CreatedAt, DeleteOp, GetOp, ModifiedAt, Operation, PutOp, ValueIs
-from dunlin.membership.values import KeyValue, Snapshot
+from dunlin.membership.values import KeyValue, Snapshot, key_bytes
 from dunlin.membership.watch import DeletedEvent, PutEvent, ResetEvent, WatchEvent
 from services.dispatcher.batches.job_store import JOBS, JobStore
 
@@ -37,6 +37,7 @@ class MemoryEtcd(EtcdClient):
         self._leases = count(1)
 
     async def get(self, key: str) -> KeyValue | None:
+        key_bytes(key)  # some texts cannot be asked for
         return self.items.get(key)
 
     async def get_prefix(self, prefix: str) -> Snapshot:

@@ -1,6 +1,9 @@
 """From any exception at the HTTP door to a response in OpenAI's shape; the errors are in `doors/openai/errors.py`."""
 
+import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -50,11 +53,27 @@ def to_http_error(error: Exception) -> HttpError:
 async def error_middleware(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn every exception of a handler into an error response."""
+    """Turn every exception of a handler into an error response; in the midst of a response, reset the connection."""
     try:
         return await handler(request)
     except Exception as error:
-        return response_of(to_http_error(error))
+        response = response_of(to_http_error(error))
+        if request.writer.output_size > 0:
+            _reset(request.transport)
+        return response
+
+
+def _reset(transport: asyncio.Transport | None) -> None:
+    """End the connection so that what was sent does not pass for all of the response, nor an error for its rest.
+
+    In HTTP/1.0, which proxies speak, a response may have neither a length nor chunks: it ends with the connection.
+    """
+    if transport is None:
+        return
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def _unreadable(error: HttpProcessingError) -> HttpError:

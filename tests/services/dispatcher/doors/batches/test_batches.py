@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.openai.openapi import openapi_document
 from tests.fakes.memory_etcd import MemoryEtcd
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
+from tests.services.dispatcher.raw_http import LOOPS, Loop
 
 
 def line(custom_id: str, **body: Any) -> dict[str, Any]:
@@ -361,6 +362,33 @@ def test_a_wrong_field_is_named(tmp_path: Path, given: dict[str, Any], param: st
             assert error.value.param == param
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_download_that_breaks_off_does_not_look_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: bytes, loop: Loop
+) -> None:
+    blocks = ContentStore.blocks
+
+    async def broken(store: ContentStore, name: str, offset: int = 0) -> AsyncGenerator[bytes, None]:
+        async for block in blocks(store, name, offset):
+            yield block
+            raise OSError("the disk is away")
+
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            file = await at.client().files.create(file=("in", b"x" * 1000), purpose="batch")
+            monkeypatch.setattr(ContentStore, "blocks", broken)
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.doors.http_port)
+            head = b"GET /v1/files/%b/content HTTP/%b\r\nHost: x\r\nConnection: close\r\n\r\n"
+            writer.write(head % (file.id.encode(), version))
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(test())
 
 
 @pytest.mark.parametrize("limit", ["0", "1x", "101", "0000001000", "000000001" + "0" * 5_000])

@@ -8,7 +8,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dunlin.membership.values import key_bytes
 from tests.services.dispatcher.doors.batches.running_batches import running_batches
 
 
@@ -36,13 +35,6 @@ def test_lone_surrogates_are_no_fault_of_the_server(tmp_path: Path, given: dict[
     async def test() -> None:
         async with running_batches(tmp_path, runs=False) as at:
             file = await at.client().files.create(file=("in", b"{}"), purpose="batch")
-            get = at.etcd.get
-
-            async def get_as_etcd_does(key: str) -> Any:
-                key_bytes(key)
-                return await get(key)
-
-            at.etcd.get = get_as_etcd_does  # type: ignore[method-assign]
             values = {"input_file_id": file.id, "endpoint": "/v1/completions", "completion_window": "24h"} | given
             headers = {"Content-Type": "application/json"}
             async with aiohttp.ClientSession() as session:
