@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import Open
+from dunlin.messages.group import group_of
 from dunlin.workload.loadgen.stats import RequestRecord
 from dunlin.workload.traffic.prompts import Job
 from services.instance.core import InstanceCore
@@ -61,7 +62,9 @@ class SimResult:
 
 
 class FirstScheduled:
-    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every one."""
+    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every one. A request
+    that a group computes is opened at each member's engine, under a number that only the member's guests tell.
+    """
 
     def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
         self.at_s: dict[str, float] = {}
@@ -71,9 +74,18 @@ class FirstScheduled:
         """Note the time: the delivery opens a sequence in an engine."""
         assert isinstance(event.message, Open)
         core = self._instances.get(event.sender.name)
-        sequence = core.sequences.by_number(event.message.sequence) if core is not None else None
-        if sequence is not None:
-            self.at_s.setdefault(sequence.place.key, event.at_s)
+        key = _request_of(core, event.message.sequence) if core is not None else ""
+        if key:
+            self.at_s.setdefault(key, event.at_s)
+
+
+def _request_of(core: InstanceCore, number: int) -> str:
+    """The public id of the request whose sequence has that number in the instance's engine; empty if it is gone."""
+    if group_of(number):
+        guest = core.group_member.steps.guests.get(number)
+        return guest.opened.key if guest is not None else ""
+    sequence = core.sequences.by_number(number)
+    return sequence.place.key if sequence is not None else ""
 
 
 def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = None) -> SimResult:

@@ -36,6 +36,18 @@ def test_every_request_is_answered_and_its_start_known() -> None:
     assert outcome.story == ()
 
 
+@pytest.mark.parametrize("preset", ["loongserve", "static_sp"])
+def test_the_start_of_a_request_that_a_group_computes_is_known(preset: str) -> None:
+    in_groups = (("dispatcher.placement.long_tokens", 1),)
+    arrivals = read_workload("poisson:rate=2,duration=4,lengths=mixed(fixed(20000,4),fixed(500,4))", 1)
+    outcome = run_case(case(preset=preset, instances=4, settings=in_groups), arrivals)
+    assert all(record.outcome == "ok" for record in outcome.records)
+    assert all(
+        0 < queued < record.token_s[0] - record.at_s
+        for queued, record in zip(outcome.queued_s, outcome.records, strict=True)
+    )
+
+
 def test_requests_that_begin_alike_share_what_was_computed() -> None:
     shared = figures(run_case(case(), read_workload(LOAD)), {}).cached_share
     apart = figures(run_case(case(), read_workload(LOAD.replace("shared(1,", "shared(10000000,"))), {}).cached_share
