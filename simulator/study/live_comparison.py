@@ -112,9 +112,8 @@ def resimulate_whole(run: RecordedRun, timing: EngineTiming, start: float = 0.0)
     )
     arrivals = list(run.arrivals)
     sampled = bool(asked.get("sampled"))  # older records do not say: they are greedy
-    jobs = make_jobs(
-        arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), float(asked["speed"]), sampled
-    )
+    # The record's times are those at which requests were sent: `asked["speed"]` is in them.
+    jobs = make_jobs(arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), sampled=sampled)
     result = simulate(SimSpec(cluster, jobs, sample_s=_ENDS_ALONE_S))
     return Resimulation(result.records, simulated_counts(result.tracks))
 

@@ -12,7 +12,7 @@ from dunlin.cost.links import TransferModel, TransferModels
 from dunlin.cost.models import PiecewiseCurve, StepModel
 from dunlin.cost.profile_quality import ProfileQuality
 from dunlin.cost.store import ProfileKey, ProfileStore
-from dunlin.workload.loadgen.run_record import RecordedRun, write_run
+from dunlin.workload.loadgen.run_record import RecordedRun, read_run, write_run
 from dunlin.workload.traffic.trace import Arrival
 from simulator.study.live_comparison import (
     CountDifference,
@@ -61,6 +61,14 @@ def test_a_run_with_a_temperature_pays_for_drawing_tokens() -> None:
     )
     assert all(each.relative == 0 for each in differences(greedy, live_run().records))
     assert all(each.relative > 0.5 for each in differences(greedy, sampled))
+
+
+def test_a_run_that_was_sped_up_is_not_sped_up_again(tmp_path: Path) -> None:
+    run = live_run()
+    fast = {**FACTS, "asked": {**FACTS["asked"], "speed": 4.0}}
+    write_run(tmp_path / "run.jsonl", RecordedRun(fast, run.arrivals, run.records))
+    again = resimulate(read_run(tmp_path / "run.jsonl"), TIMING)
+    assert [record.at_s for record in again] == pytest.approx([record.at_s for record in run.records])
 
 
 def test_what_was_not_measured_differs_by_nothing() -> None:
