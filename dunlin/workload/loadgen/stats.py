@@ -94,7 +94,7 @@ def summarize(records: Sequence[RequestRecord], met: Sequence[bool] | None = Non
     done = [record for record in records if record.outcome == "ok"]
     failed = [record for record in records if record.outcome == "error"]
     start_s = min((record.at_s for record in records), default=0.0)
-    span_s = max((record.end_s for record in records), default=0.0) - start_s
+    span_s = max(map(_last_s, records), default=0.0) - start_s
     made = sum(len(record.token_s) for record in records)
     return RunReport(
         requests=len(records),
@@ -119,6 +119,11 @@ def summarize(records: Sequence[RequestRecord], met: Sequence[bool] | None = Non
         slo_attainment=None if met is None else sum(met) / len(met) if met else 0.0,
         goodput_per_s=None if met is None else sum(met) / span_s if span_s > 0 else 0.0,
     )
+
+
+def _last_s(record: RequestRecord) -> float:
+    """When a request ended, or what came last of one that was open when its run was cut off, which has no end."""
+    return max(record.at_s, record.end_s, *record.token_s[-1:])
 
 
 def request_ttft_s(record: RequestRecord) -> float:

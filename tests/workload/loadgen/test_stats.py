@@ -49,6 +49,14 @@ def test_a_few_that_never_came_leave_the_median() -> None:
     assert (found.ttft_s.p50, found.ttft_s.p99, found.ttft_s.max) == (1.0, 1.0, math.inf)
 
 
+def test_tokens_of_requests_that_were_open_at_the_end_came_within_the_span() -> None:
+    cut_off = record(token_s=tuple(map(float, range(2, 101))), outcome="error", end_s=0.0)
+    found = summarize([record(), cut_off])
+    assert found.span_s == 100.0
+    assert (found.requests_per_s, found.output_tokens_per_s) == (1 / 100.0, 102 / 100.0)
+    assert summarize([record(at_s=5.0, token_s=(), outcome="error", end_s=0.0)]).span_s == 0.0
+
+
 def test_a_single_token_has_no_time_per_token() -> None:
     assert summarize([record(token_s=(1.0,))]).tpot_s == Percentiles()
 
