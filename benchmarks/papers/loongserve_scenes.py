@@ -94,26 +94,31 @@ def lengths_of(name: str, folder: Path | None) -> str:
 def scenes(folder: Path | None, shorter: float = 1.0) -> Iterator[Scene]:
     """All panels. Loads last 1 / `shorter` of their time."""
     for name, (title, seconds, rates) in _LOADS.items():
-        load = partial(_poisson, lengths_of(name, folder), seconds / shorter)
+        load_name, load = _load_of(name, folder, seconds / shorter)
         paper = "up to 4.64x vllm, 3.85x chunked, 5.81x distserve over all panels; 4.00x, 3.37x, 3.58x of input"
-        yield Scene("10", title, f"{name}:{seconds / shorter:g}", load, rates, paper=paper)
-    _, seconds, _ = _LOADS["mixed"]
-    load = partial(_poisson, lengths_of("mixed", folder), seconds / shorter)
+        yield Scene("10", title, load_name, load, rates, paper=paper)
+    load_name, load = _load_of("mixed", folder, _LOADS["mixed"][1] / shorter)
     two = (VLLM, CHUNKED, LOONGSERVE)
     paper = "1.86x vllm, 3.37x chunked; 1.72x, 3.11x of input"
-    yield Scene(
-        "11", "Mixed, 16 GPUs", f"mixed:{seconds / shorter:g}", load, (0.35, 0.7, 1.0, 1.4), two, nodes=2, paper=paper
-    )
-    ablation = (VLLM, STATIC, REPLICATED, REPLICAS, LOONGSERVE)
+    yield Scene("11", "Mixed, 16 GPUs", load_name, load, (0.35, 0.7, 1.0, 1.4), two, nodes=2, paper=paper)
+    ablation, mixed = (VLLM, STATIC, REPLICATED, REPLICAS, LOONGSERVE), lengths_of("mixed", folder)
     for theta, goodput in ((1.0, 2.33), (1.2, 1.98), (1.4, 1.53)):
-        drawn = partial(_zipf, lengths_of("mixed", folder), theta, 60.0 / shorter)
+        drawn = partial(_zipf, mixed, theta, 60.0 / shorter)
         paper = f"P90 goodput {goodput}x that of the best of the others"
-        load_name = f"zipf-{theta:g}:{60.0 / shorter:g}"
+        load_name = f"zipf-{theta:g} of {mixed}:{60.0 / shorter:g}"
         yield Scene("12", f"Zipf {theta:g}", load_name, drawn, (2, 5, 10, 20, 40), ablation, value=theta, paper=paper)
     title, seconds, _ = _LOADS["sharegpt"]
-    load = partial(_poisson, lengths_of("sharegpt", folder), seconds / shorter)
+    load_name, load = _load_of("sharegpt", folder, seconds / shorter)
     paper, systems = "P90 goodput 2.87x that of no scale-up", (NO_SCALE_UP, PLANNED)
-    yield Scene("13", title, f"sharegpt:{seconds / shorter:g}", load, (10, 25, 40, 60, 80), systems, paper=paper)
+    yield Scene("13", title, load_name, load, (10, 25, 40, 60, 80), systems, paper=paper)
+
+
+def _load_of(name: str, folder: Path | None, seconds: float) -> tuple[str, Callable[[float, int], list[Arrival]]]:
+    """A data set's load and what it is called. Drawn lengths are another load than listed ones: kept runs of one must
+    not be taken for those of the other.
+    """
+    lengths = lengths_of(name, folder)
+    return f"{lengths}:{seconds:g}", partial(_poisson, lengths, seconds)
 
 
 def scene_of(lengths: str, seconds: float, rates: Sequence[float]) -> Scene:

@@ -98,6 +98,13 @@ def test_a_run_that_is_kept_is_not_made_again(tmp_path: Path, monkeypatch: pytes
     assert made == [0.1]
 
 
+def test_drawn_lengths_are_another_load_than_listed_ones(tmp_path: Path) -> None:
+    drawn, listed, others = (list(scenes(folder)) for folder in (None, tmp_path, tmp_path / "others"))
+    assert [scene.title for scene in drawn] == [scene.title for scene in listed]
+    for one, two, three in zip(drawn, listed, others, strict=True):
+        assert len({one.load, two.load, three.load}) == 3
+
+
 def test_the_tables_say_what_is_refused_and_the_ratios(capsys: pytest.CaptureFixture[str]) -> None:
     panel = panel_of({1.0: 1.0, 2.0: 4.0})
     panel.add(VLLM, {0.5: replace(FOUND, token_ms=4.0, refused=3)})
