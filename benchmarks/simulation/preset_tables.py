@@ -65,16 +65,22 @@ _MEASURES: dict[str, Callable[[Row], str]] = {
 
 
 def _matrices(rows: Sequence[Row]) -> Iterator[str]:
+    """A table for each set-up that its title names."""
     runs = _of(rows, "matrix")
-    for workload, overhead in dict.fromkeys((row["run"]["workload"], row["run"]["overhead"]) for row in runs):
-        mine = [row for row in runs if (row["run"]["workload"], row["run"]["overhead"]) == (workload, overhead)]
+    for setup in dict.fromkeys(map(_setup, runs)):
+        mine = [row for row in runs if _setup(row) == setup]
+        workload, overhead, seconds, rate = setup
         seeds = _names(mine, "seed")
-        lines = [_line(mine, preset, seeds) for preset in _names(mine, "preset")]
-        run = mine[0]["run"]
+        lines = [line for preset in _names(mine, "preset") for line in _lines(mine, preset, seeds)]
         header = ["preset", *(f"SLO met, seed {seed}" for seed in seeds), *_LOST, *_MEASURES]
         alike = f", every engine's overhead: {overhead}" if overhead else ""
-        title = f"{workload}, {run['seconds']:g} s at {run['rate']:g}/s{alike}"
+        title = f"{workload}, {seconds:g} s at {rate:g}/s{alike}"
         yield f"{title}\n\n{_table(header, lines)}\n\n{_overheads(mine)}"
+
+
+def _setup(row: Row) -> tuple[str, str, float, float]:
+    run = row["run"]
+    return run["workload"], run["overhead"], run["seconds"], run["rate"]
 
 
 _LOST = ("refused / expired / failed", "no first token", "clipped")
@@ -101,12 +107,21 @@ def _overheads(rows: Sequence[Row]) -> str:
     return f"The engine's host adds: {told}."
 
 
-def _line(rows: Sequence[Row], preset: str, seeds: Sequence[Any]) -> list[str]:
+def _lines(rows: Sequence[Row], preset: str, seeds: Sequence[Any]) -> Iterator[list[str]]:
+    """A preset's line; one for each of its settings where it ran with several, as tuned and not."""
+    found: dict[str, list[Row]] = {}
+    for row in (row for row in rows if row["run"]["preset"] == preset):
+        found.setdefault(_settings(row), []).append(row)
+    for settings, mine in found.items():
+        yield _line(preset if len(found) == 1 else f"{preset} ({settings or 'no setting'})", mine, seeds)
+
+
+def _line(name: str, rows: Sequence[Row], seeds: Sequence[Any]) -> list[str]:
     """Shares per seed, what was lost of all seeds together, all else of the first."""
-    by_seed = {row["run"]["seed"]: row for row in rows if row["run"]["preset"] == preset}
+    by_seed = {row["run"]["seed"]: row for row in rows}
     shares = [f"{_share(by_seed[seed]):.1%}" if seed in by_seed else "-" for seed in seeds]
     first = by_seed[min(by_seed)]["figures"]
-    return [preset, *shares, *_lost(list(by_seed.values())), *(measure(first) for measure in _MEASURES.values())]
+    return [name, *shares, *_lost(list(by_seed.values())), *(measure(first) for measure in _MEASURES.values())]
 
 
 def _swept(rows: Sequence[Row]) -> str:

@@ -131,6 +131,22 @@ def test_what_was_lost_is_summed_over_the_seeds(capsys: pytest.CaptureFixture[st
     assert "vllm: 11 ms: fifo" in said
 
 
+def test_runs_of_other_lengths_and_settings_are_not_shown_as_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results = Results(tmp_path / "r")
+    tuned = (("instance.scheduler.budget_tokens", 1024),)
+    results.add(PresetRun("matrix", "conv", "chunked", (), 4.6, 0, 60), found(0.2))
+    results.add(PresetRun("matrix", "conv", "chunked", tuned, 4.6, 0, 60), found(0.4))
+    results.add(PresetRun("matrix", "conv", "chunked", (), 4.6, 0, 300), found(0.6))
+    preset_tables.print_tables(results.rows, None)
+    minute, longer = capsys.readouterr().out.split("conv, 300 s at 4.6/s")
+    assert "conv, 60 s at 4.6/s" in minute
+    assert "| chunked (no setting) | 20.0% |" in minute
+    assert "| chunked (budget_tokens 1024) | 40.0% |" in minute
+    assert "| chunked | 60.0% |" in longer
+
+
 def test_a_run_is_known_by_all_that_it_is(tmp_path: Path) -> None:
     results = Results(tmp_path / "r")
     run = PresetRun("matrix", "conv", "vllm", (("instance.budget_tokens", 512),), 5, 0, 300)
