@@ -92,7 +92,8 @@ class StepComposer:
         """One layer's causal attention, a query attending to `keys` on average.
 
         More keys than half the queries means a chunk after a prefix, which no table has: it is priced as its share of
-        the prefill of one sequence whose queries attend to as many.
+        the prefill of one sequence whose queries attend to as many. However few they are, the keys are read once: of
+        several rows those of one, for counts do not say how many there are.
         """
         shape, surface = self._shape, self._device.prefill
         if 2 * keys <= queries:
@@ -101,7 +102,9 @@ class StepComposer:
             whole = self._attention(surface, 2 * keys, keys, self._group)
             alone = self._attention(surface, queries, queries / 2, self._group)
             seconds = max(alone, whole * queries / (2 * keys))
-        return max(seconds, 4 * queries * keys * self._heads * shape.head_dim / self._device.attention_flops)
+        row_bytes = 2 * self._kv_heads * shape.head_dim * shape.dtype_bytes
+        read_s = keys * row_bytes / self._device.kv_bytes_per_s
+        return max(seconds, read_s, 4 * queries * keys * self._heads * shape.head_dim / self._device.attention_flops)
 
     def decode_attention_s(self, rows: float, keys: float) -> float:
         """One layer's attention of `rows` single queries, each over `keys` on average.

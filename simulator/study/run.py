@@ -63,7 +63,7 @@ class SimResult:
 
 class FirstScheduled:
     """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every one. A request
-    that a group computes is opened at each member's engine, under a number that only the member's guests tell.
+    that a group computes is opened at each member's engine, under a number of its leader's.
     """
 
     def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
@@ -73,19 +73,19 @@ class FirstScheduled:
     def on_delivery(self, event: Delivery) -> None:
         """Note the time: the delivery opens a sequence in an engine."""
         assert isinstance(event.message, Open)
-        core = self._instances.get(event.sender.name)
-        key = _request_of(core, event.message.sequence) if core is not None else ""
+        key = self._request_of(event.sender.name, event.message.sequence)
         if key:
             self.at_s.setdefault(key, event.at_s)
 
-
-def _request_of(core: InstanceCore, number: int) -> str:
-    """The public id of the request whose sequence has that number in the instance's engine; empty if it is gone."""
-    if group_of(number):
-        guest = core.group_member.steps.guests.get(number)
-        return guest.opened.key if guest is not None else ""
-    sequence = core.sequences.by_number(number)
-    return sequence.place.key if sequence is not None else ""
+    def _request_of(self, instance: str, number: int) -> str:
+        """The public id of the request whose sequence has that number in the instance's engine; empty if it is gone."""
+        if group_of(number):
+            led = [core.led_group for core in self._instances.values() if core.led_group is not None]
+            spreads = (each.spreads.by_number(number) for each in led)
+            return next((each.sequence.place.key for each in spreads if each is not None), "")
+        core = self._instances.get(instance)
+        sequence = core.sequences.by_number(number) if core is not None else None
+        return sequence.place.key if sequence is not None else ""
 
 
 def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = None) -> SimResult:

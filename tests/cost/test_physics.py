@@ -62,7 +62,9 @@ def batches(draw: st.DrawFn) -> BatchCounts:
 
 
 def least_s(case: Case, batch: BatchCounts) -> float:
-    """The time at the device's peaks: all operations, or every weight and the KV of decode rows read once."""
+    """The time at the device's peaks: all operations, or every weight and KV read once: of decode rows, and of prompts
+    that of a row, which is as long as a token's mean keys at least.
+    """
     device, name, tp = case
     shape = SHAPES[name]
     flops, bytes_per_s = PEAKS[device]
@@ -74,7 +76,8 @@ def least_s(case: Case, batch: BatchCounts) -> float:
     operations = 2 * (tokens * shape.layers * layer + rows * head) + 4 * pairs * shape.layers * (
         shape.heads * shape.head_dim
     )
-    kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * batch.decode_context
+    prompt_keys = (pairs - batch.decode_context) / batch.prefill_tokens if batch.prefill_tokens else 0.0
+    kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * (batch.decode_context + prompt_keys)
     return max(operations / flops, shape.dtype_bytes * (shape.layers * layer + head + kv) / bytes_per_s) / tp
 
 
@@ -91,6 +94,14 @@ def test_every_device_is_checked_against_its_data_sheet() -> None:
 @given(st.sampled_from(CASES), batches())
 def test_no_step_is_faster_than_the_hardware(case: Case, batch: BatchCounts) -> None:
     assert model(case).step_s(batch) >= least_s(case, batch) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("tokens", [1, 16, 64])
+def test_a_few_tokens_after_a_long_prefix_read_all_of_it(case: Case, tokens: int) -> None:
+    batch = BatchCounts()
+    batch.add_prefill(tokens, 131_072)
+    assert model(case).step_s(batch) >= least_s(case, batch)
 
 
 @settings(max_examples=150)

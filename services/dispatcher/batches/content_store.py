@@ -78,7 +78,7 @@ class ContentStore:
                 await self._in_thread(handle.write, block)
             await self._in_thread(_close, handle)
         except BaseException:
-            # Not awaited, for this may be a cancellation; nor here, for a bucket's file sends what it has when it closes.
+            # Not awaited, for this may be a cancellation; nor here: a bucket's file sends what it has when it closes.
             self._threads.submit(self._give_up, handle, name)
             raise
         return size
