@@ -98,9 +98,12 @@ class GrammarCompiler:
     def _load(self) -> LLTokenizer:
         if not self._eos_ids:
             raise GrammarError("the model has no end token, with which a constrained text could end")
+        path, eos = str(self._folder / "tokenizer.json"), self._eos_ids[0]
         try:
-            path = str(self._folder / "tokenizer.json")
-            return LLTokenizer(path, n_vocab=self._vocabulary, eos_token=self._eos_ids[0])
+            try:
+                return LLTokenizer(path, n_vocab=self._vocabulary, eos_token=eos)
+            except ValueError:  # special tokens may lie beyond (`check_tokenizer_matches_model`); masks end before them
+                return LLTokenizer(path, eos_token=eos)
         except Exception as error:  # the library raises what its parser says
             raise GrammarError(f"the model's tokenizer cannot be constrained ({_brief(error)})") from None
 

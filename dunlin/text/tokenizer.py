@@ -43,6 +43,11 @@ class Tokenizer:
         """The greatest token id of the vocabulary; -1 if it is empty."""
         return max(self._inner.get_vocab().values(), default=-1)
 
+    def max_text_id(self) -> int:
+        """The greatest id of a token that is not special: plain text may become it; -1 if there is none."""
+        special = {token for token, entry in self._inner.get_added_tokens_decoder().items() if entry.special}
+        return max((token for token in self._inner.get_vocab().values() if token not in special), default=-1)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of `text`. A rendered chat has its special tokens in the text: encode it without adding any."""
         if len(text) <= SHORT_CHARACTERS:
@@ -101,15 +106,17 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def check_tokenizer_matches_model(tokenizer: Tokenizer, vocab: int, directory: Path) -> None:
-    """Check that the model in `directory`, with `vocab` embeddings, has one for every token of its tokenizer.
+    """Check that the model in `directory`, with `vocab` embeddings, has one for every token that text may become.
+
+    Special tokens may lack one, as Gemma 3's for images does in models of text alone: a prompt with it is refused.
 
     Raises:
         ModelError: the tokenizer has no tokens, or one without an embedding.
     """
     path = directory / "tokenizer.json"
-    highest = tokenizer.max_token_id()
-    if highest < 0:
+    if tokenizer.max_token_id() < 0:
         raise ModelError(path, "has no tokens: every text would be empty", "fetch or write the file again")
+    highest = tokenizer.max_text_id()
     if highest >= vocab:
         what = f"has token ids up to {highest}, config.json's `vocab_size` is {vocab}: such a token has no embedding"
         raise ModelError(path, what, "use the tokenizer.json that belongs to these weights")

@@ -82,6 +82,17 @@ def test_whatever_is_chosen_of_what_is_allowed_matches(grammar: Grammar, is_matc
         assert TOKENIZER.vocab_size > max(tokens)
 
 
+def test_special_tokens_beyond_the_models_own_are_never_allowed(tmp_path: Path) -> None:
+    values = json.loads((BUILTIN / "tokenizer.json").read_text())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    values["added_tokens"].append({"id": TOKENIZER.vocab_size, "content": "<image>", **flags})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    matcher = GrammarCompiler(tmp_path, TOKENIZER.vocab_size, (END, 6)).matcher(KINDS[0][0])
+    wanted = make().matcher(KINDS[0][0]).allowed((END,))
+    assert np.array_equal(matcher.allowed((END,)), wanted[: TOKENIZER.vocab_size])
+    assert is_a_bird(TOKENIZER.decode(choose(matcher, 1)))
+
+
 @pytest.mark.parametrize("grammar", [grammar for grammar, _ in KINDS])
 def test_the_tokens_alone_decide_what_is_allowed(grammar: Grammar) -> None:
     """A text that comes back after a loss is matched anew from its tokens."""

@@ -125,6 +125,7 @@ class PromptEncoder:
             text = too_long_text(fewest, None, self._model.max_positions, is_least=True)
             raise DoorError(RejectionCode.TOO_LONG, text)
         try:
-            return i32(tokenizer.encode(text, add_special_tokens=special))
+            tokens = i32(tokenizer.encode(text, add_special_tokens=special))
         except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can express
             raise DoorError(RejectionCode.INVALID, "the prompt is not valid Unicode text", "prompt") from error
+        return self.checked_tokens(tokens)  # a special token may have no embedding

@@ -7,6 +7,8 @@ import pytest
 
 from dunlin.messages.public import ChatMessage
 from dunlin.model.errors import ModelError
+from services.dispatcher.admission.refusals import DoorError
+from services.dispatcher.doors.generation.prompts import PromptEncoder
 from services.dispatcher.doors.generation.served_model import load_served_model
 from tests.services.dispatcher.running_doors import DATA
 
@@ -37,6 +39,33 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     directory = write_model(tmp_path / "m")
     (directory / missing).unlink()
     with pytest.raises(ModelError, match=missing):
+        load_served_model(str(directory), tmp_path)
+
+
+def add_token(directory: Path, text: str, *, special: bool) -> None:
+    """As the first id beyond the model's embeddings."""
+    path = directory / "tokenizer.json"
+    values = json.loads(path.read_text())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
+    values["added_tokens"].append({"id": 4096, "content": text, **flags})
+    path.write_text(json.dumps(values))
+
+
+def test_a_special_token_without_an_embedding_is_refused_where_a_prompt_has_it(tmp_path: Path) -> None:
+    """Gemma 3's tokenizer has one for images, also beside models of text alone, whose embeddings end before it."""
+    directory = write_model(tmp_path / "m")
+    add_token(directory, "<image_soft_token>", special=True)
+    prompts = PromptEncoder(load_served_model(str(directory), tmp_path))
+    assert len(prompts.encode("image soft token")) > 2
+    for prompt in ("a<image_soft_token>b", (ChatMessage("user", "<image_soft_token>"),)):
+        with pytest.raises(DoorError, match="token id 4096 is outside the vocabulary of 4096"):
+            prompts.encode(prompt)
+
+
+def test_a_token_of_text_without_an_embedding_is_another_models(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m")
+    add_token(directory, "word", special=False)
+    with pytest.raises(ModelError, match="token ids up to 4096"):
         load_served_model(str(directory), tmp_path)
 
 
