@@ -60,12 +60,19 @@ def read_ropes(
         return _read_rope(reader, given, family, max_positions, head_dim, "rope_theta"), None
     if given and not by_layer and "rope_parameters" in reader.values and given is reader.values["rope_parameters"]:
         reader.fault(f"`rope_parameters` must name {FULL} and {SLIDING}", "correct the file")
-    far = given.get(FULL) or ({} if by_layer else given)
-    near = given.get(SLIDING) or {}
+    far, near = (given.get(FULL) or {}, given.get(SLIDING) or {}) if by_layer else _scaled_by_layer(reader, given)
     return (
         _read_rope(reader, far, family, max_positions, head_dim, "rope_theta"),
         _read_rope(reader, near, family, max_positions, head_dim, "rope_local_base_freq"),
     )
+
+
+def _scaled_by_layer(reader: ConfigReader, scaling: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`rope_scaling` changes, key by key, what `rope_parameters` say of the layers without a window."""
+    beside = reader.values.get("rope_parameters")
+    found = [beside.get(key) if isinstance(beside, dict) else None for key in (FULL, SLIDING)]
+    far, near = (each if isinstance(each, dict) else {} for each in found)
+    return {**far, **scaling}, near
 
 
 def _read_rope(

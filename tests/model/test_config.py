@@ -138,6 +138,18 @@ def test_which_layers_have_a_window() -> None:
         windows(**MISTRAL, layer_types=["full_attention"] * 4)
 
 
+def test_a_scaling_beside_parameters_by_layer_changes_the_layers_without_a_window() -> None:
+    """As transformers reads the two: neither base is lost."""
+    named = {"full_attention": {"rope_type": "default", "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 123.0}}
+    gemma = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "num_key_value_heads": 2}
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    config = parse(**gemma, rope_parameters=named, rope_scaling=scaling)
+    assert (config.rope.theta, config.rope.kind, config.rope.factor) == (5e5, "linear", 8.0)
+    assert config.local_rope is not None
+    assert (config.local_rope.theta, config.local_rope.kind) == (123.0, "default")
+    assert parse(**gemma, rope_scaling=scaling, rope_theta=7.0).rope.theta == 7.0
+
+
 def test_a_rope_that_depends_on_length_bounds_the_length() -> None:
     scaling = {"type": "su", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     phi = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "original_max_position_embeddings": 1000}
