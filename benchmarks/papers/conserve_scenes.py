@@ -41,7 +41,7 @@ SETUPS = {
     setup.name: setup
     for setup in (
         # (0.9 x 40 GB - 13.5 GB - 0.7 GB of activations) / 512 KiB, and (0.9 x 141 GB - 16.9 GB) / 128 KiB
-        Setup("a100", "A100 with 40 GB, Llama-2-7B", "a100-40g", "llama-2-7b", 41_600, 4096, 128, 1.0, 2.5),
+        Setup("a100", "A100 with 40 GB, Llama-2-7B", "a100-40g", "llama-2-7b", 41_600, 4096, 128, 1.0, 1.5),
         Setup("h200", "H200, Llama-3-8B", "h200", "llama-3-8b", 839_200, 8192, 256, 3.0, 19.5),
     )
 }
