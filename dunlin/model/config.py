@@ -126,9 +126,10 @@ def _examine(values: Mapping[str, Any], path: Path) -> tuple[ModelConfig | None,
 
 def _read(reader: ConfigReader, name: str, family: ModelFamily) -> ModelConfig:
     hidden, heads, kv_heads, head_dim = _widths(reader)
-    max_positions = reader.positive("max_position_embeddings", 2048)
+    said_positions = reader.positive("max_position_embeddings", 2048)
     vocab, layers = reader.positive("vocab_size"), reader.positive("num_hidden_layers")
-    rope, local_rope = read_ropes(reader, family, max_positions, head_dim)
+    rope, local_rope = read_ropes(reader, family, said_positions, head_dim)
+    max_positions = rope.most_positions(said_positions)
     attention_bias = "attention_bias" in family.bias_keys and reader.flag("attention_bias", False)
     return ModelConfig(
         family=name,
@@ -139,7 +140,7 @@ def _read(reader: ConfigReader, name: str, family: ModelFamily) -> ModelConfig:
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab=vocab,
-        max_positions=rope.most_positions(max_positions),
+        max_positions=max_positions,
         norm_eps=reader.number("rms_norm_eps", 1e-6),
         rope=rope,
         tied=reader.flag("tie_word_embeddings", False),

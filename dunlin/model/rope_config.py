@@ -2,7 +2,8 @@
 
 Two kinds have frequencies that depend on how long a text gets: `dynamic` beyond the positions that the file names,
 `longrope` beyond those of the first training. dunlin takes texts up to there (`most_positions`), so a model's
-frequencies never change: KV of a prefix is worth the same in every text.
+frequencies never change: KV of a prefix is worth the same in every text. `yarn` has the same for all of them, and is
+added to files that name the positions of the first training alone: texts may be as long as it stretches those.
 """
 
 import math
@@ -19,7 +20,8 @@ class RopeConfig:
     """Rotary embedding. `kind`: one of a family's `rope_kinds`; the factors matter to the kinds that use them.
 
     `fraction` of a head is turned. Cosines and sines are multiplied by `attention_factor`. `factors` divide the
-    frequencies one by one (longrope, short texts).
+    frequencies one by one (longrope, short texts). `stretched_positions`: what yarn makes of the positions of the first
+    training; 0 where the file does not name those.
     """
 
     theta: float = 10_000.0
@@ -34,14 +36,17 @@ class RopeConfig:
     beta_slow: float = 1.0
     truncate: bool = True
     factors: tuple[float, ...] = ()
+    stretched_positions: int = 0
 
     def turned(self, head_dim: int) -> int:
         """How many dimensions of a head set the frequencies; an odd one is turned with the next."""
         return int(head_dim * self.fraction)
 
     def most_positions(self, max_positions: int) -> int:
-        """Up to how many tokens of text the frequencies are these."""
-        return min(max_positions, self.original_max_positions) if self.kind == "longrope" else max_positions
+        """Up to how many tokens of text the frequencies are these, of a file that says `max_positions`."""
+        if self.kind == "longrope":
+            return min(max_positions, self.original_max_positions)
+        return max(max_positions, self.stretched_positions)
 
 
 def read_ropes(
@@ -95,10 +100,12 @@ def _read_rope(
     original = (reader if outside else inner).positive("original_max_position_embeddings", max_positions)
     if kind in ("linear", "dynamic", "llama3", "yarn") and given.get("factor") is None:
         reader.fault(f"`factor` of rope type {kind} is missing")
+    factor = inner.number("factor", 1.0) if given.get("factor") is not None else 1.0
+    is_named = outside or given.get("original_max_position_embeddings") is not None
     rope = RopeConfig(
         theta=inner.number("rope_theta", reader.number(theta_key, 10_000.0)),
         kind=kind,
-        factor=inner.number("factor", 1.0) if given.get("factor") is not None else 1.0,
+        factor=factor,
         low_freq_factor=inner.number("low_freq_factor", 1.0),
         high_freq_factor=inner.number("high_freq_factor", 4.0),
         original_max_positions=original,
@@ -108,6 +115,7 @@ def _read_rope(
         beta_slow=inner.optional_number("beta_slow") or 1.0,
         truncate=inner.flag("truncate", True),
         factors=_factors(inner) if kind == "longrope" else (),
+        stretched_positions=int(original * factor) if kind == "yarn" and is_named else 0,
     )
     _check_dims(reader, rope, head_dim)
     return rope

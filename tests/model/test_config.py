@@ -158,6 +158,21 @@ def test_a_rope_that_depends_on_length_bounds_the_length() -> None:
     assert config.rope.attention_factor == pytest.approx((1 + math.log(8) / math.log(1000)) ** 0.5)
 
 
+def test_yarn_makes_texts_as_long_as_it_stretches_what_the_file_names() -> None:
+    """As Qwen2.5's users write it into a file: nothing else changes. A window as long as before is one then."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000}
+    assert parse(max_position_embeddings=1000, rope_scaling=yarn).max_positions == 4000
+    assert parse(max_position_embeddings=9000, rope_scaling=yarn).max_positions == 9000
+    del yarn["original_max_position_embeddings"]
+    assert parse(max_position_embeddings=1000, rope_scaling=yarn).max_positions == 1000
+    outside = {"original_max_position_embeddings": 500}
+    assert parse(max_position_embeddings=1000, rope_scaling=yarn, **outside).max_positions == 2000
+    qwen = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True}
+    windowed = {**qwen, "sliding_window": 1000, "max_window_layers": 0, "num_key_value_heads": 2}
+    assert parse(max_position_embeddings=1000, **windowed).layer(0).window == 0
+    assert parse(max_position_embeddings=1000, rope_scaling=yarn, **outside, **windowed).layer(0).window == 1000
+
+
 def test_generation_config_has_the_say_about_the_end(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "eos_token_id": 1}))
     assert load_config(tmp_path).eos_ids == (1,)

@@ -30,7 +30,8 @@ own or the embedding's. Weights may be float32, float16, bfloat16 or float64; th
 bfloat16.
 
 - Activations: {activations}.
-- Kinds of rope: {kinds}.
+- Kinds of rope: {kinds}. With yarn, texts may have
+  `original_max_position_embeddings` x `factor` tokens, where that is more than `max_position_embeddings`.
 
 | models | `model_type` |
 |---|---|

@@ -211,8 +211,10 @@ def _quantised(shown: CheckpointSummary) -> str:
 
 def _positions(shown: CheckpointSummary) -> str:
     served = shown.served_positions
-    if served is None or shown.max_positions is None or served >= shown.max_positions:
+    if served is None or shown.max_positions is None or served == shown.max_positions:
         return _text(shown.max_positions)
+    if served > shown.max_positions:
+        return f"{_text(shown.max_positions)}, stretched to {served:,} by yarn"
     return f"{_text(shown.max_positions)}, of which dunlin serves {served:,}: beyond, its rope has other frequencies"
 
 

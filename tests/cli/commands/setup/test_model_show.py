@@ -229,6 +229,14 @@ def test_features_and_the_positions_that_are_served(tmp_path: Path) -> None:
     assert "512, of which dunlin serves 128" in render(shown)
 
 
+def test_positions_that_yarn_adds_are_named(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    write_random_checkpoint(tmp_path / "model", "qwen2", replace(SHAPE, options={"rope_scaling": yarn}))
+    shown = summarize_checkpoint(tmp_path / "model")
+    assert (shown.max_positions, shown.served_positions) == (128, 512)
+    assert "128, stretched to 512 by yarn" in render(shown)
+
+
 def test_the_page_of_models_is_what_the_code_says() -> None:
     root = Path(__file__).parents[4]
     fresh = "run `dunlin model list --markdown > docs/models.md`"
