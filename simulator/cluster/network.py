@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from dunlin.cost.processes import ProcessCosts
 from dunlin.effects import Address
+
+
+ENGINE_HOP_S = 5e-5
+"""Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,11 @@ class NetworkSpec:
         for name in ("engine_s", "node_s", "link_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
+
+
+def network_beside(host: ProcessCosts | None) -> NetworkSpec:
+    """The latencies between processes whose time was measured; the usual ones where it was not."""
+    return NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s)
 
 
 class Latencies:

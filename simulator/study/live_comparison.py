@@ -11,7 +11,7 @@ from dunlin.cost.engine_timing import EngineTiming
 from dunlin.workload.loadgen.run_record import RecordedRun
 from dunlin.workload.loadgen.stats import RequestRecord, RunReport, summarize
 from dunlin.workload.traffic.prompts import make_jobs
-from simulator.cluster.network import NetworkSpec
+from simulator.cluster.network import network_beside
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
 from simulator.engine.timing import UnsteadyTiming
@@ -23,8 +23,6 @@ MEASURES = ("ttft_s", "tpot_s")
 QUANTILES = ("p50", "p99")
 _ENDS_ALONE_S = 1e9
 """Between samples: one at the start of the load, one at its end."""
-ENGINE_HOP_S = 5e-5
-"""Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def resimulate_whole(run: RecordedRun, timing: EngineTiming, start: float = 0.0)
         engine=engine,
         engines={f"instance-{number}": replace(engine, timing=course) for number, course in enumerate(courses)},
         node_links=timing.node,
-        network=NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s),
+        network=network_beside(host),
         host=host,
         **said.settings,  # type: ignore[arg-type]
     )

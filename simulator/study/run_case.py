@@ -15,6 +15,7 @@ from dunlin.policies.presets import PRESETS
 from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
 from services.settings import CORES
+from simulator.cluster.network import network_beside
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
 from simulator.study.engine_groups import EngineGroup, named, prefill_instances
@@ -136,6 +137,8 @@ def cluster_of(case: Case) -> ClusterSpec:
         members = _members(case)
         engines = {group: engine_of(timing, case.max_positions, members) for group, timing in timings.items()}
         by_name = {name: engines[group] for name, group in named(groups)}
+        is_profile = Path(groups[0].device).is_file()
+        measured = timings[groups[0]].host if is_profile else None
         nodes = case.nodes or -(-sum(group.count * group.tp for group in groups) // _GPUS_PER_NODE)
         spec = ClusterSpec(
             instances=len(by_name),
@@ -146,7 +149,8 @@ def cluster_of(case: Case) -> ClusterSpec:
             engine=engines[groups[0]],
             engines=by_name if len(engines) > 1 else {},
             node_links=timings[groups[0]].node,
-            host=None if Path(groups[0].device).is_file() else DISPATCHING,
+            network=network_beside(measured),
+            host=measured if is_profile else DISPATCHING,
             has_profiles=case.has_profiles,
         )
         spec = replace(spec, **_overrides(case))  # type: ignore[arg-type]

@@ -1,12 +1,18 @@
 """Cases become clusters, and clusters outcomes; what cannot be is said before anything runs."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.commands.simulate.table import render
 from dunlin.cost.engine_overheads import find_overhead
-from dunlin.cost.models import BatchCounts
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.links import TransferModel, TransferModels
+from dunlin.cost.models import BatchCounts, PiecewiseCurve, StepModel
+from dunlin.cost.processes import MessageCosts, ProcessCosts
+from dunlin.cost.store import ProfileKey, ProfileStore
 from dunlin.cost.timing_loader import load_timing
 from dunlin.workload.traffic.prompts import answer_bound
 from dunlin.workload.traffic.workload_spec import read_workload
@@ -106,6 +112,23 @@ def test_a_hosts_overhead_slows_every_token() -> None:
     bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("0", "2,5"))
     assert hosted.token_s[0] - bare.token_s[0] == pytest.approx(0.007, abs=1e-6)
     assert hosted.token_s[-1] - bare.token_s[-1] == pytest.approx(0.007 + 49 * 0.002, abs=1e-6)
+
+
+def test_dunlins_own_processes_take_what_a_profile_measured(tmp_path: Path) -> None:
+    arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(50,9)")
+    step = StepModel(tokens=PiecewiseCurve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
+    timing = EngineTiming(step, TransferModels(TransferModel(1e-3, 1e9)), 1.0, 4096, 256)
+    host = ProcessCosts(MessageCosts(step_s=2e-4), MessageCosts(), hop_s=1e-4, shares_core=True)
+
+    def tpot_s(of: EngineTiming) -> float:
+        with ProfileStore(tmp_path / "db") as store:
+            store.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", of)
+        profiled = case(device=str(tmp_path / "db"), shape="builtin:tiny", overhead="0")
+        token_s = run_case(profiled, arrivals).records[0].token_s
+        return (token_s[-1] - token_s[0]) / 8
+
+    free, paid = tpot_s(timing), tpot_s(replace(timing, host=host))
+    assert paid - free == pytest.approx(2e-4, abs=1.5e-4)
 
 
 def test_an_overhead_is_the_engines_that_a_preset_stands_for_and_is_said() -> None:
