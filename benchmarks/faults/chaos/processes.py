@@ -65,11 +65,12 @@ class ProcessFaults:
 
     async def do_outlive(self, fault: Fault) -> str:
         """A process stops and is replaced; it resumes beside its successor, and is killed later. Of roles without a
-        fixed port: the successor of another could not listen.
+        fixed port: the successor of another could not listen. One that has not registered yet is let be: it would do so
+        after its successor, and be the younger of the two.
         """
         victim = self._of_role(("kvstore", "global_manager")[int(fault.other * 2)], fault.pick)
         old = victim.child if victim is not None else None
-        if victim is None or old is None or old.pid in self._held:
+        if victim is None or old is None or old.pid in self._held or not has_registered(victim.log.read_text()):
             return ""
         self._cluster.killed.add(old.pid)
         async with self._stopped(old.pid):
@@ -170,6 +171,11 @@ class ProcessFaults:
     def _of_role(self, role: str, pick: float) -> SupervisedProcess | None:
         there = self._cluster.of_role(role)
         return there[int(pick * len(there))] if there else None
+
+
+def has_registered(log: str) -> bool:
+    """Whether the process that a log tells of last has registered in etcd."""
+    return " is registered: " in log.rpartition(" settings given: ")[2]
 
 
 def send(pid: int, number: signal.Signals) -> None:
