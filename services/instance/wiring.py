@@ -63,7 +63,8 @@ class InstanceParts:
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         self.group_orders = GroupOrders(address, lambda: self.layer_changes.is_changing)
         self.met_engines = MetEngines(engine)
-        self.recovery = EngineRecovery(engine, config.recovery, config.kv_cache, *parts)
+        most_rows = config.scheduler.max_running
+        self.recovery = EngineRecovery(engine, config.recovery, config.kv_cache, most_rows, *parts)
         self.layer_changes = self._make_layer_changes()
         self._misses = ObjectiveMisses(config.objectives)
         keep = config.retention

@@ -7,7 +7,6 @@ from random import Random
 from dunlin.cost.processes import ProcessCosts
 from dunlin.effects import Address
 
-
 ENGINE_HOP_S = 5e-5
 """Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
 

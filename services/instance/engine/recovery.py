@@ -68,6 +68,7 @@ class EngineRecovery:
         engine: Address,
         config: RecoveryConfig,
         kv_cache: KvCacheConfig,
+        max_running: int,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         steps: StepLedger,
@@ -77,6 +78,7 @@ class EngineRecovery:
         self._engine = engine
         self._config = config
         self._kv_cache = kv_cache
+        self._max_running = max_running
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._steps = steps
@@ -177,7 +179,7 @@ class EngineRecovery:
         self._host_cache.cancel_requests(sequence)
         if sequence.state is SequenceState.ENDING:
             return self._lifecycle.end(sequence)
-        if not trusted or sequence.state is SequenceState.RESTORING:
+        if not trusted or sequence.state is SequenceState.RESTORING or self._has_lost_its_row(sequence):
             self._lifecycle.discard_kv(sequence)
         elif self._lifecycle.kv_cache.held_positions(sequence):
             sequence.issued = sequence.valid
@@ -185,6 +187,11 @@ class EngineRecovery:
             if sequence.state not in (SequenceState.RUNNING, SequenceState.LEAVING):
                 self._sequences.transition(sequence, SequenceState.RUNNING)
         return []
+
+    def _has_lost_its_row(self, sequence: Sequence) -> bool:
+        """Whether it was being preempted, and others have all rows by now."""
+        is_preempted = sequence.state in (SequenceState.DRAINING, SequenceState.ASKING, SequenceState.SPILLING)
+        return is_preempted and self._sequences.taken_rows >= self._max_running
 
     def _with_slots(self) -> list[Sequence]:
         """The sequences with slots, in order of arrival."""

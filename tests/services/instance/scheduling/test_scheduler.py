@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Gone
 from dunlin.messages.dispatch import Cancel, Place
-from dunlin.messages.engine import Step
+from dunlin.messages.engine import EngineExited, Step
 from dunlin.messages.types import RequestClass, SamplingParams, i32
 from dunlin.policies.interrupt import never
 from dunlin.policies.overtake import OVERTAKE_POLICIES
@@ -25,6 +25,7 @@ from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.states import SequenceState
 from services.instance.sequence.table import SequenceTable
+from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, D, Direct, done, make_place, of, ready_core
 
 DISPATCHER = Address("dispatcher", "d", 1)
@@ -170,6 +171,23 @@ def test_a_row_is_given_up_although_slots_of_another_victim_are_on_their_way() -
     assert states(direct)[:2] == [SequenceState.RUNNING, SequenceState.DRAINING]
     direct.give(ENGINE, done(2, (1, 5)))
     assert states(direct) == 2 * [SequenceState.DRAINING] + 2 * [SequenceState.RUNNING]
+
+
+@pytest.mark.parametrize("interactive_requests", [1, 2])
+def test_an_engine_that_dies_while_rows_are_given_up_gives_none_back_that_others_have(
+    interactive_requests: int,
+) -> None:
+    direct = two_batch_sequences(preemption__victim_policy="batch_first", scheduler__max_running=2)
+    for request in range(3, 3 + interactive_requests):
+        direct.give(D, interactive(request, 5))
+    direct.give(ENGINE, done(2, (1, 5)))
+    assert states(direct).count(SequenceState.DRAINING) == interactive_requests
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=9))
+    direct.give(ENGINE, Gone("killed"))
+    running, waiting = [SequenceState.RUNNING], [SequenceState.WAITING]
+    batch_states = running + waiting if interactive_requests == 1 else 2 * waiting
+    assert states(direct) == batch_states + interactive_requests * running
+    assert {len(step.sequence) for step in of(Step, direct.give(ENGINE, make_engine_ready(slots=64)))} == {2}
 
 
 def test_no_more_batch_work_is_preempted_than_makes_room() -> None:
