@@ -1,4 +1,4 @@
-"""Crashes of engines that are told after the attempt was over: how often a group may end before its engine crashes.
+"""Crashes of engines that are told after the attempt was over, for a group may end before its engine crashes.
 
 An attempt that goes back takes along of what it is suspected; one whose group ended while an engine was silent cannot,
 for that engine may crash later. Knows no group, and no attempt that is under way.
