@@ -63,8 +63,7 @@ class InstanceParts:
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         self.group_orders = GroupOrders(address, lambda: self.layer_changes.is_changing)
         self.met_engines = MetEngines(engine)
-        most_rows = config.scheduler.max_running
-        self.recovery = EngineRecovery(engine, config.recovery, config.kv_cache, most_rows, *parts)
+        self.recovery = EngineRecovery(engine, config.recovery, config.kv_cache, config.scheduler.max_running, *parts)
         self.layer_changes = self._make_layer_changes()
         self._misses = ObjectiveMisses(config.objectives)
         keep = config.retention
