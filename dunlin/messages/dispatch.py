@@ -196,6 +196,11 @@ POISON = IN_COMPANY + 2
 """The suspicion from which on a request is poison, and runs no more."""
 
 
+def suspicion_after_crash(suspicion: int, is_alone: bool) -> int:
+    """The suspicion of a request that was in a step that crashed one more engine; `is_alone`: of no other request."""
+    return max(suspicion, IN_COMPANY) + is_alone
+
+
 @message(event=6, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Returned:
     """The instance gives an accepted attempt up (its engine died or hung): dispatch the request again.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ class Tokenizer:
 
     def max_token_id(self) -> int:
         """The greatest token id of the vocabulary; -1 if it is empty."""
+        return self._max_token_id
+
+    @cached_property
+    def _max_token_id(self) -> int:
         return max(self._inner.get_vocab().values(), default=-1)
 
     def max_text_id(self) -> int:
@@ -116,8 +121,7 @@ def check_tokenizer_matches_model(tokenizer: Tokenizer, vocab: int, directory: P
     path = directory / "tokenizer.json"
     if tokenizer.max_token_id() < 0:
         raise ModelError(path, "has no tokens: every text would be empty", "fetch or write the file again")
-    highest = tokenizer.max_text_id()
-    if highest >= vocab:
+    if tokenizer.max_token_id() >= vocab and (highest := tokenizer.max_text_id()) >= vocab:
         what = f"has token ids up to {highest}, config.json's `vocab_size` is {vocab}: such a token has no embedding"
         raise ModelError(path, what, "use the tokenizer.json that belongs to these weights")
 

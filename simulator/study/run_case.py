@@ -118,7 +118,12 @@ def overhead_of(case: Case, group: EngineGroup) -> NamedOverhead | None:
     """
     if case.overhead:
         return parse_overhead(case.overhead, group.tp)
-    return None if Path(group.device).is_file() else overhead_of_preset(case.preset, group.tp)
+    return None if _is_profile(group) else overhead_of_preset(case.preset, group.tp)
+
+
+def _is_profile(group: EngineGroup) -> bool:
+    """Whether the group's device is a file with what was measured."""
+    return Path(group.device).is_file()
 
 
 def overhead_text(case: Case) -> str:
@@ -137,8 +142,7 @@ def cluster_of(case: Case) -> ClusterSpec:
         members = _members(case)
         engines = {group: engine_of(timing, case.max_positions, members) for group, timing in timings.items()}
         by_name = {name: engines[group] for name, group in named(groups)}
-        is_profile = Path(groups[0].device).is_file()
-        measured = timings[groups[0]].host if is_profile else None
+        measured = timings[groups[0]].host  # none but profiles have one
         nodes = case.nodes or -(-sum(group.count * group.tp for group in groups) // _GPUS_PER_NODE)
         spec = ClusterSpec(
             instances=len(by_name),
@@ -150,7 +154,7 @@ def cluster_of(case: Case) -> ClusterSpec:
             engines=by_name if len(engines) > 1 else {},
             node_links=timings[groups[0]].node,
             network=network_beside(measured),
-            host=measured if is_profile else DISPATCHING,
+            host=measured if _is_profile(groups[0]) else DISPATCHING,
             has_profiles=case.has_profiles,
         )
         spec = replace(spec, **_overrides(case))  # type: ignore[arg-type]

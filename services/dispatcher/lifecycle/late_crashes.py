@@ -6,7 +6,7 @@ for that engine may crash later. Knows no group, and no attempt that is under wa
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect
-from dunlin.messages.dispatch import IN_COMPANY, POISON, Suspected
+from dunlin.messages.dispatch import POISON, Suspected, suspicion_after_crash
 from dunlin.messages.types import FinishReason
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.requests.journal import Journal
@@ -28,7 +28,7 @@ class LateCrashes:
             self._totals.stale += 1
             return []
         request.blamed_attempt = message.attempt
-        request.late_suspicion = max(request.suspicion_left, IN_COMPANY) + message.is_alone
+        request.late_suspicion = suspicion_after_crash(request.suspicion_left, message.is_alone)
         # Apart from `trial_stop`, which is what the attempt under way says of itself whenever it goes on or back.
         request.late_trial_stop = len(request.tokens)
         if request.late_suspicion < POISON:

@@ -61,7 +61,7 @@ class RequestPlacer:
                 is_long = self._pools.is_long(request)
                 if is_long in full_pools:
                     continue
-                if self._is_oversized(request):
+                if not self._make_fit(request):
                     oversized.append(request)
                 elif place := self._choose_and_dispatch(now_s, request):
                     effects.append(place)
@@ -72,13 +72,13 @@ class RequestPlacer:
                     break  # it waits for slots: a younger or smaller request must not take those that become free
         return oversized
 
-    def _is_oversized(self, request: Request) -> bool:
-        """Whether no known instance can ever hold it. One whose client named no limit gets a lower one if it can."""
+    def _make_fit(self, request: Request) -> bool:
+        """Let it grow no longer than an instance holds, if its client named no limit; False: none can ever hold it."""
         limit = self._fleet.fleet_max_length(self._pools.excluded(request))
         if limit is None or request.max_length <= limit:
-            return False
+            return True
         # Its first instance left it more than any has now. Where there are groups, one may still hold all of that.
-        return self._has_groups or not request.lower_limit(limit)
+        return not self._has_groups and request.lower_limit(limit)
 
     def _choose_and_dispatch(self, now_s: float, request: Request) -> Effect | None:
         slots, request_class = len(request.tokens), request.dispatched_as

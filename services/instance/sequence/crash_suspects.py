@@ -6,7 +6,7 @@ where the engine crashed; one that crashes an engine alone twice is poison. Know
 
 from collections.abc import Iterable
 
-from dunlin.messages.dispatch import IN_COMPANY, POISON
+from dunlin.messages.dispatch import IN_COMPANY, POISON, suspicion_after_crash
 from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.states import SequenceState
@@ -20,7 +20,7 @@ def blame_crash(rows: Iterable[tuple[Sequence, int]], is_alone: bool | None = No
     suspects = list(rows)
     is_alone = len(suspects) == 1 if is_alone is None else is_alone
     for sequence, stop in suspects:
-        sequence.suspicion = max(sequence.suspicion, IN_COMPANY) + is_alone
+        sequence.suspicion = suspicion_after_crash(sequence.suspicion, is_alone)
         sequence.trial_stop = stop
     return [sequence for sequence, _ in suspects if is_poison(sequence) and sequence.state is not SequenceState.ENDING]
 

@@ -20,12 +20,12 @@ from services.dispatcher.doors.generation.idempotency import derived_seed
 from services.dispatcher.doors.openai.call import OpenAICall
 from services.dispatcher.doors.openai.errors import (
     FINISH_STATUSES,
-    SERVER_ERROR,
     HttpError,
     invalid_field,
     refusal_error,
+    unexpected_error,
 )
-from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply, error_body
+from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
 from services.dispatcher.doors.preprocess.helper import HelperLost
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind
 
@@ -101,9 +101,9 @@ class LineAnswerer:
             # As at the HTTP door: let through, it would end all lines of the job that run, in each run of the job.
             _log.exception("batch %s: an unexpected error over line %d", job.id, number)
             call.set_error("internal", str(error))
-            status = 500
-            text = "an unexpected error in the server; its log says more"
-            raise HttpError(status, error_body(text, SERVER_ERROR)) from error
+            failed = unexpected_error()
+            status = failed.status
+            raise failed from error
         finally:
             self._gateway.calls.record_end(call, status)
 

@@ -128,4 +128,5 @@ class PromptEncoder:
             tokens = i32(tokenizer.encode(text, add_special_tokens=special))
         except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can express
             raise DoorError(RejectionCode.INVALID, "the prompt is not valid Unicode text", "prompt") from error
-        return self.checked_tokens(tokens)  # a special token may have no embedding
+        has_all = tokenizer.max_token_id() < self._model.vocabulary
+        return tokens if has_all else self.checked_tokens(tokens)  # a special token may have no embedding

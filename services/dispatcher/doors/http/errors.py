@@ -14,10 +14,10 @@ from dunlin.limits import InvalidField
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.openai.errors import (
     INVALID_REQUEST,
-    SERVER_ERROR,
     HttpError,
     invalid_field,
     refusal_error,
+    unexpected_error,
 )
 from services.dispatcher.doors.openai.reply import error_body
 
@@ -46,7 +46,7 @@ def to_http_error(error: Exception) -> HttpError:
             text = error.text if error.status in (400, 417) else error.reason
             return HttpError(error.status, error_body(str(text), INVALID_REQUEST), _allow_header(error))
     _log.error("unexpected error at the HTTP door", exc_info=error)
-    return HttpError(500, error_body("an unexpected error in the server; its log says more", SERVER_ERROR))
+    return unexpected_error()
 
 
 @web.middleware

@@ -63,6 +63,11 @@ def refusal_error(error: DoorError) -> HttpError:
     return HttpError(status, error_body(error.detail, kind, error.field or None, code), headers)
 
 
+def unexpected_error() -> HttpError:
+    """The error (500) that shows nothing of what went wrong: it is logged."""
+    return HttpError(500, error_body("an unexpected error in the server; its log says more", SERVER_ERROR))
+
+
 def invalid_field(error: InvalidField) -> HttpError:
     """The error (400) of a field that is not allowed."""
     return HttpError(400, error_body(str(error), INVALID_REQUEST, error.name))
