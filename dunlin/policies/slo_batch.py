@@ -8,6 +8,7 @@ from dataclasses import replace
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.types import RequestClass
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
+from dunlin.policies.step_length import crowded_s, late_s
 
 LEAST_CHUNK_TOKENS = 64
 """The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; with
@@ -21,11 +22,6 @@ just the objective chance decides whether a stream keeps it, for predictions are
 STEPS_TO_FIRST_TOKEN = 3
 """Steps within which a prompt that comes now has its first token: of the one that runs, the queued one and its own,
 none is to take more than its part of the TTFT objective."""
-
-CROWDED_TIMES = 4
-"""How many times their objective prompts may take beside decode rows that keep theirs. Where they would take longer,
-both have the same time in a step: else, with an objective that the engine cannot keep, or at a rate that leaves it no
-time for prompts, first tokens would come later and later while few rows decode."""
 
 SLACK_SHARE = 0.01
 """Share of the TTFT objective by which `harvest` lets batch rows lengthen a step that computes an interactive prompt: a
@@ -54,7 +50,8 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     A step with interactive decode rows takes no more than `AIM_SHARE` of `tpot_s`. Another one takes no more than a
     `STEPS_TO_FIRST_TOKEN`th of `ttft_s`: behind a long prompt's chunk of the whole objective, and a second one that is
     queued, the next request would miss its own. Where prompts crowd (`CROWDED_TIMES`), they get as much time as the
-    interactive rows that decode.
+    interactive rows that decode; and a step that has a first token come in time takes `LATE_TIMES` as long, as often as
+    tokens may be late (`late_s`).
 
     A step with an interactive prompt is bound by arithmetic already: a batch chunk would take as long in it as in a
     later one. A decode row reads all its KV. The first token would wait for both. Of a starved prompt
@@ -66,7 +63,8 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     if not kinds.prompts:
         return _fill(kinds, candidates, aim, aim.most_tokens, add_prompts)
     kinds.batch_prompts = []
-    aim.tpot_s = max(aim.tpot_s, _shared_s(kinds, candidates, aim, budget.ttft_s))
+    rows = kinds.decodes, kinds.prompts, candidates
+    aim.tpot_s = max(aim.tpot_s, crowded_s(*rows, aim, budget.ttft_s), late_s(*rows, aim))
     return _fill(kinds, candidates, aim, LEAST_CHUNK_TOKENS, add_prompts, SLACK_SHARE * budget.ttft_s)
 
 
@@ -81,30 +79,6 @@ class _Kinds:
         self.decodes, self.prompts = found.get((False, False, True), []), found.get((False, False, False), [])
         self.risen_decodes, self.risen_prompts = found.get((True, True, True), []), found.get((True, True, False), [])
         self.batch_decodes, self.batch_prompts = found.get((True, False, True), []), found.get((True, False, False), [])
-
-
-def _shared_s(kinds: _Kinds, candidates: Sequence[BatchCandidate], aim: StepBudget, ttft_s: float) -> float:
-    """Seconds of a step in which interactive prompts have as much time as the rows that decode, if they crowd; else 0.
-
-    A prompt that takes longer than `ttft_s` all by itself does not count: no step has it in time.
-    """
-    times = aim.times
-    if times is None:
-        return 0.0
-    context = sum(aim.contexts[index] + 1 for index in kinds.decodes)
-    decode_s = times.step_s(BatchCounts(decode_rows=len(kinds.decodes), decode_context=context))
-    if 2 * decode_s <= aim.tpot_s:
-        return 0.0
-    waiting = BatchCounts()
-    for index in kinds.prompts:
-        chunk = candidates[index].remaining_tokens, aim.contexts[index]
-        alone = BatchCounts()
-        alone.add_prefill(*chunk)
-        if times.step_s(alone) <= ttft_s:
-            waiting.add_prefill(*chunk)
-    left_share = max(0.0, 1.0 - decode_s / aim.tpot_s)
-    is_crowded = waiting.prefill_rows > 0 and times.step_s(waiting) > CROWDED_TIMES * ttft_s * left_share
-    return 2 * decode_s if is_crowded else 0.0
 
 
 def _fill(

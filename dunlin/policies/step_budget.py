@@ -12,7 +12,8 @@ class BatchCandidate:
     """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row.
 
     `may_preempt`: work of the batch class may be preempted for it. `is_risen`: it is of the batch class and was
-    starved, and is to have a part in every step.
+    starved, and is to have a part in every step. `due_in_s`: when an interactive one's first token should come, in
+    seconds since the outstanding steps are done; infinite where it has come.
     """
 
     remaining_tokens: int
@@ -20,6 +21,7 @@ class BatchCandidate:
     request_class: RequestClass = RequestClass.INTERACTIVE
     may_preempt: bool = False
     is_risen: bool = False
+    due_in_s: float = float("inf")
 
 
 @dataclass(slots=True)
@@ -28,6 +30,7 @@ class StepBudget:
 
     For policies that aim at objectives: `tpot_s` and `ttft_s` are the objectives of interactive requests, `times`
     predicts a step's duration (None: nothing does yet), and `most_tokens` bounds a step whatever is predicted.
+    `late_tokens`: so many tokens of interactive rows may come later than `tpot_s` now, a 99th percentile.
     `token_s`: seconds per token of the last step that held a chunk, 0 before there was one; a guess where `times` is
     None.
     """
@@ -39,6 +42,7 @@ class StepBudget:
     ttft_s: float = float("inf")
     times: StepTimes | None = None
     token_s: float = 0.0
+    late_tokens: float = 0.0
 
 
 BatchPolicy = Callable[[Sequence[BatchCandidate], StepBudget], list[int]]

@@ -65,7 +65,7 @@ class InstanceParts:
         self.met_engines = MetEngines(engine)
         self.recovery = EngineRecovery(engine, config.recovery, config.kv_cache, config.scheduler.max_running, *parts)
         self.layer_changes = self._make_layer_changes()
-        self._misses = ObjectiveMisses(config.objectives)
+        self._misses = ObjectiveMisses(config.objectives, config.scheduler.max_running)
         keep = config.retention
         finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         self.engine_client = self._make_engine_client(finished_answers)
@@ -191,7 +191,9 @@ class InstanceParts:
 
     def _make_composer(self) -> BatchComposer:
         preempts_steps = INTERRUPT_POLICIES[self._config.interrupts.policy] in ARRIVAL_POLICIES
-        return BatchComposer(self._config.scheduler, self.steps, self._misses.objectives, preempts_steps)
+        return BatchComposer(
+            self._config.scheduler, self.steps, self._misses.objectives, self._misses.allowance, preempts_steps
+        )
 
     def _make_scheduler(self) -> Scheduler:
         interrupts = INTERRUPT_POLICIES[self._config.interrupts.policy]

@@ -25,6 +25,12 @@ class EffectiveObjectives:
         """Seconds within which each further token should come."""
         return sequence.place.tpot_objective_s or self._cluster.tpot_s
 
+    def due_s(self, sequence: Sequence) -> float:
+        """When its first token should come; infinite for batch work, and where it has come."""
+        if sequence.clock is None or len(sequence.tokens) > sequence.place.prompt_tokens:
+            return float("inf")
+        return sequence.clock.began_s + self.ttft_s(sequence)
+
     def set_budget(
         self,
         budget: StepBudget,

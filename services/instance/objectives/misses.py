@@ -12,6 +12,7 @@ from dunlin.messages.lifecycle import MissCause, Missed
 from dunlin.messages.types import i64
 from services.instance.config import ObjectivesConfig
 from services.instance.objectives.effective import EffectiveObjectives
+from services.instance.objectives.miss_allowance import MissAllowance
 from services.instance.objectives.miss_cause import cause_of, reason_of
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.states import SequenceState
@@ -19,16 +20,19 @@ from services.instance.sequence.wait_clock import LastTokens, StepTiming, WaitCl
 
 
 class ObjectiveMisses:
-    """Owns the counts, and the unchanged decode batch: its sequences, the time of its last tokens, and the strictest
-    objective of its tokens. `objectives` are those of the instance's sequences.
+    """Owns the counts, and the unchanged decode batch: its sequences, how many of them are interactive, the time of its
+    last tokens, and the strictest objective of its tokens. `objectives` are those of the instance's sequences,
+    `allowance` what may be late of them.
     """
 
-    def __init__(self, cluster: ObjectivesConfig) -> None:
+    def __init__(self, cluster: ObjectivesConfig, max_running: int) -> None:
         self.objectives = EffectiveObjectives(cluster)
+        self.allowance = MissAllowance(max_running)
         self._counts = {is_first: i64([0] * len(MissCause)) for is_first in (True, False)}
         self._batch: list[Sequence] | None = None
         self._last_tokens = LastTokens(0.0)
         self._strictest_s = 0.0
+        self._interactive = 0
         self._before: StepTiming | None = None
 
     def report_fields(self) -> dict[str, Any]:
@@ -40,6 +44,7 @@ class ObjectiveMisses:
         tokens, is_same = self._last_tokens, running is self._batch
         if is_same and timing.ended_s - tokens.at_s <= self._strictest_s:
             tokens.at_s, self._before = timing.ended_s, timing
+            self.allowance.on_tokens(self._interactive)
             return []
         if not is_same:
             self._batch, tokens = running, LastTokens(timing.ended_s)
@@ -47,7 +52,7 @@ class ObjectiveMisses:
         missed = self._on_tokens(timing, running, tokens)
         if not is_same:
             least_s = [sequence.clock.least_s for sequence in running if sequence.clock is not None]
-            self._strictest_s = min(least_s, default=float("inf"))
+            self._strictest_s, self._interactive = min(least_s, default=float("inf")), len(least_s)
         tokens.at_s, self._before = timing.ended_s, timing
         return missed
 
@@ -70,10 +75,12 @@ class ObjectiveMisses:
     def _on_tokens(self, timing: StepTiming, sampled: list[Sequence], tokens: LastTokens) -> list[Effect]:
         """A token of each came: look which are late, and begin to wait for the next ones, since `tokens`."""
         missed: list[Effect] = []
+        interactive = 0
         now_s, running = timing.ended_s, SequenceState.RUNNING
         for sequence in sampled:  # `waits_since_s`, written out: nearly every row is in time
             clock = sequence.clock
             if clock is not None:
+                interactive += 1
                 since_s = clock.began_s if clock.batch is None else clock.batch.at_s
                 if now_s - since_s > clock.least_s:
                     missed += self._on_token(timing, sequence, clock)
@@ -81,6 +88,7 @@ class ObjectiveMisses:
                     clock.batch = tokens
                 else:
                     clock.restart(now_s, is_running=False)
+        self.allowance.on_tokens(interactive)
         return missed
 
     def _on_token(self, timing: StepTiming, sequence: Sequence, clock: WaitClock) -> list[Effect]:
@@ -100,6 +108,8 @@ class ObjectiveMisses:
         place = sequence.place
         cause = cause_of(clock.parts, objective_s)
         self._counts[is_first][cause] += 1
+        if not is_first:
+            self.allowance.on_late()
         bit = 1 << (2 * cause + is_first)
         if clock.recorded & bit:
             return []

@@ -3,13 +3,15 @@
 Knows which sequences run and which slots they have; not how they were admitted or what follows when they end.
 """
 
+from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
-from dunlin.messages.types import Figure, RequestClass, Why, i8, i64
+from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why, i8, i64
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
+from services.instance.objectives.miss_allowance import MissAllowance
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import StepRows
@@ -23,6 +25,7 @@ _DECODE = {
     for is_risen in (False, True)
 }
 """The candidates of decode rows, made once."""
+_WITHIN = RejectedOption("a step within tpot_objective_s", "first tokens would be late")
 
 
 class BatchComposer:
@@ -36,6 +39,7 @@ class BatchComposer:
         config: SchedulerConfig,
         ledger: StepLedger,
         objectives: EffectiveObjectives,
+        allowance: MissAllowance,
         preempts_steps: bool = False,
     ) -> None:
         self._policy = BATCH_POLICIES[config.policy]
@@ -43,6 +47,7 @@ class BatchComposer:
         self._budget = StepBudget(config.budget_tokens, most_tokens=config.max_step_tokens)
         self._ledger = ledger
         self._objectives = objectives
+        self._allowance = allowance
         self._preempts_steps = preempts_steps
         self._layout = 0
         self._composition = i64()
@@ -58,8 +63,10 @@ class BatchComposer:
         self._layout = layout
         self.clear()
 
-    def choose_rows(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
+    def choose_rows(self, running: list[Sequence], now_s: float) -> list[tuple[Sequence, int]]:
         """Which sequences may have how many tokens in the next step; empty if none may."""
+        forecast = self._ledger.forecast
+        starts_s = now_s + forecast.remaining_s(now_s)
         able: list[Sequence] = []
         candidates: list[BatchCandidate] = []
         for sequence in running:  # `remaining` and `has_sampled`, written out: this is a good part of a token's cost
@@ -69,12 +76,16 @@ class BatchComposer:
                 able.append(sequence)
                 importance = place.request_class, place.may_preempt, sequence.is_risen
                 is_decode = remaining == 1 and length > len(place.tokens)
-                candidates.append(_DECODE[importance] if is_decode else BatchCandidate(remaining, False, *importance))
+                if is_decode:
+                    candidates.append(_DECODE[importance])
+                else:
+                    due_in_s = self._objectives.due_s(sequence) - starts_s
+                    candidates.append(BatchCandidate(remaining, False, *importance, due_in_s))
         if not able:
             return []
         self._budget.contexts = [sequence.issued for sequence in able]
-        forecast = self._ledger.forecast
         self._budget.times, self._budget.token_s = forecast.times, forecast.token_s
+        self._budget.late_tokens = self._allowance.tokens
         self._objectives.set_budget(self._budget, running, zip(able, candidates, strict=True))
         taken = self._policy(candidates, self._budget)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
@@ -143,7 +154,24 @@ class BatchComposer:
             self._bound(rows),
             Figure("rows_before", before),
         )
-        return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures)
+        rejected = (_WITHIN,) if self._is_late_for_prompts(rows) else ()
+        return Why(self._policy_name, f"{len(rows.starts)} rows, {tokens} tokens", figures, rejected)
+
+    def _is_late_for_prompts(self, rows: StepRows) -> bool:
+        """Whether it is to take longer than the objective of the interactive rows that decode in it, for prompts."""
+        times = self._budget.times
+        if times is None or self._policy_name not in NEEDS_STEP_TIMES:
+            return False
+        counts, interactive = BatchCounts(), set[bool]()
+        for sequence, start, stop in zip(rows.sequences, rows.starts, rows.stops, strict=True):
+            is_decode = stop - start == 1 and stop > sequence.place.prompt_tokens
+            if is_decode:
+                counts.add_decode(stop)
+            else:
+                counts.add_prefill(stop - start, start)
+            if not sequence.is_batch:
+                interactive.add(is_decode)
+        return len(interactive) == 2 and times.step_s(counts) > self._budget.tpot_s
 
     def _bound(self, rows: StepRows) -> Figure:
         """What a step of these rows was filled up to: tokens, or the objective that its predicted time was to keep."""

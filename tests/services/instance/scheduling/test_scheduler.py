@@ -17,6 +17,7 @@ from services.instance.config import ObjectivesConfig, SchedulerConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
+from services.instance.objectives.miss_allowance import MissAllowance
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.overtakers import Overtakers
@@ -41,7 +42,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache, steps)
     lifecycle.kv_cache = KvCache(96)
     objectives = EffectiveObjectives(ObjectivesConfig())
-    composer = BatchComposer(SchedulerConfig(), steps, objectives)
+    composer = BatchComposer(SchedulerConfig(), steps, objectives, MissAllowance(1))
     interrupts = RowInterrupts(never, sequences, steps, objectives)
     config = SchedulerConfig(allocate_ahead_tokens=4)
     overtakers = Overtakers(OVERTAKE_POLICIES["never"], sequences, lifecycle)

@@ -10,6 +10,7 @@ from dunlin.messages.types import FinishReason, RequestClass, Why, i32
 from services.instance.config import InstanceConfig
 from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
+from services.instance.objectives.miss_allowance import MissAllowance
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.sequence import Sequence
@@ -97,13 +98,13 @@ def test_a_step_says_why_only_when_its_composition_changed() -> None:
 def test_the_first_step_in_another_layout_says_why_again() -> None:
     config = configured(InstanceConfig)
     composer = BatchComposer(
-        config.scheduler, StepLedger(ENGINE, SequenceTable()), EffectiveObjectives(config.objectives)
+        config.scheduler, StepLedger(ENGINE, SequenceTable()), EffectiveObjectives(config.objectives), MissAllowance(1)
     )
     kv_cache, sequence = KvCache(64), Sequence(1, 1, D, make_place(tokens=10))
     kv_cache.allocate(sequence, 16)
 
     def next_why() -> Why | None:
-        chosen = composer.choose_rows([sequence])
+        chosen = composer.choose_rows([sequence], 0.0)
         return composer.compose([sequence], chosen, kv_cache).why
 
     assert figures(next_why())["rows_before"] == 0
@@ -130,12 +131,12 @@ def test_steps_are_composed_for_the_layout_that_the_engine_is_in() -> None:
 def test_no_row_is_chosen_where_every_sequence_has_all_its_tokens_or_none_runs() -> None:
     config = configured(InstanceConfig)
     ledger = StepLedger(ENGINE, SequenceTable())
-    composer = BatchComposer(config.scheduler, ledger, EffectiveObjectives(config.objectives))
+    composer = BatchComposer(config.scheduler, ledger, EffectiveObjectives(config.objectives), MissAllowance(1))
     sequence = Sequence(1, 1, D, make_place(tokens=10, max_tokens=1))
-    assert composer.choose_rows([sequence]) == [(sequence, 10)]
+    assert composer.choose_rows([sequence], 0.0) == [(sequence, 10)]
     sequence.pending = 1
-    assert composer.choose_rows([sequence]) == []
-    assert composer.choose_rows([]) == []
+    assert composer.choose_rows([sequence], 0.0) == []
+    assert composer.choose_rows([], 0.0) == []
 
 
 @pytest.mark.parametrize(("own_s", "tokens"), [(0.0, 90), (0.505, 50)])

@@ -1,0 +1,81 @@
+"""How many tokens may be late on purpose: a share of those that came, less those that were."""
+
+import pytest
+
+from dunlin.messages.engine import Step
+from dunlin.messages.types import RequestClass
+from services.instance.objectives.miss_allowance import LATE_SHARE, MissAllowance
+from tests.services.instance.bench import ENGINE, D, Direct, done, only
+from tests.services.instance.objectives.test_misses import asked, core
+
+
+def test_two_hundred_tokens_pay_for_one_that_is_late() -> None:
+    allowance = MissAllowance(8)
+    allowance.on_tokens(400)
+    assert allowance.tokens == pytest.approx(2.0)
+    allowance.on_late()
+    assert allowance.tokens == pytest.approx(1.0)
+
+
+def test_what_is_saved_and_what_is_owed_are_bounded_by_the_rows_of_two_steps() -> None:
+    allowance = MissAllowance(8)
+    allowance.on_tokens(1_000_000)
+    assert allowance.tokens == 16.0
+    for _ in range(100):
+        allowance.on_late()
+    assert allowance.tokens == -16.0
+
+
+def test_tokens_of_interactive_sequences_count_and_of_these_the_late_ones() -> None:
+    direct = core(objectives__ttft_s=9.0)
+    direct.give(D, asked(1), 0.0)
+    direct.give(D, asked(2, tpot_objective_s=0.5), 0.0)
+    direct.give(D, asked(3, request_class=RequestClass.BATCH), 0.0)
+    direct.give(ENGINE, done(1, (1, 5)), 0.04)
+    direct.give(ENGINE, done(2, (1, 5)), 0.05)
+    tokens, at_s = ((1, 5), (2, 5), (3, 5)), 0.05
+    for step in range(3, 8):
+        at_s += 0.01
+        direct.give(ENGINE, done(step, *tokens), at_s)
+    assert allowed(direct) == pytest.approx(12 * LATE_SHARE)
+    direct.give(ENGINE, done(8, *tokens), at_s + 0.2)
+    assert allowed(direct) == pytest.approx(14 * LATE_SHARE - 1), "the second one's objective is its own"
+
+
+def test_a_first_token_that_is_late_takes_none_away() -> None:
+    direct = core()
+    direct.give(D, asked(1), 0.0)
+    direct.give(ENGINE, done(1, (1, 5)), 0.6)
+    assert allowed(direct) == pytest.approx(LATE_SHARE)
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "queued_s", "late_tokens", "chunk"),
+    [
+        (3.1, 0.0, 2.0, 98),
+        (2.7, 0.0, 2.0, 200),
+        (3.1, 0.4, 2.0, 200),
+        (2.02, 0.0, 2.0, 98),
+        (2.7, 0.0, 0.9, 98),
+    ],
+)
+def test_a_prompt_that_would_be_late_has_a_longer_step(
+    ttft_s: float, queued_s: float, late_tokens: float, chunk: int
+) -> None:
+    """200 tokens of 0.01 s each beside one that decodes: three steps of 0.9975 s, or 2.007 s in steps three times as
+    long. When the first of them is composed, 0.005 s went by and 0.01 s is still queued.
+    """
+    objectives = {"objectives__ttft_s": ttft_s, "objectives__tpot_s": 1.05}
+    direct = core(**objectives, scheduler__policy="harvest")
+    direct.give(D, asked(1), 0.95)
+    direct.give(ENGINE, done(1, (1, 5)), 0.99)
+    direct.core._composer._allowance.tokens = late_tokens
+    direct.give(D, asked(2, tokens=200, queued_s=queued_s), 0.995)
+    step = only(Step, direct.give(ENGINE, done(2, (1, 5)), 1.0))
+    assert list(zip(step.sequence, step.start, step.stop, strict=True))[1:] == [(2, 0, chunk)]
+    assert step.why is not None
+    assert [option.option for option in step.why.rejected] == ["a step within tpot_objective_s"] * (chunk == 200)
+
+
+def allowed(direct: Direct) -> float:
+    return direct.core._composer._allowance.tokens
