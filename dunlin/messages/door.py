@@ -71,6 +71,11 @@ class Submit:
     scored: int = 0
     adapter: str = ""
 
+    @property
+    def may_be_held(self) -> bool:
+        """Whether an instance may run it already: its client resumes it, or may have sent it to another dispatcher."""
+        return bool(self.key or self.idempotency)
+
 
 @dataclass(frozen=True, slots=True)
 class RefusedAtDoor:

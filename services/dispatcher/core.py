@@ -89,7 +89,7 @@ class DispatcherCore:
         )
         self._joining = RequestJoins(self.journal, self._completion, replays)
         self._adoption = RequestAdoption(
-            self.journal, self.fleet, self._fences, self._completion, self.totals, config.adoption
+            self.journal, self.fleet, self._fences, self._completion, self.totals, config.adoption, self._admission
         )
         self._long = LongRequestPlacer(
             self.journal, self.fleet, self._capacity, self._placement, self._completion, self.totals, placement
@@ -156,14 +156,14 @@ class DispatcherCore:
         return effects + self._open(now_s, sender, submit)
 
     def _open(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
-        may_be_held = self._adoption.is_needed(submit)
+        may_be_held = submit.may_be_held
         request = self.journal.add(sender, submit, now_s, may_be_held)
         self._admission.on_admitted(request.number, submit)
         effects: list[Effect] = []
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
         if may_be_held:
-            return effects + self._adoption.query_instances(request)
+            return effects + self._adoption.query_instances(now_s, request)
         return [*effects, self._events.admitted(request, self.journal.queued, self.fleet.serving_count)]
 
     @handles
@@ -243,7 +243,7 @@ class DispatcherCore:
         effects: list[Effect] = []
         for request in self.journal.ordered_requests_at(sender):
             effects += self._completion.requeue_lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
-        return effects + self._adoption.on_instance_gone(sender) + self._watch_outage(now_s)
+        return effects + self._adoption.on_instance_gone(now_s, sender) + self._watch_outage(now_s)
 
     @handles
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
@@ -256,7 +256,7 @@ class DispatcherCore:
             for request in self.journal.ordered_requests_at(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
                 effects += self._completion.requeue_lost(now_s, request, "suspect: no sign of progress")
-        return effects + self._long.on_view(now_s) + self._adoption.recheck() + self._watch_outage(now_s)
+        return effects + self._long.on_view(now_s) + self._adoption.recheck(now_s) + self._watch_outage(now_s)
 
     @handles
     def _on_membership(

@@ -67,6 +67,10 @@ class AdmissionController:
         """Reserve the tenant's quota for a request that `refusal` has just admitted under this journal number."""
         self.quotas.reserve(number, submit)
 
+    def on_not_held(self, number: int, submit: Submit, now_s: float) -> SubmitRejected | None:
+        """No instance runs an admitted request that one might have run: the quota that it exceeds as a new one."""
+        return self.quotas.on_not_held(number, submit, now_s)
+
     def on_served(self, now_s: float, others_wait: bool) -> None:
         """A dispatched request ended. `others_wait`: at least one request waits, here or at an instance."""
         self.wait_estimate.on_served(now_s, others_wait)

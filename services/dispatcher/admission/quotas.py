@@ -3,6 +3,10 @@
 An admitted request reserves its prompt's tokens and its whole `max_tokens` from the tenant's bucket; what it did not
 generate is refunded when it ends. So concurrent requests together never exceed the quota, however they end. A bucket
 holds one minute's worth and refills evenly. Knows no API key, no queue and no instance.
+
+A request that may run somewhere already (its client resumes it, or names an idempotency key) was perhaps admitted by
+another dispatcher, which is gone: it may exceed the quotas, by as much again at most, until the instances were asked.
+If one holds it, it stays and counts like any other; if none does, it is a new request, and the quotas hold for it.
 """
 
 from dataclasses import dataclass, replace
@@ -69,13 +73,39 @@ class TenantAccount:
     tokens: TokenBucket | None = None
     open: int = 0
 
+    def refill(self, now_s: float) -> None:
+        """Add to the buckets what has accrued."""
+        for bucket in (self.requests, self.tokens):
+            if bucket is not None:
+                bucket.refill(now_s)
+
+    def take(self, tokens: int) -> None:
+        """One more request is open, for which so many tokens are reserved."""
+        self.open += 1
+        self._draw(1, tokens)
+
+    def give_back(self, tokens: int) -> None:
+        """The inverse of `take`: the request was not admitted after all."""
+        self.open -= 1
+        self._draw(-1, -tokens)
+
+    def _draw(self, requests: int, tokens: int) -> None:
+        for bucket, amount in ((self.requests, requests), (self.tokens, tokens)):
+            if bucket is not None:
+                bucket.level = min(float(bucket.per_minute), bucket.level - amount)
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaReservation:
-    """What an admitted request reserved: `generate` tokens beyond its prompt, 0 if the tenant has no token quota."""
+    """What an admitted request reserved: `prompt` and `generate` tokens, 0 if its tenant has no token quota.
+
+    `exceeds`: that was more than was left, and it was let in because it may have been admitted elsewhere.
+    """
 
     account: TenantAccount
+    prompt: int
     generate: int
+    exceeds: bool = False
 
 
 class TenantQuotas:
@@ -121,10 +151,9 @@ class TenantQuotas:
         account = self._accounts.get(submit.tenant)
         if account is None:
             return SubmitRejected(RejectionCode.FORBIDDEN, f"there is no tenant {submit.tenant!r} any more")
-        for bucket in (account.requests, account.tokens):
-            if bucket is not None:
-                bucket.refill(now_s)
-        return _exceeds_quota(account.quota, submit) or _exceeds_remaining(account, submit)
+        account.refill(now_s)
+        refusal = _exceeds(account, submit)
+        return None if submit.may_be_held and _fits_twice(account, submit) else refusal
 
     def usage(self, tenant: str, now_s: float) -> QuotaUsage:
         """What is left of the tenant's quotas at `now_s`; changes nothing."""
@@ -138,14 +167,32 @@ class TenantQuotas:
         account = self._accounts.get(submit.tenant)
         if account is None:
             return
-        generate = 0
-        if account.requests is not None:
-            account.requests.level -= 1
+        prompt, generate = 0, 0
         if account.tokens is not None:
-            generate = submit.max_tokens or 0
-            account.tokens.level -= len(submit.tokens) + generate
-        account.open += 1
-        self._reservations[number] = QuotaReservation(account, generate)
+            prompt, generate = len(submit.tokens), submit.max_tokens or 0
+        exceeds = submit.may_be_held and _exceeds(account, submit) is not None
+        self._reservations[number] = QuotaReservation(account, prompt, generate, exceeds)
+        account.take(prompt + generate)
+
+    def on_not_held(self, number: int, submit: Submit, now_s: float) -> SubmitRejected | None:
+        """No instance holds the request, though it may have been admitted elsewhere: it is a new one.
+
+        Returns:
+            The quota that it exceeds, which `refusal` let pass; nothing is reserved for it then. None: it fits.
+        """
+        reservation = self._reservations.get(number)
+        if reservation is None or not reservation.exceeds:
+            return None
+        account, tokens = reservation.account, reservation.prompt + reservation.generate
+        account.give_back(tokens)
+        account.refill(now_s)
+        refusal = _exceeds(account, submit)
+        if refusal is not None:
+            del self._reservations[number]
+            return refusal
+        account.take(tokens)
+        self._reservations[number] = replace(reservation, exceeds=False)
+        return None
 
     def refund(self, number: int, generated: int, now_s: float) -> None:
         """The request ended after `generated` tokens: return the rest of its reservation."""
@@ -164,7 +211,8 @@ class TenantQuotas:
         for account in self._accounts.values():
             assert account.open == len([one for one in self._reservations.values() if one.account is account])
             for bucket in (account.requests, account.tokens):
-                assert bucket is None or -_ROUNDING <= bucket.level <= bucket.per_minute
+                # Below 0 by what was let in beyond it, a minute's worth at most.
+                assert bucket is None or -bucket.per_minute - _ROUNDING <= bucket.level <= bucket.per_minute
 
 
 def _status(bucket: TokenBucket | None, now_s: float) -> RateLimitStatus | None:
@@ -190,6 +238,21 @@ def _required(submit: Submit) -> tuple[int, int]:
     if submit.call_index:
         return 1, len(submit.tokens) + (submit.max_tokens or 0)
     return submit.call_requests, _call_prompt_tokens(submit) + submit.call_requests * (submit.max_tokens or 0)
+
+
+def _exceeds(account: TenantAccount, submit: Submit) -> SubmitRejected | None:
+    """The refusal of a request that exceeds its tenant's quotas, or what is left of them now."""
+    return _exceeds_quota(account.quota, submit) or _exceeds_remaining(account, submit)
+
+
+def _fits_twice(account: TenantAccount, submit: Submit) -> bool:
+    """Whether it would fit if running requests and what a minute brings were twice as much."""
+    requests, tokens = _required(submit)
+    running = account.quota.running
+    if running is not None and account.open + requests > 2 * running:
+        return False
+    drawn = ((account.requests, requests), (account.tokens, tokens))
+    return all(bucket is None or amount <= bucket.level + bucket.per_minute + _ROUNDING for bucket, amount in drawn)
 
 
 def _exceeds_quota(quota: Quota, submit: Submit) -> SubmitRejected | None:

@@ -11,8 +11,9 @@ from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import Adopt, Adopted, AdoptedElsewhere, NotHeld
-from dunlin.messages.door import Admitted, Delta, Submit
+from dunlin.messages.door import Admitted, Delta, SubmitRejected
 from dunlin.messages.types import Figure, FinishReason, Why
+from services.dispatcher.admission.controller import AdmissionController
 from services.dispatcher.config import DispatcherAdoptionConfig
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
 from services.dispatcher.lifecycle.joining import idempotency_conflict
@@ -50,6 +51,7 @@ class RequestAdoption:
         completion: RequestCompletion,
         totals: RequestTotals,
         config: DispatcherAdoptionConfig,
+        admission: AdmissionController,
     ) -> None:
         self.adopted_total = 0
         self._journal = journal
@@ -58,14 +60,10 @@ class RequestAdoption:
         self._completion = completion
         self._totals = totals
         self._config = config
+        self._admission = admission
         self._queries: dict[int, AdoptionQuery] = {}
 
-    @staticmethod
-    def is_needed(submit: Submit) -> bool:
-        """Whether an instance may run it already: its client resumes it, or may have sent it to another dispatcher."""
-        return bool(submit.key or submit.idempotency)
-
-    def query_instances(self, request: Request) -> list[Effect]:
+    def query_instances(self, now_s: float, request: Request) -> list[Effect]:
         """Ask every connected instance whether it runs the request; instances that join meanwhile are asked then."""
         submit, length = request.submit, len(request.tokens)
         start = prefix_hash.chain_root(submit.tenant, "", adapter=submit.adapter)
@@ -87,24 +85,24 @@ class RequestAdoption:
         return [
             *queries,
             After(self._config.ask_timeout_s, AdoptionQueryTimeout(request.number, request.attempt)),
-            *self._recheck(request.number),
+            *self._recheck(now_s, request.number),
         ]
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
         """Send the open queries to an instance whose stream has just opened."""
         return [Send(instance, query.command) for query in self._queries.values()]
 
-    def on_instance_gone(self, instance: Address) -> list[Effect]:
+    def on_instance_gone(self, now_s: float, instance: Address) -> list[Effect]:
         """The instance will not answer any query."""
         for query in self._queries.values():
             query.answered[instance] = None
-        return self.recheck()
+        return self.recheck(now_s)
 
-    def recheck(self) -> list[Effect]:
+    def recheck(self, now_s: float) -> list[Effect]:
         """The fleet changed: rebuild the requests that no instance is left to hold."""
         effects: list[Effect] = []
         for number in list(self._queries):
-            effects += self._recheck(number)
+            effects += self._recheck(now_s, number)
         return effects
 
     @handles
@@ -138,14 +136,9 @@ class RequestAdoption:
             return []
         if message.conflict:
             del self._queries[request.number]
-            submit, effects = request.submit, list[Effect]()
-            for reader in request.readers:
-                effects += self._completion.reject(now_s, reader, submit, idempotency_conflict(submit))
-            return effects + self._completion.abort(
-                now_s, request, FinishReason.CANCELLED, "its key is another request's"
-            )
+            return self._reject(now_s, request, idempotency_conflict(request.submit), "its key is another request's")
         self._queries[request.number].answered[sender] = None
-        return self._recheck(request.number)
+        return self._recheck(now_s, request.number)
 
     @handles
     def on_query_timeout(self, now_s: float, sender: Address, message: AdoptionQueryTimeout) -> list[Effect]:
@@ -154,7 +147,7 @@ class RequestAdoption:
         if request is None:
             return []
         del self._queries[request.number]
-        return self._rebuild(request)
+        return self._rebuild(now_s, request)
 
     @handles
     def on_adopted_elsewhere(self, now_s: float, sender: Address, message: AdoptedElsewhere) -> list[Effect]:
@@ -180,13 +173,13 @@ class RequestAdoption:
         request = self._journal.get(message.request)
         if request is None or request.state is not RequestState.ADOPTING or request.attempt != message.attempt:
             return []
-        return self.query_instances(request)
+        return self.query_instances(now_s, request)
 
     def _queried(self, number: int, attempt: int) -> Request | None:
         query, request = self._queries.get(number), self._journal.get(number)
         return request if request is not None and query is not None and query.command.attempt == attempt else None
 
-    def _recheck(self, number: int) -> list[Effect]:
+    def _recheck(self, now_s: float, number: int) -> list[Effect]:
         """Rebuild the request once every trusted instance has answered that it does not run it."""
         request, query = self._journal.get(number), self._queries[number]
         if request is None:
@@ -195,11 +188,22 @@ class RequestAdoption:
         if not self._fleet.serving_count or any(instance not in query.answered for instance in self._fleet.trusted):
             return []
         del self._queries[number]
-        return self._rebuild(request)
+        return self._rebuild(now_s, request)
 
-    def _rebuild(self, request: Request) -> list[Effect]:
+    def _rebuild(self, now_s: float, request: Request) -> list[Effect]:
+        if not request.adopted_elsewhere:
+            refusal = self._admission.on_not_held(request.number, request.submit, now_s)
+            if refusal is not None:
+                return self._reject(now_s, request, refusal, "no instance runs it, and it exceeds a quota")
         self._journal.requeue_not_adopted(request, NOT_HELD_TEXT)
         return self._notify_admitted(request)
+
+    def _reject(self, now_s: float, request: Request, refusal: SubmitRejected, cause: str) -> list[Effect]:
+        """It is no request that may go on here, as the instances' answers say."""
+        effects: list[Effect] = []
+        for reader in request.readers:
+            effects += self._completion.reject(now_s, reader, request.submit, refusal)
+        return effects + self._completion.abort(now_s, request, FinishReason.CANCELLED, cause)
 
     def _notify_admitted(self, request: Request) -> list[Effect]:
         if request.adopted_elsewhere:

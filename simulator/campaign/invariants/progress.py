@@ -3,7 +3,7 @@
 from typing import Any
 
 from dunlin.effects import Address, Gone
-from dunlin.messages.dispatch import Cancel
+from dunlin.messages.dispatch import Adopted, Cancel
 from dunlin.messages.door import Abort, Submit
 from dunlin.messages.types import FinishReason, RequestClass
 from services.dispatcher.requests.journal import Journal
@@ -24,7 +24,11 @@ ORPHAN_S = 31.0
 
 
 class QuotaWatcher(InvariantWatcher):
-    """I11: no tenant exceeds its quota, and a full queue admits no new request."""
+    """I11: no tenant exceeds its quota, and a full queue admits no new request.
+
+    Requests that a dispatcher adopted go on beyond the quota. They, and those that it asks about, are as many as the
+    quota allows at most; all others keep it.
+    """
 
     invariant = "I11"
     roles = ("dispatcher",)
@@ -33,10 +37,13 @@ class QuotaWatcher(InvariantWatcher):
         super().__init__(cluster, clients, faults)
         self._full: int | None = None
         self._most_queued = cluster.spec.dispatcher_config().admission.max_queued
+        self._adopted: set[tuple[Address, int]] = set()
 
     def before(self, event: Delivery) -> None:
         message = event.message
         self._full = None
+        if isinstance(message, Adopted):
+            self._adopted.add((event.to, message.request))
         if isinstance(message, Submit) and not message.key and not message.idempotency:
             journal = self.cluster.core(event.to).journal
             self._full = len(journal) if self._is_full(journal, message) else None
@@ -73,10 +80,17 @@ class QuotaWatcher(InvariantWatcher):
     def _count(self, core: Any, most: int | None, per_minute: int | None) -> None:
         running: dict[str, int] = {}
         tokens: dict[str, int] = {}
+        resumed: dict[str, int] = {}
         for request in core.journal:
             tenant = request.submit.tenant
+            if request.state is RequestState.ADOPTING or (core.address, request.number) in self._adopted:
+                resumed[tenant] = resumed.get(tenant, 0) + 1
+                continue
             running[tenant] = running.get(tenant, 0) + 1
             tokens[tenant] = tokens.get(tenant, 0) + len(request.submit.tokens) + (request.max_tokens or 0)
+        for tenant, count in resumed.items():
+            if most is not None and count + running.get(tenant, 0) > 2 * most:
+                raise self.fail(f"{core.address} runs {count} resumed requests of tenant {tenant!r}")
         for tenant, count in running.items():
             text = f"{core.address} runs {count} requests with {tokens[tenant]} tokens of tenant {tenant!r}"
             if most is not None and count > most:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Gone, Message
-from dunlin.messages.dispatch import Cancel
+from dunlin.messages.dispatch import Adopted, Cancel
 from dunlin.messages.door import Abort, Quota, Submit
 from dunlin.messages.types import FinishReason, RequestClass, i32
 from services.dispatcher.requests.deferred import DeferredRequests
+from services.dispatcher.requests.request import RequestState
 from simulator.campaign.clients import CampaignClient
 from simulator.campaign.invariants.progress import LATE_S, ORPHAN_S, STUCK_S, ProgressWatcher, QuotaWatcher
 from simulator.campaign.violation import Violation
@@ -93,17 +94,31 @@ def test_a_request_that_may_be_known_already_is_let_in_whatever_waits(message: S
     let_in(message, queued=2)
 
 
-def audit_quota(requests: list[tuple[str, int, int]], quota: Quota, at_s: float = 0.0) -> None:
-    """Audit a dispatcher that runs requests of (tenant, prompt tokens, most tokens)."""
+def audit_quota(
+    requests: list[tuple[str, int, int]], quota: Quota, at_s: float = 0.0, adopted: int = 0, asked: int = 0
+) -> None:
+    """Audit a dispatcher that runs requests of (tenant, prompt tokens, most tokens): the first were adopted, the last
+    are asked about.
+    """
     campaign, watcher = quota_watcher()
+    dispatcher = campaign.address("dispatcher")
+    for number in range(adopted):
+        message = Adopted(number, 1, "req-9-1", i32(), 4)
+        watcher.before(campaign.event(Address("instance", "i"), dispatcher, message))
+    states = [RequestState.RUNNING] * (len(requests) - asked) + [RequestState.ADOPTING] * asked
     campaign.world.run_to(max(campaign.world.now_s, at_s))
     campaign.cluster.etcd.quotas = (quota,)
     held: Any = SimpleNamespace(
-        address="dispatcher-0",
+        address=dispatcher,
         quotas=SimpleNamespace(check_integrity=lambda: None),
         journal=[
-            SimpleNamespace(submit=SimpleNamespace(tenant=tenant, tokens=[0] * prompt), max_tokens=most or None)
-            for tenant, prompt, most in requests
+            SimpleNamespace(
+                number=number,
+                state=states[number],
+                submit=SimpleNamespace(tenant=tenant, tokens=[0] * prompt),
+                max_tokens=most or None,
+            )
+            for number, (tenant, prompt, most) in enumerate(requests)
         ],
     )
     campaign.cluster.dispatchers["dispatcher-0"] = held
@@ -113,8 +128,19 @@ def audit_quota(requests: list[tuple[str, int, int]], quota: Quota, at_s: float 
 def test_a_tenant_with_more_running_requests_than_its_quota_breaks_i11() -> None:
     quota = Quota("", running=2)
     audit_quota([("a", 1, 1), ("a", 1, 1), ("b", 1, 1)], quota)
-    with broken("I11", "dispatcher-0 runs 3 requests with 6 tokens of tenant 'a'"):
+    with broken("I11", "runs 3 requests with 6 tokens of tenant 'a'"):
         audit_quota([("a", 1, 1)] * 3, quota)
+
+
+def test_resumed_requests_go_beyond_the_quota_by_as_much_again() -> None:
+    quota = Quota("", running=2, tokens_per_minute=60)
+    audit_quota([("a", 50, 1)] * 3, quota, adopted=2)
+    audit_quota([("a", 50, 1)] * 3, quota, asked=2)
+    audit_quota([("a", 9, 1)] * 4, quota, adopted=1, asked=1)
+    with broken("I11", "runs 3 requests with 6 tokens of tenant 'a'"):
+        audit_quota([("a", 1, 1)] * 4, quota, adopted=1)
+    with broken("I11", "runs 3 resumed requests of tenant 'a'"):
+        audit_quota([("a", 1, 1)] * 5, quota, adopted=1, asked=2)
 
 
 def test_a_tenant_with_more_tokens_than_since_the_start_breaks_i11() -> None:
