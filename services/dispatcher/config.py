@@ -243,10 +243,10 @@ class IdempotencyConfig:
     )
     max_replay_tokens: int = setting(
         1 << 20,
-        "Tokens of all kept answers together.",
+        "Tokens of all kept answers together, prompts included; each log-probability counts as one more.",
         unit="tokens",
         least=1,
-        why="a bound for memory: 4 MiB",
+        why="a bound for memory: about 12 MiB",
     )
 
     def __post_init__(self) -> None:

@@ -19,7 +19,10 @@ class CachedAnswer:
 
 
 class ReplayCache:
-    """Owns the answers: each for `keep_s` seconds, at most `most` of them and `most_tokens` tokens in all."""
+    """Owns the answers: each for `keep_s` seconds, at most `most` of them and `most_tokens` tokens in all.
+
+    Each log-probability counts as one token more: an answer may have twenty times as many of them as tokens.
+    """
 
     def __init__(self, keep_s: float, most: int, most_tokens: int) -> None:
         self._answers: AnswerCache[CachedAnswer] = AnswerCache(keep_s, most, most_tokens)
@@ -32,9 +35,8 @@ class ReplayCache:
         if finish is FinishReason.STOP and (not request.generated_tokens or request.tokens[-1] not in submit.stop_ids):
             # A stop string ended it. The door finds the string in the text again, at the same place.
             finish = FinishReason.RUNNING
-        name, scores = (submit.tenant, submit.idempotency), request.prompt_logprobs
-        tokens = len(request.tokens) + (len(scores) + len(scores.top_token) if scores is not None else 0)
-        self._answers.put(now_s, name, CachedAnswer(request, finish), tokens)
+        tokens = len(request.tokens) + request.kept_logprobs
+        self._answers.put(now_s, (submit.tenant, submit.idempotency), CachedAnswer(request, finish), tokens)
 
     def find(self, now_s: float, tenant: str, idempotency: str) -> CachedAnswer | None:
         """The answer to the tenant's idempotency key; None if none is kept."""

@@ -186,6 +186,13 @@ class Request:
         return self.prompt_logprobs is not None and self.scored < self.prompt_tokens - 1
 
     @property
+    def kept_logprobs(self) -> int:
+        """Log-probabilities that are kept of it: of prompt and generated tokens, and of the alternatives to them."""
+        prompt, generated = self.prompt_logprobs, self.generated_logprobs
+        kept = len(prompt.logprob) + len(prompt.top_logprob) if prompt is not None else 0
+        return kept + (len(generated.logprobs) + len(generated.top_logprob) if generated is not None else 0)
+
+    @property
     def generated_tokens(self) -> int:
         """Tokens delivered so far."""
         return len(self.tokens) - len(self.submit.tokens)

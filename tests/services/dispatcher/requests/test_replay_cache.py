@@ -1,5 +1,6 @@
 """The replay cache in the core: a retry gets a finished answer again, within bounds of age, number and tokens."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from dunlin.effects import Send
 from dunlin.messages.dispatch import Adopt, NotHeld
 from dunlin.messages.door import Delta, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
-from dunlin.messages.types import FinishReason, SamplingParams, i32
+from dunlin.messages.types import FinishReason, SamplingParams, f32, i32
 from tests.services.dispatcher import factories
 from tests.services.dispatcher.adoption_factories import Bench, named
 from tests.services.dispatcher.factories import A, client, member, messages, only, rows
@@ -69,3 +70,16 @@ def test_replays_are_bounded() -> None:
             bench.give(A, rows((number, 2, 3, 70), finish=FinishReason.LENGTH))
         kept = [bool(messages(bench.give(client(f"{n}'"), named(idempotency=f"{n}/0")), Delta)) for n in range(1, 5)]
         assert kept == [False, False, True, True]
+
+
+def test_log_probabilities_count_against_the_bound() -> None:
+    bench = Bench(idempotency__max_replay_tokens=60).fleet(member(A))
+    wanted = SamplingParams(logprobs=20)
+    for number in (1, 2, 3):
+        bench.give(client(number), named(idempotency=f"{number}/0", sampling=wanted))
+        bench.give(A, NotHeld(number, 1))
+        row = rows((number, 2, 3, 70), finish=FinishReason.LENGTH)
+        tops = {"top_count": i32([20]), "top_token": i32(range(20)), "top_logprob": f32([-1.0] * 20)}
+        bench.give(A, replace(row, **tops))
+    again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=wanted)) for n in (1, 2, 3)]
+    assert [bool(messages(sent, Delta)) for sent in again] == [False, True, True], "25 values each"
