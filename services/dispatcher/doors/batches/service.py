@@ -4,7 +4,7 @@ Knows neither HTTP nor gRPC, and works on no job: `runner.py` does, at whichever
 """
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 
 from dunlin.limits import InvalidField, brief_repr, escape_surrogates
@@ -160,10 +160,15 @@ class BatchService:
         return view
 
     async def list_jobs(self, tenant: str | None, after: str, limit: int) -> tuple[list[JobView], bool]:
-        """At most `limit` jobs, newest first, of those that follow job `after`; and whether there are more."""
+        """At most `limit` jobs, newest first, behind job `after` ("": from the first on); and whether there are more.
+
+        Raises:
+            InvalidField: there is no job `after`.
+            DoorError: the stores are away.
+        """
         with _stores():
             views = [view for view in await self._jobs.list_jobs() if _owns(tenant, view.job.tenant)]
-        start = next((place + 1 for place, view in enumerate(views) if view.job.id == after), 0)
+        start = page_start([view.job.id for view in views], after)
         most = min(max(limit, 1), MOST_LISTED)
         return views[start : start + most], len(views) > start + most
 
@@ -179,6 +184,19 @@ class BatchService:
 
     async def _own_job(self, tenant: str | None, job: str) -> JobRecord:
         return (await self.get(tenant, job)).job
+
+
+def page_start(ids: Sequence[str], after: str) -> int:
+    """The place of the first object of a page: behind the last one of the page before, `after` ("": the first page).
+
+    Raises:
+        InvalidField: there is none of that id (any more). The list from its start would pass for the next page.
+    """
+    if not after:
+        return 0
+    if after not in ids:
+        raise InvalidField("after", f"{brief_repr(after)} is not in the list (any more): begin without it")
+    return ids.index(after) + 1
 
 
 def parse_window(text: object) -> float:

@@ -10,7 +10,7 @@ from aiohttp import BodyPartReader, web
 from dunlin.limits import InvalidField, brief_repr
 from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.batches.objects import batch_json, file_object_json
-from services.dispatcher.doors.batches.service import BatchService, parse_window
+from services.dispatcher.doors.batches.service import BatchService, page_start, parse_window
 from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.http.receive import read_json_body
 from services.dispatcher.doors.openai.errors import INVALID_REQUEST, HttpError
@@ -99,7 +99,7 @@ class BatchRoutes:
         shown = [file for file in files if purpose in (None, file["purpose"])]
         if request.query.get("order") == "asc":
             shown.reverse()
-        start = next((place + 1 for place, one in enumerate(shown) if one["id"] == request.query.get("after")), 0)
+        start = page_start([one["id"] for one in shown], request.query.get("after", ""))
         stop = start + _limit(request.query, MOST_LISTED, MOST_LISTED)
         return _page(shown[start:stop], len(shown) > stop)
 
