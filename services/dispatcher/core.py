@@ -21,6 +21,7 @@ from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.lifecycle.adoption import RequestAdoption
 from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
+from services.dispatcher.lifecycle.deadlines import ReaderDeadlines
 from services.dispatcher.lifecycle.events import LifecycleEvents
 from services.dispatcher.lifecycle.joining import RequestJoins
 from services.dispatcher.lifecycle.late_crashes import LateCrashes
@@ -36,7 +37,7 @@ from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.queue import fresh_order
 from services.dispatcher.requests.replay_cache import ReplayCache
 from services.dispatcher.requests.request_rise import RequestRise
-from services.dispatcher.requests.timers import AbandonTimeout, DeadlineDue, OutageTimeout
+from services.dispatcher.requests.timers import AbandonTimeout, OutageTimeout
 
 
 class DispatcherCore:
@@ -87,7 +88,8 @@ class DispatcherCore:
             self._migrations,
             self._affinity,
         )
-        self._joining = RequestJoins(self.journal, self._completion, replays)
+        self._deadlines = ReaderDeadlines(self.journal, self._completion)
+        self._joining = RequestJoins(self.journal, self._completion, replays, self._deadlines)
         self._adoption = RequestAdoption(
             self.journal, self.fleet, self._fences, self._completion, self.totals, config.adoption, self._admission
         )
@@ -96,7 +98,7 @@ class DispatcherCore:
         )
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
         told = (attempts, LateCrashes(self.journal, self._completion, self.totals), self._migrations, self._adoption)
-        self._handlers = handlers_of(self, *told, self._completion, self._heartbeat, self._long)
+        self._handlers = handlers_of(self, *told, self._completion, self._deadlines, self._heartbeat, self._long)
 
     @property
     def quotas(self) -> TenantQuotas:
@@ -159,9 +161,7 @@ class DispatcherCore:
         may_be_held = submit.may_be_held
         request = self.journal.add(sender, submit, now_s, may_be_held)
         self._admission.on_admitted(request.number, submit)
-        effects: list[Effect] = []
-        if submit.timeout_s is not None:
-            effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
+        effects = self._deadlines.begin(request, sender, submit)
         if may_be_held:
             return effects + self._adoption.query_instances(now_s, request)
         return [*effects, self._events.admitted(request, self.journal.queued, self.fleet.serving_count)]
@@ -206,15 +206,6 @@ class DispatcherCore:
         self._admission.quotas.replace(message, now_s)
         self.journal.shares.set_weights({quota.tenant: quota.weight for quota in message.tenants})
         return []
-
-    @handles
-    def _on_deadline_due(self, now_s: float, sender: Address, message: DeadlineDue) -> list[Effect]:
-        request = self.journal.get(message.request)
-        if request is None:
-            return []
-        of = f" of {request.max_tokens}" if request.max_tokens else ""
-        text = f"{request.submit.timeout_s:g} s are over: {request.generated_tokens}{of} tokens were generated"
-        return self._completion.abort_and_notify(now_s, request, FinishReason.DEADLINE, text)
 
     # --- the fleet ---
 

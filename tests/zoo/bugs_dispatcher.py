@@ -13,6 +13,7 @@ from services.dispatcher.admission.quotas import TenantAccount, TenantQuotas, _e
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion
+from services.dispatcher.lifecycle.deadlines import ReaderDeadlines
 from services.dispatcher.lifecycle.joining import RequestJoins, remaining_delta
 from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.requests.journal import Journal
@@ -187,7 +188,7 @@ BUGS = (
         "deadline-ignored",
         "a request's time runs out and nothing happens",
         ("I12", "I1"),
-        (skip(RequestCompletion.abort_and_notify, list, called_by=DispatcherCore._on_deadline_due),),
+        (skip(RequestCompletion.abort_and_notify, list, called_by=ReaderDeadlines.on_deadline_due),),
         seed=100218,
     ),
     Bug(

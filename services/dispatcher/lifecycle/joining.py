@@ -8,6 +8,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
 from dunlin.messages.types import FinishReason
 from services.dispatcher.lifecycle.completion import RequestCompletion
+from services.dispatcher.lifecycle.deadlines import ReaderDeadlines
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.replay_cache import CachedAnswer, ReplayCache
 from services.dispatcher.requests.request import Request, RequestState
@@ -20,11 +21,14 @@ _LOGPROBS_GONE = "the log-probabilities of its first tokens are not known any mo
 class RequestJoins:
     """Finds the known request that a `Submit` repeats or resumes. `joined_total` counts the clients that joined one."""
 
-    def __init__(self, journal: Journal, completion: RequestCompletion, replay_cache: ReplayCache) -> None:
+    def __init__(
+        self, journal: Journal, completion: RequestCompletion, replay_cache: ReplayCache, deadlines: ReaderDeadlines
+    ) -> None:
         self.joined_total = 0
         self._journal = journal
         self._completion = completion
         self._replay_cache = replay_cache
+        self._deadlines = deadlines
 
     def join(self, now_s: float, client: Address, submit: Submit) -> tuple[bool, list[Effect]]:
         """(True, effects) if the request is known here and answered; (False, effects) if the caller must admit it."""
@@ -68,7 +72,7 @@ class RequestJoins:
         is_settled = request.state is not RequestState.ADOPTING or request.adopted_elsewhere > 0
         needs_id = is_settled or len(delta.tokens) > 0 or delta.prompt is not None
         admitted: list[Effect] = [Send(client, Admitted(request.key))] if needs_id else []
-        return True, [*admitted, Send(client, delta)]
+        return True, [*admitted, Send(client, delta), *self._deadlines.begin(request, client, submit)]
 
     def _refusal(self, submit: Submit, request: Request) -> SubmitRejected | None:
         """Why the client may not read the request; None: it may."""

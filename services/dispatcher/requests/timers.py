@@ -10,9 +10,11 @@ from dunlin.effects import Address
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDue:
-    """The client's `timeout_s` for request `request` is over."""
+    """The `timeout_s` of `reader`, a client of request `request`, is over."""
 
     request: int
+    reader: Address
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
