@@ -97,6 +97,10 @@ class ContentStore:
         """Remove an object, or a folder with all in it, if it is there."""
         await self._in_thread(self._remove, name)
 
+    def remove_later(self, name: str) -> None:
+        """Remove an object once a thread is free. Errors are ignored: nothing refers to it."""
+        self._threads.submit(self._remove, name)
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 

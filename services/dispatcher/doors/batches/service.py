@@ -3,9 +3,10 @@
 Knows neither HTTP nor gRPC, and works on no job: `runner.py` does, at whichever dispatcher claims it.
 """
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 
 from dunlin.limits import InvalidField, brief_repr, escape_surrogates
 from dunlin.membership.errors import EtcdError
@@ -33,7 +34,10 @@ WINDOW_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class BatchService:
-    """Owns nothing but its view of the stores. `tenant` None: no keys are required. `clock` returns Unix seconds."""
+    """Owns nothing but its view of the stores, and the removal of records that should not be there.
+
+    `tenant` None: no keys are required. `clock` returns Unix seconds.
+    """
 
     def __init__(
         self, jobs: JobStore, contents: ContentStore, config: BatchesConfig, clock: Callable[[], float]
@@ -42,20 +46,23 @@ class BatchService:
         self._contents = contents
         self._config = config
         self._clock = clock
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     # --- files ---
 
-    async def upload(
-        self, tenant: str | None, filename: str, blocks: AsyncIterator[bytes], purpose: str = "batch"
-    ) -> FileRecord:
-        """Keep a file.
+    async def upload(self, tenant: str | None, filename: str, blocks: AsyncIterator[bytes]) -> FileRecord:
+        """Keep a file. Raises InvalidField and DoorError, as `receive` does."""
+        made = await self.receive(tenant, filename, blocks)
+        await self.keep(made)
+        return made
+
+    async def receive(self, tenant: str | None, filename: str, blocks: AsyncIterator[bytes]) -> FileRecord:
+        """Store a file's content. There is no such file before the caller has it kept; or it must `discard` it.
 
         Raises:
-            InvalidField: it is too long, or for another purpose.
+            InvalidField: it is too long.
             DoorError: no more files are kept, or the stores are away.
         """
-        if purpose != "batch":
-            raise InvalidField("purpose", f"must be batch, not {brief_repr(purpose)}")
         with _stores():
             if len(await self._jobs.list_files()) >= self._config.max_files:
                 raise _full(f"{self._config.max_files} files are kept already: delete some")
@@ -66,9 +73,28 @@ class BatchService:
                 size = await self._contents.write_stream(file_object(file), blocks, self._config.max_file_bytes)
             except ContentTooLong as error:
                 raise InvalidField("file", f"has {error}, the most that is taken") from error
-            made = FileRecord(file, tenant or "", shown, size, self._clock())
-            await self._jobs.add_file(made)
-        return made
+        return FileRecord(file, tenant or "", shown, size, self._clock())
+
+    async def keep(self, file: FileRecord) -> None:
+        """Write the record of a file that was received. Raises DoorError: it is discarded."""
+        try:
+            with _stores():
+                await self._jobs.add_file(file)
+        except BaseException:
+            self.discard(file)
+            # It may be written, though the answer of etcd was lost; not awaited: this may be a cancellation.
+            task = asyncio.create_task(self._forget(file), name=f"forget {file.id}")
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+            raise
+
+    def discard(self, file: FileRecord) -> None:
+        """Remove the content of a file that was received and is not kept."""
+        self._contents.remove_later(file_object(file.id))
+
+    async def _forget(self, file: FileRecord) -> None:
+        with suppress(EtcdError):
+            await self._jobs.remove_file(file.id)
 
     async def file(self, tenant: str | None, file: str) -> FileRecord:
         """A file's record; those of results are made from their job's. Raises DoorError."""

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import BodyPartReader, web
 
 from dunlin.limits import InvalidField, brief_repr
+from services.dispatcher.batches.records import FileRecord
 from services.dispatcher.doors.authentication import Authenticator
 from services.dispatcher.doors.batches.objects import batch_json, file_object_json
 from services.dispatcher.doors.batches.service import BatchService, page_start, parse_window
@@ -20,6 +22,22 @@ MOST_BODY_BYTES = 64 << 10
 MOST_FIELD_BYTES = 1 << 10
 MOST_LISTED = 10_000
 CREATE_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+
+
+@dataclass
+class UploadForm:
+    """The fields of an upload that have come so far. The content of `file` is stored, and it is not kept yet."""
+
+    purpose: str = ""
+    file: FileRecord | None = None
+
+    def checked(self) -> FileRecord:
+        """The file to keep, once all fields have come. Raises InvalidField."""
+        if self.file is None:
+            raise InvalidField("file", "is missing")
+        if self.purpose != "batch":
+            raise InvalidField("purpose", f"must be batch, not {brief_repr(self.purpose)}")
+        return self.file
 
 
 class BatchRoutes:
@@ -50,28 +68,33 @@ class BatchRoutes:
         if not request.content_type.startswith("multipart/"):
             text = "the body must be multipart/form-data with the fields purpose and file"
             raise HttpError(415, error_body(text, INVALID_REQUEST, None, "unsupported_media_type"))
-        purpose, made = "", None
+        form = UploadForm()
+        try:
+            await self._receive(request, form)
+            made = form.checked()
+        except BaseException:
+            if form.file is not None:
+                self._batches.discard(form.file)
+            raise
+        await self._batches.keep(made)
+        return web.json_response(file_object_json(made))
+
+    async def _receive(self, request: web.Request, form: UploadForm) -> None:
+        """Read all fields into `form`: the purpose may come behind the file, for their order is the client's."""
         try:
             reader = await request.multipart()
             while (part := await self._within(reader.next())) is not None:
                 if not isinstance(part, BodyPartReader):
                     raise InvalidField("file", "must not be a multipart body itself")
                 if part.name == "purpose":
-                    purpose = await self._field(part)
-                elif part.name == "file" and made is None:
-                    # The order of the fields is the client's: the purpose may come behind the file.
+                    form.purpose = await self._field(part)
+                elif part.name == "file" and form.file is None:
                     blocks = self._blocks(part)
-                    made = await self._batches.upload(self._tenant(request), part.filename or "file", blocks)
+                    form.file = await self._batches.receive(self._tenant(request), part.filename or "file", blocks)
         except InvalidField:  # a ValueError too, and not multipart's
             raise
         except ValueError as error:
             raise HttpError(400, error_body(f"the body is no multipart body: {error}", INVALID_REQUEST)) from error
-        if made is None:
-            raise InvalidField("file", "is missing")
-        if purpose != "batch":
-            await self._batches.delete_file(self._tenant(request), made.id)
-            raise InvalidField("purpose", f"must be batch, not {brief_repr(purpose)}")
-        return web.json_response(file_object_json(made))
 
     async def _field(self, part: BodyPartReader) -> str:
         """A short field, which may come in pieces; of a longer one the beginning."""
