@@ -127,6 +127,7 @@ class Dispatcher:
         self.gateway.shut_down(GRPC)
         await self.http.stop()
         exit_code = await self.service.run_until_stopped()
+        self._batches.close()
         if self._log is not None:
             self._log.close()
         return exit_code

@@ -55,8 +55,8 @@ class ContentStore:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="batch-content")
 
     def close(self) -> None:
-        """Release the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Release the threads, once they have removed what is to be removed."""
+        self._threads.shutdown(wait=False)
 
     async def write(self, name: str, data: bytes) -> None:
         """Write an object of one piece; on return it is whole, on the disk where it is a local one."""

@@ -40,6 +40,9 @@ class BatchJobs:
         return self.runner.start()
 
     async def stop(self) -> None:
-        """Give the jobs back."""
+        """Give the jobs back. The doors may go on with files."""
         await self.runner.stop()
+
+    def close(self) -> None:
+        """The doors are closed, too: nobody reads or writes files any more."""
         self._contents.close()

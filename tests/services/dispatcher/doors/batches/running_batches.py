@@ -66,3 +66,4 @@ async def running_batches(
             yield at
         finally:
             await jobs.stop()
+    jobs.close()

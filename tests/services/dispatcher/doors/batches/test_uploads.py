@@ -1,7 +1,7 @@
 """Uploads that come to nothing: neither content nor record is left of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,41 @@ def test_a_client_that_falls_silent_behind_its_file_leaves_nothing(
             assert b" 408 " in await reader.readline()
             await check_nothing_is_left(at, tmp_path)
             writer.close()
+
+    asyncio.run(test())
+
+
+def test_an_upload_outlasts_the_end_of_the_jobs(tmp_path: Path) -> None:
+    """A dispatcher that stops gives its jobs back first, and its doors end what they have begun."""
+
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            begun, going_on = asyncio.Event(), asyncio.Event()
+
+            async def body() -> AsyncIterator[bytes]:
+                yield FILE[:-2] + b"x" * 1000
+                begun.set()
+                await going_on.wait()
+                yield b"\r\n" + purpose(b"batch") + b"\r\n--cut--\r\n"
+
+            async with aiohttp.ClientSession() as session:
+                upload = asyncio.create_task(session.post(f"{at.doors.url}/v1/files", data=body(), headers=HEADERS))
+                await begun.wait()
+                await until(lambda: bool(files_in(tmp_path)))
+                await at.jobs.stop()
+                going_on.set()
+                async with await upload as answer:
+                    assert answer.status == 200
+                    assert (await answer.json())["bytes"] == 1002
+
+    asyncio.run(test())
+
+
+def test_an_upload_that_the_end_of_the_doors_cuts_off_leaves_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_batches(tmp_path, runs=False) as at:
+            await begin_upload(at)
+        await until(lambda: not files_in(tmp_path))
 
     asyncio.run(test())
 
