@@ -53,7 +53,7 @@ class RequestJoins:
         ]
 
     def _add_reader(self, now_s: float, client: Address, submit: Submit, request: Request) -> tuple[bool, list[Effect]]:
-        refusal = self._refusal(submit, request)
+        refusal = self._refusal(submit, request) or _too_many_readers(request)
         if refusal is not None:
             return True, self._completion.reject(now_s, client, submit, refusal)
         if len(submit.received) > request.generated_tokens or submit.scored > request.scored:
@@ -81,9 +81,6 @@ class RequestJoins:
         if submit.key and not _is_own(submit, request):
             text = f"{submit.key} is no request that these tokens began: send it without resuming"
             return SubmitRejected(RejectionCode.INVALID, text)
-        if len(request.readers) >= MAX_READERS:
-            text = f"{len(request.readers)} clients read this request already, the most that may"
-            return SubmitRejected(RejectionCode.FULL, text, 1.0)
         if request.generated_logprobs is not None and len(
             request.generated_logprobs.logprobs
         ) < request.generated_tokens - len(submit.received):
@@ -97,6 +94,14 @@ def idempotency_conflict(submit: Submit) -> SubmitRejected:
     """The refusal of an idempotency key that was used for a different request."""
     text = f"the idempotency key {submit.idempotency.rpartition('/')[0]!r} was used for another request:"
     return SubmitRejected(RejectionCode.CONFLICT, f"{text} repeat that one exactly, or take a new key")
+
+
+def _too_many_readers(request: Request) -> SubmitRejected | None:
+    """The refusal of one reader more than a running request may have; None: there is room."""
+    if len(request.readers) < MAX_READERS:
+        return None
+    text = f"{len(request.readers)} clients read this request already, the most that may"
+    return SubmitRejected(RejectionCode.FULL, text, 1.0)
 
 
 def _client_is_ahead(submit: Submit, request: Request) -> SubmitRejected:

@@ -38,6 +38,16 @@ def test_readers_of_one_request_are_bounded() -> None:
     assert only(bench.give(client("one too many"), named()), SubmitRejected).code is RejectionCode.FULL
 
 
+def test_the_readers_that_an_answer_had_keep_none_from_getting_it_again() -> None:
+    bench = Bench().fleet(member(A))
+    for number in range(16):
+        bench.give(client(number), named())
+    bench.give(A, NotHeld(1, 1))
+    bench.give(A, rows((1, 2, 3, 70), finish=FinishReason.LENGTH))
+    again = bench.give(client("one more"), named())
+    assert only(again, Delta) == Delta(i32([70]), finish=FinishReason.LENGTH)
+
+
 def test_a_key_under_a_new_name_is_still_the_request_that_runs() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c", A)
