@@ -208,8 +208,8 @@ class Request:
 
     @property
     def max_length(self) -> int:
-        """Tokens that the sequence may grow to; one generated token where the request has no `max_tokens`."""
-        return self.prompt_tokens + (self.max_tokens or 1)
+        """Tokens that the sequence may grow to; one more than it has where the request has no `max_tokens`."""
+        return len(self.tokens) + 1 if self.max_tokens is None else self.prompt_tokens + self.max_tokens
 
 
 def _left(suspicion: int, trial_stop: int, tokens: int) -> int:

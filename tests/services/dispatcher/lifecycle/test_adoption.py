@@ -82,6 +82,24 @@ def test_a_request_that_no_instance_runs_is_rebuilt_from_the_clients_tokens() ->
     assert bench.give(A, rows((1, 2, 5, 72))) == [Send(client("c"), Delta(i32([72])))]
 
 
+def test_a_resumed_request_without_a_limit_goes_where_all_that_it_has_fits() -> None:
+    """An instance that holds its prompt and not its answer would set a limit that is exceeded already."""
+    small = member(A, capacity_slots=400, free_slots=400, max_positions=400)
+    bench = Bench().fleet(small, member(B, free_slots=0, waiting=2, waiting_tokens=9000))
+    bench.give(client("c"), resumed((70,) * 400, max_tokens=None))
+    bench.give(A, NotHeld(1, 1))
+    sent = bench.give(B, NotHeld(1, 1))
+    assert target(sent, Place) == [B]
+    assert only(sent, Place).max_tokens == 997
+
+
+def test_a_resumed_request_without_a_limit_that_fits_nowhere_ends_at_once() -> None:
+    bench = Bench().fleet(member(A, capacity_slots=8, free_slots=8, max_positions=8))
+    bench.give(client("c"), resumed(tuple(range(70, 80)), max_tokens=None))
+    sent = bench.give(A, NotHeld(1, 1))
+    assert (messages(sent, Place), only(sent, Delta).finish) == ([], FinishReason.TOO_LONG)
+
+
 def test_an_adoption_that_comes_late_is_stopped() -> None:
     bench = asking()
     bench.give(A, NotHeld(1, 1))
