@@ -143,11 +143,11 @@ class RequestAdoption:
     @handles
     def on_query_timeout(self, now_s: float, sender: Address, message: AdoptionQueryTimeout) -> list[Effect]:
         """The query has lasted `ask_s`: rebuild the request without the answers that are missing."""
-        request = self._queried(message.request, message.attempt)
-        if request is None:
+        query, request = self._queries.get(message.request), self._journal.get(message.request)
+        if query is None or query.command.attempt != message.attempt:
             return []
-        del self._queries[request.number]
-        return self._rebuild(now_s, request)
+        del self._queries[message.request]
+        return self._rebuild(now_s, request) if request is not None else []
 
     @handles
     def on_adopted_elsewhere(self, now_s: float, sender: Address, message: AdoptedElsewhere) -> list[Effect]:

@@ -152,6 +152,13 @@ def test_a_client_that_leaves_during_the_query_leaves_nothing_behind() -> None:
     assert bench.fire(AdoptionQueryTimeout) == []
 
 
+def test_an_instance_that_joins_later_is_not_asked_about_a_client_that_left() -> None:
+    bench = asking()
+    bench.give(client("c"), Gone())
+    bench.fire(AdoptionQueryTimeout)
+    assert target(bench.give(B, Joined()), Adopt) == []
+
+
 OTHER = Address("dispatcher", "e", 99)
 
 
