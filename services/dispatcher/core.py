@@ -152,6 +152,7 @@ class DispatcherCore:
             limit = self._capacity.max_length(now_s)
             submit = self._admission.cap_max_tokens(submit, limit)
             queued, waiting = self.journal.queued_against(submit), self.fleet.waiting_of(submit.request_class)
+            queued += self.journal.adopting if submit.may_be_held else 0
             refusal = self._capacity.refusal(submit) or self._admission.refusal(submit, queued, limit, now_s, waiting)
         if refusal is not None:
             return [*effects, *self._completion.reject(now_s, sender, submit, refusal)]

@@ -219,7 +219,7 @@ BUGS = (
         (
             swap(
                 AdmissionController._queue_full,
-                lambda original, self, submit, queued, now_s: original(self, submit, queued // 100, now_s),
+                lambda original, self, queued, now_s, *times: original(self, queued // 100, now_s, *times),
             ),
         ),
         seed=100233,

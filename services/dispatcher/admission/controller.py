@@ -43,7 +43,8 @@ class AdmissionController:
 
         Args:
             submit: the request, its `max_tokens` capped by `cap_max_tokens`.
-            queued: requests that wait in this dispatcher and count against the bound of its queue.
+            queued: requests that wait in this dispatcher and count against the bound of its queue; for one that an
+                instance may run already also those about which instances are asked.
             limit: tokens of the longest sequence that any instance can hold; None while no instance is known.
             now_s: the core's time.
             waiting: requests of its class that wait at the instances for slots.
@@ -54,8 +55,8 @@ class AdmissionController:
             or self._class_not_admitted(submit)
             or self._too_long(submit, limit)
             or self._unavailable(now_s)
-            or self._queue_full(submit, queued, now_s)
-            or self._wait_too_long(submit, queued + waiting)
+            or self._queue_full(queued, now_s, 2 if submit.may_be_held else 1)
+            or (None if submit.may_be_held else self._wait_too_long(submit, queued + waiting))
             or self.quotas.refusal(submit, now_s)
         )
 
@@ -67,9 +68,21 @@ class AdmissionController:
         """Reserve the tenant's quota for a request that `refusal` has just admitted under this journal number."""
         self.quotas.reserve(number, submit)
 
-    def on_not_held(self, number: int, submit: Submit, now_s: float) -> SubmitRejected | None:
-        """No instance runs an admitted request that one might have run: the quota that it exceeds as a new one."""
-        return self.quotas.on_not_held(number, submit, now_s)
+    def on_not_held(
+        self, number: int, submit: Submit, queued: int, now_s: float, waiting: int
+    ) -> SubmitRejected | None:
+        """No instance runs an admitted request that one might have run: the reason for refusing it as a new one.
+
+        With a key it was admitted by another dispatcher, and its client was promised an answer: the queue has room.
+        """
+        refusal = None
+        if not submit.key:
+            refusal = self._queue_full(queued, now_s) or self._wait_too_long(submit, queued + waiting)
+        return refusal or self.quotas.on_not_held(number, submit, now_s)
+
+    def on_rejected(self, number: int) -> None:
+        """An admitted request is refused after all."""
+        self.quotas.withdraw(number)
 
     def on_served(self, now_s: float, others_wait: bool) -> None:
         """A dispatched request ended. `others_wait`: at least one request waits, here or at an instance."""
@@ -139,18 +152,15 @@ class AdmissionController:
         text = f"no instance has been able to serve for {now_s - since_s:.0f} s"
         return SubmitRejected(RejectionCode.UNAVAILABLE, text, self._config.unavailable_after_s)
 
-    def _queue_full(self, submit: Submit, queued: int, now_s: float) -> SubmitRejected | None:
-        # A request with a key was admitted by another dispatcher: its client has been promised an answer.
-        most = self._config.max_queued * (2 if submit.key else 1)
-        if queued < most:
+    def _queue_full(self, queued: int, now_s: float, times: int = 1) -> SubmitRejected | None:
+        """`times`: a request that may have been admitted elsewhere finds room in a queue that is twice as long."""
+        if queued < times * self._config.max_queued:
             return None
         text = f"{queued} requests wait already, as many as may"
         return SubmitRejected(RejectionCode.FULL, text, self.retry_after_s(queued, now_s))
 
     def _wait_too_long(self, submit: Submit, ahead: int) -> SubmitRejected | None:
         """Refuse a request whose turn would come too late: its client can retry, and a late answer costs as much."""
-        if submit.key:
-            return None
         wait_s = self.wait_estimate.wait_s(ahead)
         if submit.timeout_s is not None and wait_s > submit.timeout_s:
             text = f"its turn would come in {wait_s:.1f} s, and it is given up after {submit.timeout_s:g} s"

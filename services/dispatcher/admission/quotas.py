@@ -177,8 +177,7 @@ class TenantQuotas:
     def on_not_held(self, number: int, submit: Submit, now_s: float) -> SubmitRejected | None:
         """No instance holds the request, though it may have been admitted elsewhere: it is a new one.
 
-        Returns:
-            The quota that it exceeds, which `refusal` let pass; nothing is reserved for it then. None: it fits.
+        The quota that it exceeds, which `refusal` let pass; None: it fits.
         """
         reservation = self._reservations.get(number)
         if reservation is None or not reservation.exceeds:
@@ -187,12 +186,15 @@ class TenantQuotas:
         account.give_back(tokens)
         account.refill(now_s)
         refusal = _exceeds(account, submit)
-        if refusal is not None:
-            del self._reservations[number]
-            return refusal
         account.take(tokens)
-        self._reservations[number] = replace(reservation, exceeds=False)
-        return None
+        self._reservations[number] = replace(reservation, exceeds=refusal is not None)
+        return refusal
+
+    def withdraw(self, number: int) -> None:
+        """The request is refused after all: return all of its reservation."""
+        reservation = self._reservations.pop(number, None)
+        if reservation is not None:
+            reservation.account.give_back(reservation.prompt + reservation.generate)
 
     def refund(self, number: int, generated: int, now_s: float) -> None:
         """The request ended after `generated` tokens: return the rest of its reservation."""

@@ -192,15 +192,18 @@ class RequestAdoption:
 
     def _rebuild(self, now_s: float, request: Request) -> list[Effect]:
         if not request.adopted_elsewhere:
-            refusal = self._admission.on_not_held(request.number, request.submit, now_s)
+            submit = request.submit
+            queued, waiting = self._journal.queued_against(submit), self._fleet.waiting_of(submit.request_class)
+            refusal = self._admission.on_not_held(request.number, submit, queued, now_s, waiting)
             if refusal is not None:
-                return self._reject(now_s, request, refusal, "no instance runs it, and it exceeds a quota")
+                return self._reject(now_s, request, refusal, "no instance runs it, and it is refused as a new one")
         self._journal.requeue_not_adopted(request, NOT_HELD_TEXT)
         return self._notify_admitted(request)
 
     def _reject(self, now_s: float, request: Request, refusal: SubmitRejected, cause: str) -> list[Effect]:
         """It is no request that may go on here, as the instances' answers say."""
         effects: list[Effect] = []
+        self._admission.on_rejected(request.number)
         for reader in request.readers:
             effects += self._completion.reject(now_s, reader, request.submit, refusal)
         return effects + self._completion.abort(now_s, request, FinishReason.CANCELLED, cause)

@@ -42,6 +42,7 @@ class Journal:
             RequestClass.BATCH: RequestQueue(self._batch_order),
         }
         self._numbers = 0
+        self._adopting = 0
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
@@ -54,6 +55,11 @@ class Journal:
         """How many wait for an instance or a group."""
         interactive, batch = self._queues.values()
         return interactive.count + batch.count + len(self.deferred.by_number)
+
+    @property
+    def adopting(self) -> int:
+        """How many are ADOPTING: they wait for the instances' answers, and then perhaps in a queue."""
+        return self._adopting
 
     def queued_of(self, request_class: RequestClass) -> int:
         """How many of that class wait for an instance, deferred ones not included."""
@@ -86,6 +92,7 @@ class Journal:
             self._by_idempotency[submit.tenant, submit.idempotency] = request
         if may_be_held:
             request.state, request.attempt = RequestState.ADOPTING, 1
+            self._adopting += 1
         elif self._is_to_be_deferred(request):
             self.deferred.add(request)
         else:
@@ -272,6 +279,7 @@ class Journal:
         charged = Counter(one.submit.tenant for one in self._requests.values() if one.charged_tokens)
         self.shares.check_integrity(self._batch_order.counts(), charged)
         adopting = {number for number, request in self._requests.items() if request.state is RequestState.ADOPTING}
+        assert len(adopting) == self._adopting
         readers = [reader for request in self._requests.values() for reader in request.readers]
         assert sorted(readers) == sorted(self._by_reader)
         assert {key: request.key for key, request in self._by_key.items()} == {key: key for key in self._by_key}
@@ -301,6 +309,7 @@ class Journal:
 
     def _transition(self, request: Request, state: RequestState) -> None:
         assert state in TRANSITIONS[request.state], f"request {request.number}: {request.state.name} to {state.name}"
+        self._adopting += (state is RequestState.ADOPTING) - (request.state is RequestState.ADOPTING)
         request.state = state
         request.leave_steady_rows()
 

@@ -74,8 +74,12 @@ class EndWatcher(InvariantWatcher):
 
     def _is_full(self, dispatcher: Address, submit: Submit, message: SubmitRejected) -> None:
         # The event may have dispatched one after it refused this one.
-        queued = max(self._queued_before, self.cluster.core(dispatcher).journal.queued)
+        journal = self.cluster.core(dispatcher).journal
+        queued = max(self._queued_before, journal.queued)
+        # What may run somewhere already is asked about first, and refused as a new one afterwards.
         if queued >= self._max_queued * (2 if submit.key else 1):
+            return
+        if submit.may_be_held and queued + journal.adopting >= 2 * self._max_queued:
             return
         if submit.timeout_s is None and WAIT_TOO_LONG not in message.detail:
             raise self.fail(f"{dispatcher} refuses {submit}, and {queued} of {self._max_queued} wait: {message}")
