@@ -93,10 +93,8 @@ class Journal:
         if may_be_held:
             request.state, request.attempt = RequestState.ADOPTING, 1
             self._adopting += 1
-        elif self._is_to_be_deferred(request):
-            self.deferred.add(request)
         else:
-            self._queue_of(request).add(request)
+            self._add_new(request)
         return request
 
     def add_reader(self, request: Request, client: Address) -> None:
@@ -131,11 +129,15 @@ class Journal:
         request.migration_source = None
 
     def requeue_not_adopted(self, request: Request, lost: str) -> None:
-        """No instance holds an ADOPTING request: it is queued ahead of new ones; `lost` says so in its next reason."""
+        """No instance holds an ADOPTING request. One that its client resumes, or that ran before, is queued ahead of
+        new ones, and `lost` says so in its next reason; any other is new.
+        """
         self._transition(request, RequestState.QUEUED)
         if request.submit.key or request.adopted_elsewhere:
             request.last_outcome = ("adopt", lost)
-        self._requeue(request)
+            self._requeue(request)
+        else:
+            self._add_new(request)
 
     def get(self, number: int) -> Request | None:
         """The request of that journal number; None if it has ended."""
@@ -312,6 +314,12 @@ class Journal:
         self._adopting += (state is RequestState.ADOPTING) - (request.state is RequestState.ADOPTING)
         request.state = state
         request.leave_steady_rows()
+
+    def _add_new(self, request: Request) -> None:
+        if self._is_to_be_deferred(request):
+            self.deferred.add(request)
+        else:
+            self._queue_of(request).add(request)
 
     def _requeue(self, request: Request) -> None:
         if self._is_to_be_deferred(request):

@@ -56,7 +56,7 @@ class QuotaWatcher(InvariantWatcher):
         if submit.request_class is not RequestClass.BATCH:
             return True
         waiting = [one for one in journal if one.state is RequestState.QUEUED and not one.is_deferred]
-        new = [one for one in waiting if not one.attempt and not one.is_risen]
+        new = [one for one in waiting if one.last_outcome is None and not one.is_risen]
         tenants = [one.submit.tenant for one in new if one.submit.request_class is RequestClass.BATCH]
         part = tenants.count(submit.tenant) * len({*tenants, submit.tenant})
         return part + queued - len(tenants) >= self._most_queued

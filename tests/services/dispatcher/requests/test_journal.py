@@ -48,6 +48,29 @@ def test_requests_that_were_dispatched_before_wait_ahead_oldest_first() -> None:
     assert requests[1].instance is None
 
 
+def test_a_name_that_no_instance_knows_gives_no_turn_before_others() -> None:
+    journal = Journal()
+    first, resumed, named, last = (
+        journal.add(client(n), submit(**more), 1.5, may_be_held=bool(more))
+        for n, more in enumerate(({}, {"key": "req-9-1"}, {"idempotency": "n/0", "digest": b"d"}, {}))
+    )
+    for request in (named, resumed):
+        journal.requeue_not_adopted(request, "not held")
+    journal.check_integrity()
+    assert journal.waiting(INTERACTIVE, 10) == [resumed, first, last, named]
+
+
+def test_a_name_that_no_instance_knows_has_its_tenants_turn() -> None:
+    journal = Journal()
+    opened(journal, 3, request_class=BATCH, tenant="many")
+    name = {"idempotency": "n/0", "digest": b"d", "request_class": BATCH, "tenant": "many"}
+    named = journal.add(client("named"), submit(**name), 1.5, may_be_held=True)
+    journal.requeue_not_adopted(named, "not held")
+    other = journal.add(client("other"), submit(request_class=BATCH, tenant="one"), 1.5)
+    journal.check_integrity()
+    assert [request.number for request in journal.waiting(BATCH, 10)] == [1, other.number, 2, 3, named.number]
+
+
 def test_each_class_has_a_queue_of_its_own() -> None:
     journal = Journal()
     (batch,) = opened(journal, 1, request_class=BATCH)
