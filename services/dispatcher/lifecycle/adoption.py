@@ -89,7 +89,11 @@ class RequestAdoption:
         ]
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
-        """Send the open queries to an instance whose stream has just opened."""
+        """Send the open queries to an instance whose stream has just opened: its answers are awaited, again if it was
+        gone.
+        """
+        for query in self._queries.values():
+            query.answered.pop(instance, None)
         return [Send(instance, query.command) for query in self._queries.values()]
 
     def on_instance_gone(self, now_s: float, instance: Address) -> list[Effect]:

@@ -124,6 +124,14 @@ def test_an_instance_that_joins_meanwhile_is_queried_and_a_known_one_is_awaited(
     assert bench.give(B, adopted(72))[0] == Send(client("c"), Admitted(KEY))
 
 
+def test_an_instance_that_comes_back_meanwhile_is_awaited_again() -> None:
+    bench = asking()
+    bench.give(A, Gone("the stream ended"))
+    assert target(bench.give(A, Joined()), Adopt) == [A]
+    assert bench.give(B, NotHeld(1, 1)) == []
+    assert bench.give(A, adopted(72))[0] == Send(client("c"), Admitted(KEY))
+
+
 def test_a_suspect_is_queried_and_not_awaited() -> None:
     bench = asking()
     bench.give(A, NotHeld(1, 1))
