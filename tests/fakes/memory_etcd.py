@@ -24,7 +24,7 @@ class MemoryJobStore(JobStore):
 
 
 class MemoryEtcd(EtcdClient):
-    """`lose_answers`: so many of the next transactions are carried out, and their answers lost."""
+    """`lose_answers`: so many of the next writes are carried out, and their answers lost."""
 
     def __init__(self) -> None:
         self.items: dict[str, KeyValue] = {}
@@ -47,6 +47,7 @@ class MemoryEtcd(EtcdClient):
     async def put(self, key: str, value: bytes, lease_id: int = 0) -> int:
         self.revision += 1
         self._put(PutOp(key, value, lease_id))
+        self._lose_answer()
         return self.revision
 
     async def delete(self, key: str) -> bool:
@@ -60,9 +61,7 @@ class MemoryEtcd(EtcdClient):
         self.revision += 1
         self.transactions += 1
         reads = tuple(found for one in (then if holds else otherwise) for found in self._do(one))
-        if self.lose_answers:
-            self.lose_answers -= 1
-            raise EtcdUnavailable("the answer is lost")
+        self._lose_answer()
         return TxnResult(holds, self.revision, reads)
 
     async def grant(self, ttl_s: int) -> Lease:
@@ -96,6 +95,11 @@ class MemoryEtcd(EtcdClient):
                     yield event
             self.changed.clear()
             await self.changed.wait()
+
+    def _lose_answer(self) -> None:
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise EtcdUnavailable("the answer is lost")
 
     def _holds(self, compare: Compare) -> bool:
         match compare:

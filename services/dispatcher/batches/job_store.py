@@ -35,6 +35,7 @@ JOBS = f"{PREFIX}jobs/"
 FILES = f"{PREFIX}files/"
 RECORD, CLAIM, CANCEL = "record", "claim", "cancel"
 RETRY_S = 0.2
+_CREATE_TRIES = 3
 _CANCEL_TRIES = 20
 
 
@@ -74,8 +75,15 @@ class JobStore:
         return aiter(PrefixWatch(self.etcd, JOBS))
 
     async def create(self, job: JobRecord) -> None:
-        """Write a new job."""
-        await self.etcd.put(job_key(job.id), encode_record(job))
+        """Write a new job. Tried again where the answer is lost: a caller that did so would create another one."""
+        put: list[Operation] = [PutOp(job_key(job.id), encode_record(job))]
+        is_new: list[Compare] = [CreatedAt(job_key(job.id), 0)]  # else an earlier try was carried out
+        for _ in range(_CREATE_TRIES - 1):
+            with suppress(EtcdUnavailable):
+                await self.etcd.txn(is_new, put)
+                return
+            await asyncio.sleep(self._retry_s)
+        await self.etcd.txn(is_new, put)
 
     async def get(self, job: str) -> JobView | None:
         """A job as clients see it; None: there is none."""
