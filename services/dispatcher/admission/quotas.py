@@ -227,7 +227,8 @@ def _changed(bucket: TokenBucket | None, per_minute: int | None, now_s: float) -
     if bucket is None:
         return TokenBucket(per_minute, float(per_minute), now_s)
     bucket.refill(now_s)
-    return TokenBucket(per_minute, min(float(per_minute), bucket.level), bucket.at_s)
+    level = max(-float(per_minute), min(float(per_minute), bucket.level))
+    return TokenBucket(per_minute, level, bucket.at_s)
 
 
 def _call_prompt_tokens(submit: Submit) -> int:

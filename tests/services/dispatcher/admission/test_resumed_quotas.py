@@ -109,3 +109,13 @@ def test_a_tenant_that_is_gone_gets_nothing_by_resuming() -> None:
     bench = limited()
     bench.give(Address("dispatcher", "d", 0x2A), Quotas((Quota("u"),)))
     assert only(bench.give(client("c"), resumed(tenant="t")), SubmitRejected).code is RejectionCode.FORBIDDEN
+
+
+def test_a_smaller_quota_makes_the_debt_smaller() -> None:
+    bench = limited(tokens_per_minute=20)
+    for number in range(3):
+        bench.give(client(number), resumed(tenant="t", key=f"req-9-{number}"))
+    bench.give(Address("dispatcher", "d", 0x2A), Quotas((Quota("t", tokens_per_minute=6),)))
+    check(bench)
+    refused = only(bench.give(client("new"), submit([5], tenant="t", max_tokens=5)), SubmitRejected)
+    assert refused.retry_after_s == 120.0, "never more than two minutes"
