@@ -11,7 +11,7 @@ from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import Adopt, Adopted, AdoptedElsewhere, NotHeld
-from dunlin.messages.door import Admitted, Delta, SubmitRejected
+from dunlin.messages.door import Admitted, Delta
 from dunlin.messages.types import Figure, FinishReason, Why
 from services.dispatcher.admission.controller import AdmissionController
 from services.dispatcher.config import DispatcherAdoptionConfig
@@ -140,7 +140,7 @@ class RequestAdoption:
             return []
         if message.conflict:
             del self._queries[request.number]
-            return self._reject(now_s, request, idempotency_conflict(request.submit), "its key is another request's")
+            return self._completion.reject_unheld(now_s, request, idempotency_conflict(request.submit))
         self._queries[request.number].answered[sender] = None
         return self._recheck(now_s, request.number)
 
@@ -200,17 +200,9 @@ class RequestAdoption:
             queued, waiting = self._journal.queued_against(submit), self._fleet.waiting_of(submit.request_class)
             refusal = self._admission.on_not_held(request.number, submit, queued, now_s, waiting)
             if refusal is not None:
-                return self._reject(now_s, request, refusal, "no instance runs it, and it is refused as a new one")
+                return self._completion.reject_unheld(now_s, request, refusal)
         self._journal.requeue_not_adopted(request, NOT_HELD_TEXT)
         return self._notify_admitted(request)
-
-    def _reject(self, now_s: float, request: Request, refusal: SubmitRejected, cause: str) -> list[Effect]:
-        """It is no request that may go on here, as the instances' answers say."""
-        effects: list[Effect] = []
-        self._admission.on_rejected(request.number)
-        for reader in request.readers:
-            effects += self._completion.reject(now_s, reader, request.submit, refusal)
-        return effects + self._completion.abort(now_s, request, FinishReason.CANCELLED, cause)
 
     def _notify_admitted(self, request: Request) -> list[Effect]:
         if request.adopted_elsewhere:

@@ -100,6 +100,15 @@ class RequestCompletion:
         refused = RefusedAtDoor(refusal.code.name.lower(), refusal.detail, submit.trace, submit.origin)
         return [Send(client, refusal), *self.record_refusal(now_s, client, refused)]
 
+    def reject_unheld(self, now_s: float, request: Request, refusal: SubmitRejected) -> list[Effect]:
+        """Refuse a request that no instance runs, after they were asked: it counts as one that was never admitted."""
+        self._journal.remove(request)
+        self._admission.on_rejected(request.number)
+        effects: list[Effect] = []
+        for reader in request.readers:
+            effects += self.reject(now_s, reader, request.submit, refusal)
+        return effects
+
     @handles
     def record_refusal(self, now_s: float, sender: Address, message: RefusedAtDoor) -> list[Effect]:
         """Count and record a request that this core or a door refused; it never was in the journal."""

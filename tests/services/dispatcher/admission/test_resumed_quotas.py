@@ -56,6 +56,8 @@ def test_what_no_instance_runs_is_a_new_request(limits: dict[str, int], again: S
     check(bench)
     assert bench.core.quotas.usage("t", 0.0) == before, "it cost nothing"
     assert len(bench.core.journal) == 1
+    report = bench.core.report()
+    assert (report.refused_total, report.cancelled_total) == (1, 0)
 
 
 def test_what_no_instance_runs_is_taken_if_there_is_room_by_then() -> None:
