@@ -197,7 +197,7 @@ class TenantQuotas:
             reservation.account.give_back(reservation.prompt + reservation.generate)
 
     def refund(self, number: int, generated: int, now_s: float) -> None:
-        """The request ended after `generated` tokens: return the rest of its reservation."""
+        """The request ended after `generated` tokens: return the rest of its reservation, or charge what was more."""
         reservation = self._reservations.pop(number, None)
         if reservation is None:
             return
@@ -205,7 +205,8 @@ class TenantQuotas:
         tokens = reservation.account.tokens
         if tokens is not None and reservation.generate:
             tokens.refill(now_s)
-            tokens.level = min(float(tokens.per_minute), tokens.level + max(0, reservation.generate - generated))
+            # One that was adopted may have generated more: its first dispatcher chose its limit.
+            tokens.level = _within(tokens.per_minute, tokens.level + reservation.generate - generated)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the accounts' open requests are those that have reservations."""
@@ -227,8 +228,12 @@ def _changed(bucket: TokenBucket | None, per_minute: int | None, now_s: float) -
     if bucket is None:
         return TokenBucket(per_minute, float(per_minute), now_s)
     bucket.refill(now_s)
-    level = max(-float(per_minute), min(float(per_minute), bucket.level))
-    return TokenBucket(per_minute, level, bucket.at_s)
+    return TokenBucket(per_minute, _within(per_minute, bucket.level), bucket.at_s)
+
+
+def _within(per_minute: int, level: float) -> float:
+    """The level of a bucket: a minute's worth at most, and owing no more than that."""
+    return max(-float(per_minute), min(float(per_minute), level))
 
 
 def _call_prompt_tokens(submit: Submit) -> int:

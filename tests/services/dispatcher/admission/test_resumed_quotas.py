@@ -107,6 +107,17 @@ def test_a_smaller_max_tokens_of_the_tenant_does_not_end_what_runs() -> None:
     assert refused.code is RejectionCode.INVALID
 
 
+def test_an_adopted_request_that_generates_more_than_was_reserved_is_charged_with_it() -> None:
+    """Its first dispatcher let it generate more: the limit of a request without one is each dispatcher's own."""
+    bench = limited(tokens_per_minute=60)
+    adopt = only(bench.give(client("c"), named(max_tokens=4)), Adopt)
+    bench.give(A, adopted(*range(70, 79), request=adopt.request, max_tokens=10))
+    bench.give(A, rows((adopt.request, 1, 12, 79), finish=FinishReason.LENGTH))
+    tokens = bench.core.quotas.usage("t", 0.0).tokens
+    assert tokens is not None
+    assert tokens.remaining == 60 - (3 + 4) - (3 + 10)
+
+
 def test_a_tenant_that_is_gone_gets_nothing_by_resuming() -> None:
     bench = limited()
     bench.give(Address("dispatcher", "d", 0x2A), Quotas((Quota("u"),)))
