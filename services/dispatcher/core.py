@@ -149,8 +149,8 @@ class DispatcherCore:
             effects += joined
             if is_known:
                 return effects
-            limit = self._capacity.max_length(now_s)
-            submit = self._admission.cap_max_tokens(submit, limit)
+            submit = self._admission.cap_max_tokens(submit, self._capacity.max_length(now_s))
+            limit = self._capacity.longest_lately(now_s)
             queued, waiting = self.journal.queued_against(submit), self.fleet.waiting_of(submit.request_class)
             queued += self.journal.adopting if submit.may_be_held else 0
             refusal = self._capacity.refusal(submit) or self._admission.refusal(submit, queued, limit, now_s, waiting)
@@ -283,6 +283,8 @@ class DispatcherCore:
         for request in oversized:
             if self._capacity.is_used:
                 self.journal.defer(request)
+                continue
+            if self._capacity.may_fit_soon(request, now_s):
                 continue
             finish, text = FinishReason.TOO_LONG, f"{request.max_length} tokens are more than any instance can hold"
             if request.lacks_adapter:

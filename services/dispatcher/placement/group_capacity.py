@@ -14,7 +14,10 @@ from services.dispatcher.requests.request import Request
 
 
 class GroupCapacity:
-    """Knows what one instance, and what all together can hold. `is_used`: long requests get groups at all."""
+    """Knows what one instance, and what all together can hold. `is_used`: long requests get groups at all.
+
+    The peak of the last `remembered_s` seconds is that of all together, or without groups that of the largest instance.
+    """
 
     def __init__(self, fleet: FleetState, config: PlacementConfig, remembered_s: float) -> None:
         self.is_used = config.long_policy == "group"
@@ -24,8 +27,7 @@ class GroupCapacity:
 
     def note_view(self, now_s: float) -> None:
         """The view changed."""
-        if self.is_used:
-            self._peak.note(now_s, self._tokens_now())
+        self._peak.note(now_s, self._tokens_now() if self.is_used else self._fleet.fleet_max_length([]) or 0)
 
     def max_length(self, now_s: float) -> int | None:
         """Tokens of the longest sequence that one instance or a group may hold; None: no instance is known."""
@@ -36,6 +38,16 @@ class GroupCapacity:
         if positions and not self._peak.is_settled(now_s):
             return max(alone, positions)
         return max(alone, self.pool_tokens(now_s))
+
+    def longest_lately(self, now_s: float) -> int | None:
+        """As `max_length`, of an instance that was lost lately, too: it may be back soon."""
+        longest = self.max_length(now_s)
+        return longest if longest is None or self.is_used else max(longest, self._peak.peak(now_s))
+
+    def may_fit_soon(self, request: Request, now_s: float) -> bool:
+        """Whether an instance that could hold the request was lost lately, and none has refused it."""
+        longest = self.longest_lately(now_s)
+        return longest is not None and request.max_length <= longest and not request.excluded_instances
 
     def refusal(self, submit: Submit) -> SubmitRejected | None:
         """Why a request that is not too long for a group cannot be served by one; None: it can, or needs none."""

@@ -10,7 +10,7 @@ from dunlin.messages.dispatch import (
     Accepted,
     Place,
 )
-from dunlin.messages.door import Admitted, Delta
+from dunlin.messages.door import Admitted, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass
 from tests.services.dispatcher.factories import (
     A,
@@ -151,7 +151,34 @@ def test_without_a_limit_it_ends_where_nothing_is_left_for_a_next_token() -> Non
     bench.give(client("c"), submit(max_tokens=None))
     bench.give(A, Gone())
     bench.give(B, Joined())
+    assert messages(bench.view(member(B, capacity_slots=3)), Delta) == []
+    bench.now_s = 60.0
     assert only(bench.view(member(B, capacity_slots=3)), Delta).finish is FinishReason.TOO_LONG
+
+
+SMALL = member(A, capacity_slots=50, free_slots=50)
+
+
+def test_a_request_waits_for_the_one_instance_that_can_hold_it_to_restart() -> None:
+    bench = Bench(outage__give_up_after_s=60.0).fleet(SMALL, member(B))
+    bench.run("c", B, max_tokens=90)
+    bench.give(B, Gone("crashed"))
+    assert messages(bench.view(SMALL), Delta) == []
+    assert messages(bench.give(client("d"), submit(max_tokens=90)), Admitted) != []
+    assert target(bench.give(client("e"), submit()), Place) == [A], "it holds up no other"
+    restarted = Address(B.role, B.name, B.incarnation + 1)
+    bench.give(restarted, Joined(), 59.0)
+    assert target(bench.view(SMALL, member(restarted)), Place) == [restarted] * 2
+
+
+def test_a_request_is_too_long_once_its_instance_has_been_away_for_long() -> None:
+    bench = Bench(outage__give_up_after_s=60.0).fleet(SMALL, member(B))
+    bench.run("c", B, max_tokens=90)
+    bench.give(B, Gone("crashed"))
+    bench.view(SMALL)
+    bench.now_s = 60.0
+    assert only(bench.view(SMALL), Delta).finish is FinishReason.TOO_LONG
+    assert only(bench.give(client("d"), submit(max_tokens=90)), SubmitRejected).code is RejectionCode.TOO_LONG
 
 
 def test_a_queued_request_that_no_known_instance_can_hold_ends_with_an_error() -> None:
