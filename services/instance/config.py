@@ -35,7 +35,8 @@ class SchedulerConfig:
     overtake_policy: str = setting(
         "never",
         "Which sequence starts before an older one that waits for slots: `never` any; `shorter`: an interactive one "
-        "that may grow to an eighth of its length at most, while those that did may grow to an eighth of all slots.",
+        "that may grow to an eighth of its length at most, while those that did may grow to an eighth of all slots. "
+        "Among the long requests of a group that it leads likewise, by the slots of all members.",
         choices=tuple(OVERTAKE_POLICIES),
         why="first come, first served, as everywhere else; the default preset chooses shorter",
     )

@@ -182,7 +182,9 @@ class InstanceParts:
     def _make_leader(self, address: Address, finished_answers: FinishedAnswers) -> GroupLeader:
         tokens = ExchangeTokens(self.lifecycle, finished_answers, self._misses)
         leading = (self._config.groups, self.sequences, self.lifecycle, tokens)
-        return GroupLeader(address, *leading, lambda: self.steps.forecast.times, lambda: self.migration.draining)
+        overtake = OVERTAKE_POLICIES[self._config.scheduler.overtake_policy]
+        asked = (lambda: self.steps.forecast.times, lambda: self.migration.draining)
+        return GroupLeader(address, *leading, *asked, overtake)
 
     def _make_member(self) -> GroupMember:
         guests = GuestTable(self.lifecycle, self.migration.headroom)

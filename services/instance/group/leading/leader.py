@@ -18,6 +18,7 @@ from dunlin.messages.group import (
 )
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.types import Figure, GroupKind, GroupRole, Why
+from dunlin.policies.overtake import OvertakePolicy
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver
 from services.instance.group.leading.exchange_times import ExchangeTimes
@@ -51,9 +52,11 @@ class GroupLeader:
         tokens: ExchangeTokens,
         times: Callable[[], StepTimes | None],
         is_draining: Callable[[], bool],
+        overtake_policy: OvertakePolicy,
     ) -> None:
         self.stale_total = 0
         self._is_draining = is_draining
+        self._overtake_policy = overtake_policy
         self._own = own
         self._config = config
         self._sequences = sequences
@@ -96,7 +99,7 @@ class GroupLeader:
         if self._led is None:
             parts = (self._sequences, self._lifecycle, self._tokens, self._times)
             kept = (self._rings, self._numbers, self._exchange_times)
-            self._led = LedGroup(self._own, self._config, self._streams, *parts, *kept)
+            self._led = LedGroup(self._own, self._config, self._streams, *parts, *kept, self._overtake_policy)
         return effects + self._led.follow(manager, order)
 
     def on_joined(self, address: Address) -> list[Effect]:

@@ -14,6 +14,7 @@ from dunlin.messages.group import (
     MembersMet,
 )
 from dunlin.messages.plan import GroupOrder
+from dunlin.policies.overtake import OvertakePolicy
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.ends import PatienceOver, SpreadEnds
 from services.instance.group.leading.exchange_times import ExchangeTimes
@@ -22,6 +23,7 @@ from services.instance.group.leading.exchanges import ExchangeLedger
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.late_parts import LateLook, LateParts
 from services.instance.group.leading.numbers import LeaderNumbers
+from services.instance.group.leading.overtaking import SpreadOvertakers
 from services.instance.group.leading.placement import JoinWaitOver, SlotsRetry, SpreadPlacement
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster, MemberRetry
@@ -52,12 +54,14 @@ class LedGroup:
         rings: RingTotals,
         numbers: LeaderNumbers,
         exchange_times: ExchangeTimes,
+        overtake_policy: OvertakePolicy,
     ) -> None:
         self.spreads = spreads = SpreadTable(numbers.guests)
         ledger = ExchangeLedger(numbers.exchanges)
         self.roster = roster = GroupRoster(own, streams, config.retry_s, self._on_member_lost)
         self.requests = requests = GuestRequests(roster)
-        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings, times)
+        overtakers = SpreadOvertakers(overtake_policy, spreads, roster)
+        self.placement = SpreadPlacement(config, sequences, spreads, roster, requests, rings, times, overtakers)
         self.steps = SpreadSteps(config, lifecycle, spreads, roster, requests, tokens, times, rings, ledger)
         self.late_parts = LateParts(config.late_s, exchange_times, ledger, self.steps, roster)
         self.suspects = SpreadSuspects(lifecycle, spreads, ledger)

@@ -23,6 +23,7 @@ from dunlin.policies.groups.elastic_rings import RingPlan, plan_ring
 from dunlin.policies.groups.tipping import tipping_tokens
 from services.instance.group.config import InstanceGroupsConfig
 from services.instance.group.leading.guest_requests import GuestRequests
+from services.instance.group.leading.overtaking import SpreadOvertakers
 from services.instance.group.leading.ring_totals import RingTotals
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence
@@ -49,8 +50,8 @@ class JoinWaitOver:
 
 
 class SpreadPlacement:
-    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some, nor for a
-    moment after an order of which members have not joined yet.
+    """Asks members for slots, in the order of the sequences: none is opened while one before it lacks some, but for
+    those that may overtake it, nor for a moment after an order of which members have not joined yet.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class SpreadPlacement:
         requests: GuestRequests,
         rings: RingTotals,
         times: Callable[[], StepTimes | None],
+        overtakers: SpreadOvertakers,
     ) -> None:
         self._times = times
+        self._overtakers = overtakers
         self._rows_per_master: int | None = None
         self._crowded = set[int]()
         self._config = config
@@ -99,14 +102,24 @@ class SpreadPlacement:
             if spread.missing:
                 spread.sequence.blame(MissCause.SLOTS)
         self._awaits_members = self._awaits_members and self._roster.awaits_members
-        for spread in [] if self._awaits_members else self._spreads.waiting():
+        effects += [] if self._awaits_members else self._start_waiting()
+        return effects + self._retry_later()
+
+    def _start_waiting(self) -> list[Effect]:
+        """Open waiting sequences in their order until one does not fit, and of those behind it what may overtake."""
+        effects: list[Effect] = []
+        blocked: SpreadSequence | None = None
+        for spread in self._spreads.waiting():
             if any(each.missing for each in self._spreads.live() if each.turn < spread.turn):
                 break
+            if blocked is not None and not self._overtakers.may_start(spread, blocked):
+                continue
             opened = self._open(spread)
             effects += opened
-            if not opened and spread.sequence.is_risen:
-                break  # it starved: what is smaller and came later passes it no more
-        return effects + self._retry_later()
+            spread.sequence.has_overtaken |= blocked is not None and len(opened) > 0
+            if not opened and blocked is None and self._overtakers.blocks(spread):
+                blocked = spread
+        return effects
 
     def on_retry(self, due: SlotsRetry) -> None:
         """Time to ask again."""

@@ -105,20 +105,6 @@ def test_a_later_request_takes_no_slots_that_an_earlier_one_lacks() -> None:
     assert second.tokens == second.expected
 
 
-def test_what_is_smaller_passes_one_that_waits_unless_that_has_risen() -> None:
-    for has_risen in (False, True):
-        group = ScriptedGroup(40)
-        group.at(0).taken = 25
-        group.at(0).say_ready()
-        group.run(0.01)
-        group.place(1, 20, max_tokens=4)
-        (first,) = group.parts.sequences
-        first.is_risen = has_risen
-        small = group.place(2, 5, max_tokens=4)
-        group.run(0.5)
-        assert small.tokens == ([] if has_risen else small.expected)
-
-
 def test_what_never_gets_room_goes_back() -> None:
     group = ScriptedGroup(40)
     group.at(0).taken = 35
