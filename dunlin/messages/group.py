@@ -383,6 +383,17 @@ class GuestsLost:
     suspects: I64 = number(4, default_factory=i64)
 
 
+@message(command=24, event=24)
+class GuestReassigned:
+    """The guest's request was adopted: it is attempt `attempt` of that dispatcher's `request` from now on."""
+
+    group: int = number(1)
+    sequence: int = number(2)
+    dispatcher: Address = number(3)
+    request: int = number(4)
+    attempt: int = number(5)
+
+
 DIALING = Address("dialing", "")
 """Where a core sends `DialPeer`: the dialer of its own process."""
 

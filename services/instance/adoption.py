@@ -4,6 +4,7 @@ Later messages of the old dispatcher name an attempt that is here no more. Knows
 hash chain of the tokens that the client has proves that the adopting dispatcher acts for the request's own client.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dunlin.cores.handlers import handles
@@ -19,14 +20,19 @@ from services.instance.sequence.table import SequenceTable
 
 
 class SequenceAdoption:
-    """Answers `Adopt`."""
+    """Answers `Adopt`. `on_reassigned(sequence)`: it is another dispatcher's attempt now."""
 
     def __init__(
-        self, sequences: SequenceTable, lifecycle: SequenceLifecycle, finished_answers: FinishedAnswers
+        self,
+        sequences: SequenceTable,
+        lifecycle: SequenceLifecycle,
+        finished_answers: FinishedAnswers,
+        on_reassigned: Callable[[Sequence], list[Effect]],
     ) -> None:
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._finished_answers = finished_answers
+        self._on_reassigned = on_reassigned
 
     @handles
     def adopt(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
@@ -67,7 +73,7 @@ class SequenceAdoption:
         effects.append(_adopted(sender, adopt, place, tokens, FinishReason.RUNNING, sequence.number))
         if sequence.preempted:
             effects.append(Send(sender, Preempted(adopt.request, adopt.attempt)))
-        return effects
+        return effects + self._on_reassigned(sequence)
 
     def _notify_former(self, sender: Address, sequence: Sequence) -> list[Effect]:
         if sequence.dispatcher == sender:

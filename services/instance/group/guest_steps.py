@@ -7,7 +7,7 @@ that name it, too. Knows no order of a manager and no meeting of engines.
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Close, EngineReady, Open, Step, StepDone
@@ -17,6 +17,7 @@ from dunlin.messages.group import (
     GroupStepDone,
     GrowGuest,
     GuestClosed,
+    GuestReassigned,
     GuestRefused,
     GuestSlots,
     OpenGuest,
@@ -93,6 +94,16 @@ class GuestSteps:
         if isinstance(command, GroupStep):
             return [self._refuse(command, full)]
         return [self._refuse_guest(command, full)]
+
+    def reassign(self, told: GuestReassigned) -> None:
+        """Another dispatcher has the request of a guest, open or to be opened anew."""
+        guest = self.guests.get(told.sequence)
+        if guest is not None:
+            guest.opened = _reassigned(guest.opened, told)
+        self._waiting = deque(
+            _reassigned(each, told) if isinstance(each, OpenGuest) and each.sequence == told.sequence else each
+            for each in self._waiting
+        )
 
     def advance(self, now_s: float) -> list[Effect]:
         """Carry out what need not wait any more."""
@@ -348,6 +359,10 @@ class GuestSteps:
         opened = asked if isinstance(asked, OpenGuest) else guest.opened if guest is not None else None
         of_whom = () if opened is None else (opened.dispatcher, opened.request, opened.attempt)
         return Send(self._leader, GuestRefused(asked.group, asked.sequence, available, why, *of_whom))
+
+
+def _reassigned(opened: OpenGuest, told: GuestReassigned) -> OpenGuest:
+    return replace(opened, dispatcher=told.dispatcher, request=told.request, attempt=told.attempt)
 
 
 def _are_in_order(starts: I64, stops: I64, end: int) -> bool:

@@ -16,6 +16,7 @@ from dunlin.messages.group import (
     CloseGuest,
     GroupStep,
     GrowGuest,
+    GuestReassigned,
     GuestsLost,
     JoinGroup,
     MeetMembers,
@@ -254,6 +255,13 @@ class GroupMember:
     def on_cancel(self, now_s: float, sender: Address, asked: CancelGroupSteps) -> list[Effect]:
         """Steps are to end."""
         return self._steps.cancel(asked.exchange) if self._is_current(sender, asked.group) else []
+
+    @handles
+    def on_reassigned(self, now_s: float, sender: Address, told: GuestReassigned) -> list[Effect]:
+        """Another dispatcher has the request of a guest."""
+        if self._is_current(sender, told.group):
+            self._steps.reassign(told)
+        return []
 
     # --- the engine's answers ---
 

@@ -7,7 +7,15 @@ from collections import deque
 from dataclasses import dataclass
 
 from dunlin.effects import Effect, Send
-from dunlin.messages.group import CloseGuest, GrowGuest, GuestClosed, GuestRefused, GuestSlots, OpenGuest
+from dunlin.messages.group import (
+    CloseGuest,
+    GrowGuest,
+    GuestClosed,
+    GuestReassigned,
+    GuestRefused,
+    GuestSlots,
+    OpenGuest,
+)
 from dunlin.messages.types import RejectedOption, Why, i32, i64
 from dunlin.policies.groups.elastic import MemberRoom
 from services.instance.group.leading.roster import GroupRoster
@@ -92,6 +100,15 @@ class GuestRequests:
         self._note(spread, member, SlotRequest(spread.number, more, tells_text=False))
         grown = GrowGuest(self._roster.group, spread.number, guest.slots + more)
         return Send(self._roster.address(member), grown)
+
+    def reassign(self, spread: SpreadSequence) -> list[Effect]:
+        """Tell its members which dispatcher has the request now: they tell it of a crash that comes when the group is
+        over.
+        """
+        sequence, place = spread.sequence, spread.sequence.place
+        told = GuestReassigned(self._roster.group, spread.number, sequence.dispatcher, place.request, place.attempt)
+        open_at = [member for member in sorted(spread.guests) if not spread.guests[member].is_closing]
+        return [Send(self._roster.address(member), told) for member in open_at]
 
     def close(self, spread: SpreadSequence, member: int) -> list[Effect]:
         """Close the guest, once."""

@@ -33,6 +33,7 @@ from services.instance.group.leading.stepping import RowRetry
 from services.instance.group.leading.wishes import AbsenceDue, ReturnDue
 from services.instance.refusals import refuse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.table import SequenceTable
 
 
@@ -111,6 +112,11 @@ class GroupLeader:
         """The stream to an instance ended."""
         self._streams.discard(address)
         return self._led.on_gone(address) if self._led is not None else []
+
+    def on_reassigned(self, sequence: Sequence) -> list[Effect]:
+        """A sequence is another dispatcher's attempt now: where it is a guest, members have to know."""
+        spread = self._led.spreads.by_number(sequence.number) if self._led is not None else None
+        return self._led.requests.reassign(spread) if self._led is not None and spread is not None else []
 
     def admit(self, now_s: float, sender: Address, place: Place) -> Effect:
         """Accept an attempt for the group's members, or refuse it."""

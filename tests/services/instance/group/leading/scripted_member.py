@@ -3,7 +3,7 @@
 Members are strict: a step that contradicts what they have, or what its other members are told, fails the test.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dunlin.effects import Address, Message
@@ -15,6 +15,7 @@ from dunlin.messages.group import (
     GroupStepDone,
     GrowGuest,
     GuestClosed,
+    GuestReassigned,
     GuestRefused,
     GuestsLost,
     GuestSlots,
@@ -169,6 +170,13 @@ class ScriptedMember:
             return
         guest.slots = message.slots
         self.say(GuestSlots(GROUP, message.sequence, guest.slots, self.free))
+
+    def on_GuestReassigned(self, message: GuestReassigned) -> None:
+        guest = self.guests.get(message.sequence)
+        if guest is None:  # refused before this came
+            return
+        named = {"dispatcher": message.dispatcher, "request": message.request, "attempt": message.attempt}
+        guest.opened = replace(guest.opened, **named)
 
     def on_CloseGuest(self, message: CloseGuest) -> None:
         self.guests.pop(message.sequence, None)

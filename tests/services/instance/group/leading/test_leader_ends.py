@@ -404,6 +404,9 @@ def test_another_dispatcher_goes_on_with_a_spread_sequence() -> None:
     adoption = next(part for part in group.parts.with_handlers if isinstance(part, SequenceAdoption))
     adopt = Adopt(5, 3, "name", "", len(had), 1, chain)
     group.do(adoption.adopt(group.now_s, OTHER, adopt))
+    group.run(0.005)
+    opened = [guest.opened for member in group.members.values() for guest in member.guests.values()]
+    assert {(each.dispatcher, each.request, each.attempt) for each in opened} == {(OTHER, 5, 3)}
     group.run(2.0)
     assert len(group.said(AdoptedElsewhere)) == 1
     adopted, *later = group.others[OTHER]
