@@ -16,8 +16,9 @@ from dunlin.transport.one_sided.nixl_agent import has_fast_network, is_installed
 from dunlin.transport.one_sided.outbound import OneSidedSend
 from dunlin.transport.one_sided.transfer_loop import TransferLoop
 from dunlin.transport.payload import RegionHeader
+from dunlin.transport.sockets.peer_senders import PeerSenders
 from dunlin.transport.sockets.receiver import RegionReceiver
-from dunlin.transport.sockets.sender import RegionSend, RegionSender
+from dunlin.transport.sockets.sender import RegionSend
 from dunlin.wire.security import TlsIdentity, server_name
 from services.kvstore.transfer.transport_commands import (
     TRANSPORT,
@@ -63,7 +64,7 @@ def choose_agent(transport: str, name: str, is_secured: bool) -> Agent | None:
 
 
 class RegionTransport:
-    """Owns the sender and the receiver of this process, and the courier if there is an agent."""
+    """Owns the senders and the receiver of this process, and the courier if there is an agent."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class RegionTransport:
         self._may_ban = may_shun
         server, client = (security.server_context(), security.client_context()) if security else (None, None)
         self._receiver = RegionReceiver(room, self._received, host=listen, tls=server)
-        self._sender = RegionSender(room, self._pushed, tls=client)
+        self._senders = PeerSenders(room, self._pushed, tls=client)
         self._courier = TransferLoop(room, agent, self._received, self._pushed) if agent is not None else None
         self._endpoint = endpoint(self._receiver.port)
 
@@ -111,7 +112,7 @@ class RegionTransport:
     def close(self, reason: str) -> None:
         """End the threads."""
         self._receiver.close()
-        self._sender.close()
+        self._senders.close()
         if self._courier is not None:
             self._courier.close()
 
@@ -154,7 +155,7 @@ class RegionTransport:
             taken = self._courier.submit(OneSidedSend(push.ticket, push.agent, payload, offset_bytes), push.priority)
         else:
             name = server_name(push.peer.role, push.peer.name)
-            taken = self._sender.submit(
+            taken = self._senders.submit(
                 RegionSend(push.ticket, push.endpoint, name, payload, offset_bytes), push.priority
             )
         if not taken:

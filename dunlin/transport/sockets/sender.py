@@ -1,4 +1,4 @@
-"""Sends regions of the host tier to other nodes: one thread, chunk by chunk, the most urgent region first.
+"""Sends regions of the host tier to one peer: one thread, chunk by chunk, the most urgent region first.
 
 A region that a more urgent one overtakes waits on its own connection, and gets a chunk now and then, so that its
 receiver does not take it for stuck. A kept connection that broke is opened again once; what fails then is reported, and
@@ -128,6 +128,7 @@ class RegionSender:
         self._changed = threading.Condition()
         self._waiting: list[_Queued] = []
         self._is_closing = False
+        self._unanswered = 0
         self._under_way: dict[int, _UnderWay] = {}
         self._thread = threading.Thread(target=self._run, name="regions-out", daemon=True)
         self._thread.start()
@@ -138,14 +139,25 @@ class RegionSender:
             if len(self._waiting) >= self._most_waiting:
                 return False
             heapq.heappush(self._waiting, _Queued(priority, next(self._orders), parcel))
+            self._unanswered += 1
             self._changed.notify()
         return True
 
-    def close(self) -> None:
-        """Finish the chunk that is being sent, and send no more."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether every parcel was reported."""
+        with self._changed:
+            return not self._unanswered
+
+    def stop(self) -> None:
+        """Send no more after this chunk; returns at once."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """Finish the chunk that is being sent, and send no more."""
+        self.stop()
         self._thread.join(2 * self._stall_s)
         for under_way in self._under_way.values():
             under_way.close()
@@ -181,10 +193,10 @@ class RegionSender:
         try:
             under_way = _UnderWay(queued, self._room, self._pool)
         except PayloadError as error:
-            self._sent(parcel.ticket, str(error))
+            self._report(parcel, str(error))
         except (OSError, ValueError) as error:
             for each in (queued, *self._take_waiting_for(parcel.endpoint)):
-                self._sent(each.parcel.ticket, f"{parcel.endpoint} cannot be reached: {error}")
+                self._report(each.parcel, f"{parcel.endpoint} cannot be reached: {error}")
         else:
             self._under_way[queued.priority] = under_way
             self._advance(under_way)
@@ -211,4 +223,9 @@ class RegionSender:
         except (OSError, EOFError) as error:
             detail = f"{parcel.endpoint} ended the connection: {error}"
         del self._under_way[under_way.queued.priority]
+        self._report(parcel, detail)
+
+    def _report(self, parcel: RegionSend, detail: str) -> None:
+        with self._changed:
+            self._unanswered -= 1
         self._sent(parcel.ticket, detail)

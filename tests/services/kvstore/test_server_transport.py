@@ -1,6 +1,7 @@
 """Which of the two ways a region takes, and what happens when one-sided writes do not come."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -104,6 +105,27 @@ def test_writes_where_both_have_an_agent_and_sockets_otherwise(sender_has_one: b
             assert await target.until(RegionReceived) == RegionReceived(5, 1)
             assert target.room[4096 : 4096 + LENGTH] == source.room[:LENGTH]
             assert bool(source.agent and source.agent.writes) == (sender_has_one and receiver_has_one)
+
+        await between(source, target, do)
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_takes_nothing_delays_none_of_what_goes_to_others() -> None:
+    async def run() -> None:
+        hub = Hub()
+        source, target = Side(hub, "a", False), Side(hub, "b", False)
+        dead = socket.create_server(("127.0.0.1", 0))
+
+        async def do() -> None:
+            ready, checksum = expect(source, target)
+            goods, endpoint = source.goods(9, 0, checksum), f"127.0.0.1:{dead.getsockname()[1]}"
+            gone = PushRegion(6, Address("kvstore", "c", 1), endpoint, bytes(16), 5, 1, goods, Priority.KV)
+            source.carrier.send(gone)
+            push(source, target, ready, checksum)
+            assert await source.until(RegionPushed) == RegionPushed(7)
+            dead.close()
+            assert (await source.until(RegionPushed)).ticket == 6
 
         await between(source, target, do)
 
