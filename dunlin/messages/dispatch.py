@@ -139,12 +139,16 @@ class Reused:
 
 @message(event=3, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Refused:
-    """The instance refuses the attempt, and has nothing of it."""
+    """The instance refuses the attempt, and has nothing of it.
+
+    `limit_tokens`, with TOO_LONG: the longest sequence that it could hold alone just then; 0: it does not say.
+    """
 
     request: int = number(1)
     attempt: int = number(2)
     reason: Refusal = number(3)
     why: Why | None = number(4, default=None)
+    limit_tokens: int = number(5, default=0)
 
 
 @message(event=4, hot=True)

@@ -72,7 +72,8 @@ class AttemptAdmission:
         max_length, limit = place.prompt_tokens + place.max_tokens, min(ready.max_positions, capacity)
         if max_length > limit or len(place.tokens) >= max_length or not place.tokens:
             figures = (Figure("tokens", len(place.tokens)), Figure("longest", max_length), Figure("limit", limit))
-            return [*effects, refuse(sender, place, Refusal.TOO_LONG, *figures)]
+            alone = 0 if place.group else limit
+            return [*effects, refuse(sender, place, Refusal.TOO_LONG, *figures, limit_tokens=alone)]
         if fault := limits.placement_error(place, ready.vocabulary):
             # No engine can ever run it: INVALID is the only refusal at which a dispatcher gives the request up.
             known = Figure("vocabulary", ready.vocabulary)

@@ -5,10 +5,14 @@ from dunlin.messages.dispatch import Place, Refusal, Refused
 from dunlin.messages.types import Figure, RejectedOption, Why
 
 
-def refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure, because: str = "") -> Effect:
-    """The refusal of an attempt; `because` is more particular than what its reason says."""
+def refuse(
+    sender: Address, place: Place, reason: Refusal, *figures: Figure, because: str = "", limit_tokens: int = 0
+) -> Effect:
+    """The refusal of an attempt; `because` is more particular than what its reason says. `limit_tokens`: see
+    `Refused`.
+    """
     why = Why("admission", f"refuse: {reason.name}", figures, (RejectedOption("accept", because or _BECAUSE[reason]),))
-    return Send(sender, Refused(place.request, place.attempt, reason, why))
+    return Send(sender, Refused(place.request, place.attempt, reason, why, limit_tokens))
 
 
 _BECAUSE = {

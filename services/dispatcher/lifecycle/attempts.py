@@ -158,6 +158,9 @@ class AttemptEvents:
         request.lacks_adapter |= message.reason is Refusal.NO_ADAPTER
         if request.group and message.reason not in (Refusal.INVALID, Refusal.NO_ADAPTER):
             return []  # its group has no room, or is another by now; other requests may find room at the leader
+        if message.reason is Refusal.TOO_LONG and 0 < message.limit_tokens < request.max_length:
+            self._note_limit(request, sender, message.limit_tokens)
+            return []
         if message.reason in (Refusal.TOO_LONG, Refusal.NO_ADAPTER):
             request.excluded_instances.append(sender)
             return []
@@ -218,6 +221,14 @@ class AttemptEvents:
         """The pause after a refusal is over: the instance is a candidate again."""
         self._fleet.resume(message.instance, message.refusal)
         return []
+
+    def _note_limit(self, request: Request, instance: Address, tokens: int) -> None:
+        """The view was older than what the instance has: this counts until the next one, and the instance is asked
+        again where the request fits then. What it would have had there is no limit of a request that has not begun.
+        """
+        self._fleet.limit_length(instance, tokens)
+        if not request.generated_tokens:
+            request.max_tokens = request.submit.max_tokens
 
     def _on_row(self, now_s: float, sender: Address, row: TokenRow) -> list[Effect]:
         request = self._journal.current_attempt(sender, row.request, row.attempt)

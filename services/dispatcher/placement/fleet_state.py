@@ -4,7 +4,7 @@ A view may be old: until the instances' own reports count a dispatched request, 
 Knows a request's number and size, nothing else of it, and takes no decision.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetView, MemberView
@@ -162,6 +162,16 @@ class FleetState:
         instance.paused = True
         self._update_ranking(address)
         return instance.refusals
+
+    def limit_length(self, address: Address, tokens: int) -> None:
+        """The instance says that it holds no longer sequence, whatever the last view says; the next view that tells of
+        it counts again.
+        """
+        member = self._members.get(address)
+        if member is not None and tokens < _max_length(member):
+            free_slots = min(member.free_slots, tokens)
+            self._set_member(address, replace(member, capacity_slots=tokens, free_slots=free_slots))
+            self._update_ranking(address)
 
     def resume(self, address: Address, refusal: int | None = None) -> None:
         """Slots may be free again: a candidate again, unless a newer refusal than `refusal` (None: any) came."""

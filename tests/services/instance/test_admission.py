@@ -72,7 +72,8 @@ def test_what_just_fits_is_taken() -> None:
 
 def test_the_model_limits_too() -> None:
     direct = ready_core({"slots": 64, "max_positions": 32})
-    assert only(Refused, direct.give(D, make_place(tokens=30, max_tokens=3))).reason is Refusal.TOO_LONG
+    refused = only(Refused, direct.give(D, make_place(tokens=30, max_tokens=3)))
+    assert (refused.reason, refused.limit_tokens) == (Refusal.TOO_LONG, 32)
     assert of(Accepted, direct.give(D, make_place(2, tokens=30, max_tokens=2)))
 
 

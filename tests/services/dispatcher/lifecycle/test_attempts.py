@@ -179,6 +179,26 @@ def test_what_an_instance_calls_too_long_goes_elsewhere_or_ends() -> None:
     assert "more than any instance can hold" in only(sent, Delta).detail
 
 
+@pytest.mark.parametrize("policy", ["refuse", "group"])
+def test_one_without_a_limit_goes_back_to_an_instance_that_has_less_than_the_view_says(policy: str) -> None:
+    bench = Bench(placement__long_policy=policy).fleet(member(A))
+    assert only(bench.give(client("c"), submit(max_tokens=None)), Place).max_tokens == 997
+    again = bench.give(A, Refused(1, 1, Refusal.TOO_LONG, limit_tokens=800))
+    assert target(again, Place) == [A]
+    assert only(again, Place).max_tokens == 797
+    assert target(bench.give(A, Refused(1, 2, Refusal.TOO_LONG, limit_tokens=0)), Place) == [], (
+        "nor is it asked forever"
+    )
+
+
+def test_an_instance_that_grew_back_is_asked_again_by_what_it_once_refused() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.give(client("c"), submit(max_tokens=900))
+    assert target(bench.give(A, Refused(1, 1, Refusal.TOO_LONG, limit_tokens=800)), Place) == [B]
+    bench.view(member(A), base_version=1)
+    assert target(bench.give(B, Returned(1, 2)), Place) == [A]
+
+
 def test_a_refusal_of_what_runs_already_changes_nothing() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")

@@ -26,6 +26,20 @@ def candidate(made: FleetState) -> Any:
     return found
 
 
+def test_what_an_instance_says_of_its_length_counts_until_the_next_view() -> None:
+    made = fleet(member(A), member(B, capacity_slots=500, free_slots=500))
+    made.limit_length(A, 800)
+    assert (made.max_length(A), made.fleet_max_length([]), made.fleet_max_length([A])) == (800, 800, 500)
+    ((found, with_less),) = made.candidates(10, 700, [])
+    assert (found, with_less.free_slots) == (A, 800)
+    assert asked(made, longest=900) == []
+    made.limit_length(A, 900)
+    assert made.max_length(A) == 800, "it grows by views alone"
+    made.limit_length(Address("instance", "gone", 3), 10)
+    made.apply_view(MONITOR, FleetView(2, (member(A),), base_version=1), 0.1)
+    assert asked(made, longest=900) == [A]
+
+
 def test_promises_lower_what_is_free_until_they_are_released() -> None:
     made = fleet(member(A, free_slots=100, running=3))
     made.reserve(A, 1, 40)
