@@ -36,6 +36,8 @@ class SequenceTable:
         self._running: dict[Sequence, None] = {}
         self._parked: dict[Sequence, None] = {}
         self._restoring: dict[Sequence, None] = {}
+        self._leaving: dict[Sequence, None] = {}
+        """Those that had a row."""
         self._oldest_first: list[Sequence] | None = []
         self._spread_count = 0
         self.changes = 0
@@ -85,9 +87,9 @@ class SequenceTable:
 
     @property
     def taken_rows(self) -> int:
-        """How many have rows, or will once they are resumed or restored."""
+        """How many have rows, or will once they are resumed or restored, or do not get away."""
         restoring = sum(not sequence.is_restore_cancelled for sequence in self._restoring)
-        return len(self._running) + len(self._parked) + restoring
+        return len(self._running) + len(self._parked) + len(self._leaving) + restoring
 
     def parked(self) -> list[Sequence]:
         """The sequences with a parked row, oldest first."""
@@ -195,12 +197,14 @@ class SequenceTable:
         """
         if sequence.clock is not None:
             self._note_wait(sequence, sequence.clock, state)
+        had_row = sequence in self._running
         sequence.transition(state)
         self.changed()
         self._waiting.pop(sequence, None)
         self._running.pop(sequence, None)
         self._parked.pop(sequence, None)
         self._restoring.pop(sequence, None)
+        self._leaving.pop(sequence, None)
         if state is SequenceState.WAITING and not sequence.is_spread:
             self._waiting[sequence] = None
         elif state is SequenceState.RUNNING:
@@ -209,6 +213,8 @@ class SequenceTable:
             self._parked[sequence] = None
         elif state is SequenceState.RESTORING:
             self._restoring[sequence] = None
+        elif state is SequenceState.LEAVING and had_row:
+            self._leaving[sequence] = None
         elif state is SequenceState.ENDED:
             del self._by_number[sequence.number]
             self._spread_count -= sequence.is_spread
