@@ -164,6 +164,7 @@ class GuestSteps:
         ended; or keep what has been computed for the next attempts of their requests, until the slots are needed.
         """
         self._waiting.clear()
+        self._turns.forget()
         guests = self.guests.take_all()
         effects: list[Effect] = [Send(self._engine, Close(guest.number)) for guest in guests]
         if self._running is None:
@@ -199,6 +200,7 @@ class GuestSteps:
     def on_engine_lost(self) -> None:
         """No step will be answered, and nothing that guests had is left."""
         self._waiting.clear()
+        self._turns.forget()
         closing = self._running.closing if self._running is not None else []
         for guest in (*self.guests.take_all(), *closing):
             self.guests.release(guest)

@@ -21,6 +21,10 @@ class OwnTurns:
         if self._is_running and not is_running:
             self._ended_s, self._took_s, self._is_running = now_s, now_s - self._began_s, False
 
+    def forget(self) -> None:
+        """The group is another one, or the engine is: the next step waits for nothing that the last one took."""
+        self._took_s, self._is_running = 0.0, False
+
     def is_own(self, now_s: float, own_steps: int) -> bool:
         """Whether the group's next step waits, with so many own steps in the engine. When one of those is answered it
         is asked again; without any nothing waits.

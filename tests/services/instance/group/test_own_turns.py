@@ -1,6 +1,24 @@
 """Whose turn an engine's next step is."""
 
+from dataclasses import replace
+
+from dunlin.effects import Gone
+from dunlin.messages.engine import EngineExited, Step
+from dunlin.messages.group import JoinGroup
 from services.instance.group.own_turns import OwnTurns
+from simulator.engine.model import make_engine_ready
+from tests.services.instance.bench import ENGINE, MANAGER, ME, D, Direct, done, make_order, make_place, of
+from tests.services.instance.group.member_bench import (
+    GROUP,
+    GUEST,
+    LEADER,
+    SLOTS,
+    answered,
+    elastic,
+    group_step,
+    member,
+    open_guest,
+)
 
 
 def after_a_step(share: float = 0.5) -> OwnTurns:
@@ -29,3 +47,37 @@ def test_looking_again_changes_nothing() -> None:
     turns = after_a_step()
     turns.note(9.0, is_running=False)
     assert not turns.is_own(1.31, 1)
+
+
+def joined_again(direct: Direct, now_s: float, version: int = 3) -> list[Step]:
+    """The member follows LEADER in another group and gets a step of that beside those of a request of its own; what
+    its engine gets as soon as one of these is answered.
+    """
+    own = of(Step, direct.give(D, make_place(1, 10, max_tokens=40), now_s))[0]
+    direct.give(MANAGER, elastic(version, LEADER, ME, group=GROUP + 1), now_s)
+    direct.give(LEADER, JoinGroup(1, version, GROUP + 1, 1), now_s)
+    direct.give(LEADER, replace(open_guest(60), group=GROUP + 1), now_s)
+    direct.give(LEADER, replace(group_step(9, [(GUEST, 0, 30)]), group=GROUP + 1), now_s)
+    return of(Step, direct.give(ENGINE, done(own.step, (own.sequence[0], 70)), now_s + 0.01))
+
+
+def a_group_s_step_runs() -> Direct:
+    direct = member()
+    direct.give(LEADER, open_guest(60), 1.0)
+    assert of(Step, direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]), 1.0))
+    return direct
+
+
+def test_the_time_between_two_groups_is_no_step_of_the_first() -> None:
+    direct = a_group_s_step_runs()
+    direct.give(MANAGER, make_order(plan_version=3, group=90), 1.1)
+    direct.give(ENGINE, answered(1, left=(GUEST,)), 1.2)
+    assert list(joined_again(direct, 61.0, version=4)[0].sequence) == [GUEST]
+
+
+def test_the_time_until_the_next_engine_is_no_step_of_the_last() -> None:
+    direct = a_group_s_step_runs()
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=9), 1.1)
+    direct.give(ENGINE, Gone("killed"), 1.1)
+    direct.give(ENGINE, make_engine_ready(slots=SLOTS, agent=b"next"), 31.0)
+    assert list(joined_again(direct, 31.0)[0].sequence) == [GUEST]
