@@ -132,11 +132,7 @@ class ElasticGroups:
     def look_for_idle(self, now_s: float, candidates: Sequence[GroupCandidate]) -> None:
         """Note which groups have no request, by the asks and by the views."""
         draft = self._draft(now_s, candidates)
-        idle = [
-            group.number
-            for group in draft.groups()
-            if not self._requests.is_used(group.number) and not any(one.guest_slots for one in group.members)
-        ]
+        idle = [group.number for group in draft.groups() if self._is_idle(group)]
         self._idle_since_s = {number: self._idle_since_s.get(number, now_s) for number in idle}
 
     def longest(self, candidates: Sequence[GroupCandidate]) -> int:
@@ -165,6 +161,10 @@ class ElasticGroups:
         ]
         return GroupDraft(fit, self._requests.promised_slots)
 
+    def _is_idle(self, group: ElasticGroup) -> bool:
+        """Whether it has no request: none that was placed in this term and is not over, and none that views show."""
+        return not self._requests.is_used(group.number) and not any(one.guest_slots for one in group.members)
+
     def _end_groups(self, now_s: float, draft: GroupDraft) -> None:
         """End the groups that no request was ever placed in, or none for too long."""
         for number in draft.numbers:
@@ -185,7 +185,7 @@ class ElasticGroups:
                 continue
             group = draft.group(number)
             rest = [one for one in group.members[1:] if one.address not in members]
-            if not rest and not self._requests.is_used(number):
+            if not rest and self._is_idle(group):
                 draft.dissolve(number, "its leader needs no other member, and no request was placed there")
                 continue
             smaller = replace(group, members=(group.members[0], *rest))

@@ -60,6 +60,20 @@ def test_a_member_that_refuses_is_left_out() -> None:
     assert fleet.orders[B].kind is ALONE
 
 
+def test_a_group_goes_on_with_a_request_that_the_manager_does_not_know() -> None:
+    """Its dispatcher is gone, or another manager placed it: what the leader has set aside for it shows in the views."""
+    fleet = Fleet(A, B, C)
+    placed = fleet.placed(1, 250)
+    fleet.give(D1, Gone("killed"))
+    fleet.view(1.0, a={"guest_slots": 80})
+    fleet.returns(A, B, C)
+    assert fleet.groups() == {placed.group: "a"}
+    assert {fleet.orders[one].kind for one in (B, C)} == {ALONE}
+    fleet.view(2.0, a={"guest_slots": 0})
+    fleet.returns(A)
+    assert fleet.groups() == {}
+
+
 def test_a_silent_manager_stream_changes_nothing() -> None:
     fleet = Fleet(A, B)
     placed = fleet.placed(1, 150)

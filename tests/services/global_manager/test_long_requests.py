@@ -251,6 +251,7 @@ class TestLeaders:
         fleet.returns(A, C)
         assert fleet.groups() == {placed.group: "ab"}
         fleet.give(D1, WithdrawLong(1, 1))
+        fleet.view(a={"guest_slots": 0}, b={"guest_slots": 0})
         fleet.returns(A, B)
         assert fleet.groups() == {}
         assert {one.kind for one in fleet.orders.values()} == {ALONE}
