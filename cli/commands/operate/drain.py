@@ -77,16 +77,25 @@ def check_drain_reply(instance: str, reply: DrainReply) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """How far it is."""
+    """How far it is. `remaining` requests are its own or those of a group that it leads; `guest_slots` hold KV of its
+    group's requests, whoever leads that: these do not move, but end there.
+    """
 
     remaining: int
     leaving: int
     moved: int
     arrived: tuple[tuple[str, int], ...]
+    guest_slots: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its process may end."""
+        return self.remaining == self.guest_slots == 0
 
     def __str__(self) -> str:
         to = ", ".join(f"{name} {count}" for name, count in self.arrived if count)
-        return f"{self.remaining} left, {self.leaving} on their way, {self.moved} moved" + (f" ({to})" if to else "")
+        said = f"{self.remaining} left, {self.leaving} on their way, {self.moved} moved" + (f" ({to})" if to else "")
+        return said + (f", {self.guest_slots} slots of its group in use" if self.guest_slots else "")
 
 
 def drain_progress(
@@ -102,7 +111,9 @@ def drain_progress(
         for name, report in now.items()
         if name != instance
     )
-    return DrainProgress(own.running + own.waiting, own.leaving, own.migrations_total - begun.migrations_total, arrived)
+    remaining = own.running + own.waiting + own.spread_running + own.spread_waiting
+    moved = own.migrations_total - begun.migrations_total
+    return DrainProgress(remaining, own.leaving, moved, arrived, own.guest_slots)
 
 
 def follow(client: "Client", instance: str, begun: FleetStatus, timeout_s: float) -> int:
@@ -120,7 +131,7 @@ def follow(client: "Client", instance: str, begun: FleetStatus, timeout_s: float
             raise CliError(f"{instance} is gone: its process ended while it drained; its requests run elsewhere")
         state = drain_progress(instance, before, reports)
         took_s = time.monotonic() - began_s
-        if state is not None and state.remaining == 0:
+        if state is not None and state.is_empty:
             print(f"{instance} is empty after {took_s:.1f} s: {state}")
             print(f"it takes no requests until: dunlin drain {instance} --undo")
             return 0

@@ -71,6 +71,23 @@ def test_a_drain_goes_on_while_a_new_monitor_has_no_report(capsys: pytest.Captur
     assert "a is empty after" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"spread_running": 1, "guest_slots": 500}, "1 left, 0 on their way, 0 moved, 500 slots of its group in use"),
+        ({"spread_waiting": 2}, "2 left, 0 on their way, 0 moved"),
+        ({"guest_slots": 70}, "0 left, 0 on their way, 0 moved, 70 slots of its group in use"),
+    ],
+)
+def test_one_that_computes_with_a_group_is_not_empty(
+    held: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: Any = Looks(fleet(InstanceReport(draining=True, **held)), fleet(EMPTY))
+    assert follow(looks, "a", fleet(InstanceReport()), 120.0) == 0
+    assert f" s: {said}\n" in capsys.readouterr().out
+    assert not looks.left
+
+
 @pytest.mark.parametrize("later", [FleetStatus(1, ()), fleet(InstanceReport(), 8), fleet(None, 8)])
 def test_a_process_that_ended_does_not_drain_any_more(later: FleetStatus) -> None:
     looks: Any = Looks(fleet(DRAINS), later)
