@@ -305,7 +305,7 @@ class Adopted:
     """The instance runs the request, now for the dispatcher that sent `Adopt`: `Tokens` of it follow.
 
     `tokens` are those after the client's. `finish` other than RUNNING: the request ended with them, and the instance
-    has nothing of it any more.
+    has nothing of it any more. `suspicion` and `trial_stop` are as in `Continued`.
     """
 
     request: int = number(1)
@@ -316,6 +316,8 @@ class Adopted:
     finish: FinishReason = number(6, default=FinishReason.RUNNING)
     sequence: int = number(7, default=0)
     why: Why | None = number(8, default=None)
+    suspicion: int = number(9, default=0)
+    trial_stop: int = number(10, default=0)
 
 
 @message(event=11)

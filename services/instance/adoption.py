@@ -70,7 +70,8 @@ class SequenceAdoption:
             return [*self._notify_former(sender, sequence), *self._lifecycle.stop(sequence), _not_held(sender, adopt)]
         effects = self._notify_former(sender, sequence)
         self._sequences.reassign(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))
-        effects.append(_adopted(sender, adopt, place, tokens, FinishReason.RUNNING, sequence.number))
+        known = (sequence.number, sequence.suspicion, sequence.trial_stop)
+        effects.append(_adopted(sender, adopt, place, tokens, FinishReason.RUNNING, *known))
         if sequence.preempted:
             effects.append(Send(sender, Preempted(adopt.request, adopt.attempt)))
         return effects + self._on_reassigned(sequence)
@@ -106,7 +107,14 @@ def _fits(adopt: Adopt, place: Place, tokens: I32) -> bool:
 
 
 def _adopted(
-    sender: Address, adopt: Adopt, place: Place, tokens: I32, finish: FinishReason, sequence: int = 0
+    sender: Address,
+    adopt: Adopt,
+    place: Place,
+    tokens: I32,
+    finish: FinishReason,
+    sequence: int = 0,
+    suspicion: int = 0,
+    trial_stop: int = 0,
 ) -> Effect:
     figures = (
         Figure("tokens", len(tokens)),
@@ -116,8 +124,8 @@ def _adopted(
     chosen = "go on under another dispatcher" if finish is FinishReason.RUNNING else "deliver what ended here"
     why = Why("adoption", chosen, figures)
     rest = tokens[adopt.length :]
-    held = Adopted(adopt.request, adopt.attempt, place.key, rest, place.max_tokens, finish, sequence, why)
-    return Send(sender, held)
+    known = (place.key, rest, place.max_tokens, finish, sequence, why, suspicion, trial_stop)
+    return Send(sender, Adopted(adopt.request, adopt.attempt, *known))
 
 
 def _not_held(sender: Address, adopt: Adopt, conflict: bool = False) -> Effect:

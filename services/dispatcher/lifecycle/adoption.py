@@ -121,6 +121,7 @@ class RequestAdoption:
         del self._queries[request.number]
         self._journal.adopt(request, sender, message.key)
         request.max_tokens = message.max_tokens
+        request.suspicion, request.trial_stop = message.suspicion, message.trial_stop
         request.tokens.extend(message.tokens)
         self.adopted_total += 1
         self._totals.tokens += len(message.tokens)

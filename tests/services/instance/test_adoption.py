@@ -74,6 +74,14 @@ def test_the_sequence_is_the_askers_with_the_tokens_that_the_client_lacks() -> N
     assert (list(batch.message.position), list(batch.message.token)) == ([6], [73])
 
 
+def test_the_asker_hears_what_the_sequence_is_suspected_of() -> None:
+    core = running(70)
+    (sequence,) = core.core.sequences
+    sequence.suspicion, sequence.trial_stop = 2, 5
+    adopted = only(Adopted, core.give(OTHER, adopt([*PROMPT, 70])))
+    assert (adopted.suspicion, adopted.trial_stop) == (2, 5)
+
+
 def test_the_old_dispatcher_changes_nothing_any_more() -> None:
     core = running(70)
     core.give(OTHER, adopt([*PROMPT, 70]))

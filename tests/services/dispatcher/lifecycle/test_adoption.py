@@ -53,6 +53,13 @@ def test_the_instance_that_runs_it_is_adopted_and_the_client_gets_the_missing_to
     assert (report.adopted_total, report.finished_total, report.running) == (1, 1, 0)
 
 
+@pytest.mark.parametrize(("suspicion", "left"), [(2, 2), (1, 1), (0, 0)])
+def test_what_the_request_is_suspected_of_is_known_to_the_next_attempt(suspicion: int, left: int) -> None:
+    bench = asking()
+    bench.give(A, adopted(72, suspicion=suspicion, trial_stop=6))
+    assert only(bench.give(A, Gone("killed")), Place).suspicion == left
+
+
 def test_an_answer_that_ended_is_delivered_with_its_end() -> None:
     bench = asking()
     sent = bench.give(A, adopted(72, finish=FinishReason.STOP))
