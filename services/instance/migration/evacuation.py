@@ -134,6 +134,9 @@ class Evacuations:
             if stays:
                 job.stayed += 1
                 job.detail = stays
+                if migration.is_target_silent:  # each of the others would wait for it as long
+                    job.stayed += len(job.waiting)
+                    job.waiting.clear()
             else:
                 job.moved += 1
                 job.moved_slots += len(migration.sequence.tokens)

@@ -247,6 +247,7 @@ class MigrateOut:
         if has_room and not migration.copying_stopped:
             migration.copying_stopped = True  # it migrates all the same: the target recomputes what is missing
             return self._enter_stage(migration, migration.stage)
+        migration.is_target_silent = migration.stage in (MigrationStage.REACHING, MigrationStage.RESERVING)
         return self._abort(migration, f"{migration.stage.value} after {self._limits.stage_s:g} s")
 
     def cancel(self, sequence: Sequence) -> list[Effect]:

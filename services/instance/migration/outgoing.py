@@ -70,7 +70,8 @@ class OutgoingMigration:
     `copying_stopped`: no more can be filled; the target computes what is missing, or (`needs_kv`) the sequence stays.
     `is_between_nodes`: the kvstores copy regions to the target's node. `room` are the target's slots where this node's
     engine can write them, unless what is left goes `by_host_tier`; `copy_ticket` is the copy into them that is under
-    way, 0 without one. `pushes`: KV is copied layer by layer while a step computes it; `push` is the last such copy.
+    way, 0 without one. `is_target_silent`: it was not reached, or did not answer, within a stage. `pushes`: KV is
+    copied layer by layer while a step computes it; `push` is the last such copy.
     """
 
     number: int
@@ -93,6 +94,7 @@ class OutgoingMigration:
     room: PeerRoom | None = None
     by_host_tier: bool = False
     copy_ticket: int = 0
+    is_target_silent: bool = False
     push: LayerPush | None = None
 
     def offer_by_host_tier(self, tokens: int) -> None:

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address, Effect, Send
+from dunlin.effects import Address, Effect, Joined, Send
 from dunlin.messages.plan import Drain, DrainDone, Evacuate, EvacuateDone, GroupOrder, Undrain
 from dunlin.messages.types import GroupKind, GroupRole
 from services.instance.migration.evacuation import Evacuations
-from services.instance.migration.outgoing import OnMigrationEnd
+from services.instance.migration.outgoing import MigrateOutTimeout, OnMigrationEnd, OutgoingMigration
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.sequence.sequence import Sequence
 from services.instance.sequence.states import SequenceState
 from services.instance.sequence.table import SequenceTable
-from tests.services.instance.bench import MANAGER, ME, D, make_place
+from tests.services.instance.bench import MANAGER, ME, D, make_place, ready_core
 
 THERE = Address("instance", "there", 9)
 
@@ -35,10 +35,10 @@ class Leaving:
         self.going[sequence.number] = (sequence, ended)
         return []
 
-    def end(self, number: int, stays: str = "") -> None:
+    def end(self, number: int, stays: str = "", silent: bool = False) -> None:
         sequence, ended = self.going.pop(number)
         sequence.state = SequenceState.ENDED if not stays else sequence.state
-        ended(type("D", (), {"sequence": sequence})(), stays)
+        ended(OutgoingMigration(number, sequence, THERE, None, ended, is_target_silent=silent), stays)
 
 
 def make_evacuations(
@@ -109,6 +109,30 @@ def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> N
     leaving.end(2, stays="no room")
     leaving.end(1)
     assert told(evacuations.advance()) == [EvacuateDone(5, 1, moved=2, moved_slots=20, stayed=1, detail="no room")]
+
+
+def test_the_rest_stays_where_the_target_is_silent_and_other_orders_go_on() -> None:
+    evacuations, leaving = make_evacuations(10, 10, 10, most=2)
+    evacuations.evacuate(0.0, MANAGER, order(30))
+    leaving.end(3, stays="no answer about room after 5 s", silent=True)
+    assert told(evacuations.advance()) == []
+    assert (list(leaving.going), evacuations.waiting) == ([2], 0)
+    leaving.end(2, stays="no answer about room after 5 s", silent=True)
+    detail = "no answer about room after 5 s"
+    assert told(evacuations.advance()) == [EvacuateDone(5, 1, stayed=3, detail=detail)]
+
+
+@pytest.mark.parametrize("is_reached", [False, True])
+def test_an_order_to_a_dead_target_ends_after_one_stage(is_reached: bool) -> None:
+    direct = ready_core(migration__max_outgoing=1)
+    for request in (1, 2, 3):
+        direct.give(D, make_place(request, tokens=10, max_tokens=100))
+    if is_reached:
+        direct.give(THERE, Joined())
+    direct.give(MANAGER, order(30))
+    (due,) = [timer.message for timer in direct.timers if isinstance(timer.message, MigrateOutTimeout)]
+    (done,) = [each for each in told(direct.give(ME, due, 5.0)) if isinstance(each, EvacuateDone)]
+    assert (done.moved, done.stayed) == (0, 3)
 
 
 def test_a_drain_does_not_wait_for_hand_offs_that_go_on_and_on() -> None:
