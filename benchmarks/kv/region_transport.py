@@ -64,7 +64,7 @@ class ReceivingEnd:
         self._room = memoryview(bytearray(ROOM))
         security = TlsIdentity.load(tls)
         self._plain = RegionReceiver(self._room, _ignore, host=host)
-        self._tls = RegionReceiver(self._room, _ignore, host=host, tls=security.server_context())
+        self._tls = RegionReceiver(self._room, _ignore, host=host, tls=security.server_context)
         self._courier = _courier(self._room, _ignore)
         self._endpoints = {"sockets": f"{host}:{self._plain.port}", "TLS": f"{host}:{self._tls.port}"}
 
@@ -95,7 +95,7 @@ class SendingEnd:
         told: Callable[[int, str], None] = lambda ticket, detail: self._sent.put((ticket, detail))  # noqa: E731
         security = TlsIdentity.load(tls)
         self._plain = RegionSender(self._room, told)
-        self._tls = RegionSender(self._room, told, tls=security.client_context())
+        self._tls = RegionSender(self._room, told, tls=security.client_context)
         self._courier = _courier(self._room, _ignore, told)
         self._endpoints, self._agent = cast("tuple[dict[str, str], TransferAgent | None]", line.recv())
 

@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from dunlin.membership.auth import CallMetadata, EtcdUser
-from dunlin.membership.connection import EtcdConnection, Timeouts
+from dunlin.membership.connection import EtcdConnection, MakeCredentials, Timeouts
 from dunlin.membership.errors import EtcdError, EtcdUnavailable, LeaseLost
 from dunlin.membership.txn import Compare, Operation
 from dunlin.membership.values import KeyValue, Snapshot, key_bytes, prefix_end
@@ -61,7 +61,7 @@ class EtcdClient:
         endpoints: Sequence[str],
         *,
         timeouts: Timeouts | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: MakeCredentials | None = None,
         user: EtcdUser | None = None,
     ) -> None:
         self.connection = EtcdConnection(endpoints, timeouts or Timeouts(), credentials, user)

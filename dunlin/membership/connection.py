@@ -32,6 +32,9 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", 2 << 20),
 ]
 
+MakeCredentials = Callable[[], grpc.ChannelCredentials]
+"""The credentials for a connection that begins now; the same object until they change."""
+
 EtcdCall = Callable[[grpc.aio.Channel, CallMetadata], Awaitable[T]]
 
 # etcd's words for "who are you?": the token is unknown (members forget them), outdated, or missing.
@@ -78,6 +81,18 @@ async def answer(waiting: Awaitable[T], endpoint: str) -> T:
         raise EtcdUnavailable(f"etcd at {endpoint} cancelled the call") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    channel: grpc.aio.Channel
+    credentials: grpc.ChannelCredentials | None
+
+
+def _open(endpoint: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS)
+
+
 class EtcdConnection:
     """Owns one channel per endpoint, made on first use inside the running event loop."""
 
@@ -85,7 +100,7 @@ class EtcdConnection:
         self,
         endpoints: Sequence[str],
         timeouts: Timeouts,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: MakeCredentials | None = None,
         user: EtcdUser | None = None,
     ) -> None:
         if not endpoints:
@@ -94,7 +109,7 @@ class EtcdConnection:
         self.timeouts = timeouts
         self.token = AuthToken(user or EtcdUser(), timeouts.call_s)
         self._credentials = credentials
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[str, _Opened] = {}
         self._current = 0
 
     @property
@@ -165,14 +180,12 @@ class EtcdConnection:
     async def close(self) -> None:
         """Close all channels."""
         channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close(None)
+        for opened in channels.values():
+            await opened.channel.close(None)
 
     async def _ready(self, endpoint: str) -> grpc.aio.Channel:
         # A write is sent only on a live connection: so one that could not connect surely did not happen.
-        channel = self._channels.get(endpoint)
-        if channel is None:
-            channel = self._channels[endpoint] = self._open(endpoint)
+        channel = self._channel_to(endpoint)
         if channel.get_state(try_to_connect=True) is not grpc.ChannelConnectivity.READY:
             try:
                 async with asyncio.timeout(self.timeouts.connect_s):
@@ -181,10 +194,16 @@ class EtcdConnection:
                 raise EtcdUnavailable(f"no connection to {endpoint} within {self.timeouts.connect_s:g} s") from None
         return channel
 
-    def _open(self, endpoint: str) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(endpoint, self._credentials, options=_CHANNEL_OPTIONS)
+    def _channel_to(self, endpoint: str) -> grpc.aio.Channel:
+        """The channel to `endpoint`; one that has lost its connection is left when the credentials have changed."""
+        opened = self._channels.get(endpoint)
+        if opened is not None and opened.channel.get_state() is grpc.ChannelConnectivity.READY:
+            return opened.channel
+        credentials = self._credentials() if self._credentials is not None else None
+        if opened is None or opened.credentials is not credentials:
+            # The one before closes itself when the last call has let go of it.
+            opened = self._channels[endpoint] = _Opened(_open(endpoint, credentials), credentials)
+        return opened.channel
 
     def _raise_unavailable(self, failures: list[str]) -> NoReturn:
         raise EtcdUnavailable(f"etcd is not reachable at {', '.join(self.endpoints)}: {'; '.join(failures)}")

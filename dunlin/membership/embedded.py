@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import grpc
-
 from dunlin.auth.certificates import CA, CERTIFICATE, KEY
 from dunlin.membership.client import EtcdClient
-from dunlin.membership.connection import Timeouts
+from dunlin.membership.connection import MakeCredentials, Timeouts
 from dunlin.membership.errors import EtcdError, EtcdStartError
 from dunlin.runtime.child_exit import wait_for_exit
 from dunlin.runtime.parent_death import die_with_parent_command
@@ -65,10 +63,10 @@ class EmbeddedEtcd:
         return self._process.poll()
 
     @staticmethod
-    async def start(config: EmbeddedConfig, credentials: grpc.ChannelCredentials | None = None) -> "EmbeddedEtcd":
+    async def start(config: EmbeddedConfig, credentials: MakeCredentials | None = None) -> "EmbeddedEtcd":
         """Start etcd and return when it serves. Raises EtcdStartError saying why it does not.
 
-        With a `tls_dir`, `credentials` are what a client needs to ask it.
+        With a `tls_dir`, `credentials` makes what a client needs to ask it.
         """
         binary = find_binary()
         for port in (config.client_port, config.peer_port):
@@ -101,7 +99,7 @@ class EmbeddedEtcd:
         self._process.kill()
         await wait_for_exit(self._process)
 
-    async def _ready(self, credentials: grpc.ChannelCredentials | None) -> None:
+    async def _ready(self, credentials: MakeCredentials | None) -> None:
         timeouts = Timeouts(connect_s=0.5, call_s=1.0)
         client = EtcdClient([self.endpoint], timeouts=timeouts, credentials=credentials)
         try:

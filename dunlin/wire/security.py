@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -20,6 +20,14 @@ from dunlin.wire.errors import StartError
 
 _NOBODY = "nobody.dunlin"
 _ROUND_TRIPS = 4
+
+
+class IdentitySource(Protocol):
+    """Knows the certificates to use for a connection that begins now: `CertificateReloader`, or a fixed identity."""
+
+    def current(self) -> "TlsIdentity":
+        """The same object until the certificates change."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,10 @@ class TlsIdentity:
             raise StartError(f"{text} dunlin certs issue CA_DIR --role {role} --name {name} --host HOST")
         return security
 
+    def current(self) -> "TlsIdentity":
+        """Itself: an `IdentitySource` that never changes."""
+        return self
+
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For the side that dials."""
         return grpc.ssl_channel_credentials(self.ca, self.key or None, self.certificate or None)
@@ -77,6 +89,11 @@ class TlsIdentity:
         """For the side that answers."""
         ca = self.ca if demands_certificate else None
         return grpc.ssl_server_credentials([(self.key, self.certificate)], ca, demands_certificate)
+
+    def server_configuration(self, *, demands_certificate: bool = True) -> grpc.ServerCertificateConfiguration:
+        """For a server of `grpc.dynamic_ssl_server_credentials`."""
+        ca = self.ca if demands_certificate else None
+        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], ca)
 
     def client_context(self) -> ssl.SSLContext:
         """For plain sockets: dial with `server_hostname=server_name(role, name)`.

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from dunlin.auth.tenants import Tenant
@@ -135,7 +136,7 @@ class Dispatcher:
     async def _open_http(self, listening: socket.socket) -> None:
         security = self.service.security
         # Browsers and OpenAI's clients have no certificates: only the server has to prove its identity.
-        tls = security.server_context(demands_certificate=False) if security is not None else None
+        tls = partial(security.server_context, demands_certificate=False) if security is not None else None
         if security is not None and self._keys is None:
             _log.warning("the HTTP door serves every client that reaches it: require API keys with --keys")
         can_serve, clock = lambda: self.core.fleet.serving_count > 0, self.service.host.clock

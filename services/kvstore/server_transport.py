@@ -19,7 +19,8 @@ from dunlin.transport.payload import RegionHeader
 from dunlin.transport.sockets.peer_senders import PeerSenders
 from dunlin.transport.sockets.receiver import RegionReceiver
 from dunlin.transport.sockets.sender import RegionSend
-from dunlin.wire.security import TlsIdentity, server_name
+from dunlin.wire.certificate_reloader import CertificateReloader
+from dunlin.wire.security import server_name
 from services.kvstore.transfer.transport_commands import (
     TRANSPORT,
     CancelReceive,
@@ -72,7 +73,7 @@ class RegionTransport:
         room: memoryview,
         listen: str,
         endpoint: Callable[[int], str],
-        security: TlsIdentity | None,
+        security: CertificateReloader | None,
         agent: Agent | None = None,
         *,
         may_shun: bool = True,
@@ -90,7 +91,7 @@ class RegionTransport:
         self._agents: dict[Address, str] = {}
         self._banned: dict[str, float] = {}
         self._may_ban = may_shun
-        server, client = (security.server_context(), security.client_context()) if security else (None, None)
+        server, client = (security.server_context, security.client_context) if security else (None, None)
         self._receiver = RegionReceiver(room, self._received, host=listen, tls=server)
         self._senders = PeerSenders(room, self._pushed, tls=client)
         self._courier = TransferLoop(room, agent, self._received, self._pushed) if agent is not None else None

@@ -61,7 +61,7 @@ def members(state: ClusterState, client_dir: Path) -> Members:
     """Every registered process, by name, read from etcd over TLS."""
 
     async def read() -> Members:
-        etcd = EtcdClient([state.etcd], credentials=TlsIdentity.load(client_dir).channel_credentials())
+        etcd = EtcdClient([state.etcd], credentials=TlsIdentity.load(client_dir).channel_credentials)
         try:
             async for message in MemberWatch(etcd):
                 assert isinstance(message, MembersReset)

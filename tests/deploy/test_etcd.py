@@ -68,7 +68,7 @@ def member(root: Path, number: int, ports: dict[str, int], folder: Path) -> "Ite
 
 async def serves(endpoints: list[str], security: TlsIdentity, value: bytes) -> None:
     """Write and read at the cluster, for as long as it takes to elect a leader."""
-    client = EtcdClient(endpoints, credentials=security.channel_credentials())
+    client = EtcdClient(endpoints, credentials=security.channel_credentials)
     try:
         deadline_s = time.monotonic() + 300
         while True:

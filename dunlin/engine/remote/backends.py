@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dunlin.transport.sockets.blocking import receive_exactly, receive_into
-from dunlin.transport.sockets.connections import connect
+from dunlin.transport.sockets.connections import MakeContext, connect
 from dunlin.wire.security import certificate_names
 
 _SEND_BUFFER_BYTES = 512 << 10
@@ -52,7 +52,7 @@ class Link(Protocol):
 class LinkSettings:
     """`tls` for the side that is meant; None: plain text. `stall_s`: as in `HelperOptions`."""
 
-    tls: ssl.SSLContext | None
+    tls: MakeContext | None
     stall_s: float
 
 
@@ -114,7 +114,7 @@ def answer(stream: socket.socket, settings: LinkSettings) -> Link:
     stream.settimeout(settings.stall_s)
     _tune(stream)
     if settings.tls is not None:
-        stream = settings.tls.wrap_socket(stream, server_side=True)
+        stream = settings.tls().wrap_socket(stream, server_side=True)
     return SocketLink(stream, settings.stall_s)
 
 

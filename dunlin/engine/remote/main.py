@@ -17,6 +17,7 @@ from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.remote.receiver import ChunkReceiver
 from dunlin.messages.types import Header
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
+from dunlin.wire.certificate_reloader import CertificateReloader
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from dunlin.wire.errors import StartError
 from dunlin.wire.security import TlsIdentity
@@ -50,6 +51,14 @@ class InstanceChannel:
                 helper.receive(ENGINE_COMMAND.decode(body)[1])
 
 
+def _certificates(options: HelperOptions) -> CertificateReloader | None:
+    """The instance's own; raises StartError."""
+    directory = options.tls_dir
+    if directory is None:
+        return None
+    return CertificateReloader(lambda: TlsIdentity.load_for(directory, "instance", options.name))
+
+
 def run(options: HelperOptions) -> int:
     """Serve the instance; returns the exit code."""
     for one in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the parent ends this one
@@ -60,10 +69,10 @@ def run(options: HelperOptions) -> int:
 
     try:
         die_with_parent(options.parent_pid)
-        security = TlsIdentity.load_for(options.tls_dir, "instance", options.name) if options.tls_dir else None
+        security = _certificates(options)
         backend, engine = BACKENDS[options.backend], Address("engine", options.name)
-        answering = LinkSettings(security.server_context() if security else None, options.stall_s)
-        dialing = LinkSettings(security.client_context() if security else None, options.stall_s)
+        answering = LinkSettings(security.server_context if security else None, options.stall_s)
+        dialing = LinkSettings(security.client_context if security else None, options.stall_s)
         receiver = ChunkReceiver(options.listen, options.port, backend, answering, say)
     except (ParentGone, StartError, OSError) as error:
         say(f"cannot start: {error}")

@@ -3,9 +3,14 @@
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 
 MAX_KEPT = 128
 """Connections kept at once. A peer that is started again has another endpoint: those to its last one are of no use."""
+
+
+MakeContext = Callable[[], ssl.SSLContext]
+"""The TLS context for a connection that begins now: certificates are renewed while the process runs."""
 
 
 class ConnectionPool:
@@ -13,7 +18,7 @@ class ConnectionPool:
     thread.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, stall_s: float) -> None:
+    def __init__(self, tls: MakeContext | None, stall_s: float) -> None:
         """
         Args:
             tls: for receivers that show a certificate.
@@ -58,7 +63,7 @@ def _close(streams: list[socket.socket]) -> None:
             stream.close()
 
 
-def connect(endpoint: str, server_name: str, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
+def connect(endpoint: str, server_name: str, tls: MakeContext | None, timeout_s: float) -> socket.socket:
     """A connection to `endpoint` ("host:port"), which with TLS shows a certificate of `server_name`.
 
     :raises OSError, ValueError: it cannot be reached.
@@ -69,7 +74,7 @@ def connect(endpoint: str, server_name: str, tls: ssl.SSLContext | None, timeout
     if tls is None:
         return plain
     try:
-        return tls.wrap_socket(plain, server_hostname=server_name)
+        return tls().wrap_socket(plain, server_hostname=server_name)
     except OSError:
         plain.close()
         raise

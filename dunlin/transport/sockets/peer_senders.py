@@ -3,9 +3,8 @@
 A peer that is started again has another endpoint: the sender to its last one goes when there are too many.
 """
 
-import ssl
-
 from dunlin.messages.types import Priority
+from dunlin.transport.sockets.connections import MakeContext
 from dunlin.transport.sockets.sender import OnSent, RegionSend, RegionSender
 
 PEERS_MOST = 64
@@ -22,7 +21,7 @@ class PeerSenders:
         room: memoryview,
         sent: OnSent,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: MakeContext | None = None,
         stall_s: float = 5.0,
         most_peers: int = PEERS_MOST,
     ) -> None:

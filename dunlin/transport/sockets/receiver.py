@@ -6,7 +6,6 @@ and the bytes must match the checksum before they are reported. Knows no core an
 
 import secrets
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from dunlin.transport.payload import (
     decode_header,
 )
 from dunlin.transport.sockets.blocking import receive_exactly, receive_into
+from dunlin.transport.sockets.connections import MakeContext
 from dunlin.transport.sockets.listener import ConnectionListener
 
 CHUNK_BYTES = 1 << 20
@@ -51,7 +51,7 @@ class RegionReceiver:
         received: OnReceived,
         *,
         host: str = "127.0.0.1",
-        tls: ssl.SSLContext | None = None,
+        tls: MakeContext | None = None,
         most_connections: int = 64,
         patience_s: float = 10.0,
         stall_s: float = 5.0,
@@ -123,7 +123,7 @@ class RegionReceiver:
         try:
             with connection:
                 connection.settimeout(self._stall_s)
-                stream = self._tls.wrap_socket(connection, server_side=True) if self._tls is not None else connection
+                stream = self._tls().wrap_socket(connection, server_side=True) if self._tls is not None else connection
                 with stream:
                     while not self._listener.is_closing and self._take_one(stream):
                         pass

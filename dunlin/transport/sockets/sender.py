@@ -7,7 +7,6 @@ may be submitted again. Knows no core and no catalog; the bytes are sent as they
 
 import heapq
 import itertools
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from dunlin.messages.types import Priority
 from dunlin.transport.payload import TAKEN, PayloadError, RegionHeader
 from dunlin.transport.sockets.blocking import receive_exactly
-from dunlin.transport.sockets.connections import ConnectionPool
+from dunlin.transport.sockets.connections import ConnectionPool, MakeContext
 
 CHUNK_BYTES = 1 << 20
 KEEP_ALIVES = 4
@@ -113,7 +112,7 @@ class RegionSender:
         room: memoryview,
         sent: OnSent,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: MakeContext | None = None,
         most_waiting: int = 4096,
         stall_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,

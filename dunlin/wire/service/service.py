@@ -28,6 +28,7 @@ from dunlin.membership.registration import Registration, RegistrationState
 from dunlin.messages.group import DIALING
 from dunlin.messages.membership import MemberMessage
 from dunlin.runtime.core_host import CoreHost, wall_clock
+from dunlin.wire.certificate_reloader import CertificateReloader
 from dunlin.wire.channels import MESSAGE_LIMIT_BYTES
 from dunlin.wire.envelopes import FLEET, StreamProtocol
 from dunlin.wire.errors import StartError
@@ -61,7 +62,7 @@ class ServiceProcess:
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
         self.counters = StreamCounters()
-        self.security: TlsIdentity | None = None
+        self.security: CertificateReloader | None = None
         self.etcd: EtcdClient
         self.registration: Registration
         self.endpoint = ""
@@ -154,14 +155,14 @@ class ServiceProcess:
             _log.warning("%s did not stop in %.1f s; leaving the rest", self.address, self.options.stop_timeout_s)
         return self._exit_code
 
-    def _load_security(self) -> TlsIdentity | None:
-        options = self.options
-        if options.tls_dir is None:
+    def _load_security(self) -> CertificateReloader | None:
+        options, directory = self.options, self.options.tls_dir
+        if directory is None:
             return None
-        security = TlsIdentity.load_for(options.tls_dir, options.role, options.name)
-        left_days = (security.ends_s - time.time()) / _DAY_S
+        security = CertificateReloader(lambda: TlsIdentity.load_for(directory, options.role, options.name))
+        left_days = (security.current().ends_s - time.time()) / _DAY_S
         if left_days < _WARN_DAYS:
-            _log.warning("the certificate in %s ends in %.1f days", security.directory, left_days)
+            _log.warning("the certificate in %s ends in %.1f days", directory, left_days)
         return security
 
     def _credentials(self, demands_certificate: bool) -> grpc.ServerCredentials | None:
@@ -169,10 +170,10 @@ class ServiceProcess:
             return None
         return self.security.server_credentials(demands_certificate=demands_certificate)
 
-    def _etcd_credentials(self) -> grpc.ChannelCredentials | None:
+    def _etcd_credentials(self) -> Callable[[], grpc.ChannelCredentials] | None:
         directory = self.options.etcd_tls_dir
-        security = self.security if directory is None else TlsIdentity.load(directory)
-        return security.channel_credentials() if security is not None else None
+        security = self.security if directory is None else CertificateReloader(lambda: TlsIdentity.load(directory))
+        return security.channel_credentials if security is not None else None
 
     async def _register(self, extra: Mapping[str, str]) -> Address:
         options = self.options
@@ -223,8 +224,11 @@ class ServiceProcess:
         membership = MembershipWatch(
             MemberWatch(self.etcd), prober, self._tell, self.host.clock, self.host.crash_on_error
         )
-        for name, work in (("membership", membership.run()), ("reasons", self._pump.run())):
-            task = asyncio.create_task(work, name=name)
+        work = {"membership": membership.run(), "reasons": self._pump.run()}
+        if self.security is not None:
+            work["certificates"] = self.security.watch()
+        for name, running in work.items():
+            task = asyncio.create_task(running, name=name)
             task.add_done_callback(self.host.crash_on_error)
             self._tasks.append(task)
 

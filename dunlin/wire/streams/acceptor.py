@@ -10,7 +10,7 @@ import grpc.aio
 from dunlin.effects import Address
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.envelopes import StreamProtocol
-from dunlin.wire.security import TlsIdentity, is_certificate_of, peer_certificate_names
+from dunlin.wire.security import IdentitySource, is_certificate_of, peer_certificate_names
 from dunlin.wire.streams.stream import PeerStream, StreamCounters, StreamLimits, identity_metadata, read_identities
 
 if TYPE_CHECKING:  # generic for the type checker alone
@@ -34,7 +34,7 @@ class StreamAcceptor(grpc.GenericRpcHandler):
         conversations: Iterable[StreamProtocol],
         counters: StreamCounters | None = None,
         limits: StreamLimits | None = None,
-        security: TlsIdentity | None = None,
+        security: IdentitySource | None = None,
         is_dialing: Callable[[Address], bool] = lambda peer: False,
     ) -> None:
         self.counters = counters or StreamCounters()

@@ -14,7 +14,7 @@ from dunlin.effects import Address
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.channels import open_channel
 from dunlin.wire.envelopes import StreamProtocol
-from dunlin.wire.security import TlsIdentity
+from dunlin.wire.security import IdentitySource, TlsIdentity
 from dunlin.wire.streams.stream import (
     BROKEN,
     PeerStream,
@@ -58,7 +58,7 @@ class StreamDialer:
         counters: StreamCounters | None = None,
         limits: StreamLimits | None = None,
         backoff: DialBackoff | None = None,
-        security: TlsIdentity | None = None,
+        security: IdentitySource | None = None,
         on_end: Callable[["StreamDialer"], None] | None = None,
         persists: bool = True,
     ) -> None:
@@ -71,6 +71,8 @@ class StreamDialer:
         self._limits = limits or StreamLimits()
         self._backoff = backoff or DialBackoff()
         self._security = security
+        self._identity: TlsIdentity | None = None
+        self._channel: grpc.aio.Channel | None = None
         self._wanted = True
         self._persists = persists
         self._task = asyncio.create_task(self._run(), name=f"dialer of {peer}")
@@ -96,17 +98,17 @@ class StreamDialer:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        channel = open_channel(self.endpoint, self._security, self.peer.role, self.peer.name)
         try:
-            await self._keep_dialing(channel)
+            await self._keep_dialing()
         finally:
-            await channel.close(None)
+            if self._channel is not None:
+                await self._channel.close(None)
 
-    async def _keep_dialing(self, channel: grpc.aio.Channel) -> None:
+    async def _keep_dialing(self) -> None:
         delay_s, last = self._backoff.first_s, ""
         while self._wanted:
             began_s = self._host.clock()
-            end = await self._once(channel)
+            end = await self._once(await self._current_channel())
             level = logging.DEBUG if end.reason == last else logging.INFO
             _log.log(level, "stream to %s at %s: %s", self.peer, self.endpoint, end.reason)
             last = end.reason
@@ -117,6 +119,16 @@ class StreamDialer:
             if self._wanted:
                 await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, self._backoff.most_s)
+
+    async def _current_channel(self) -> grpc.aio.Channel:
+        """The channel, opened anew when the certificates have changed: it would connect again with the old ones."""
+        identity = self._security.current() if self._security is not None else None
+        if self._channel is None or identity is not self._identity:
+            if self._channel is not None:
+                await self._channel.close(None)
+            self._channel = open_channel(self.endpoint, identity, self.peer.role, self.peer.name)
+            self._identity = identity
+        return self._channel
 
     async def _once(self, channel: grpc.aio.Channel) -> StreamEnd:
         """One stream, from the call to its end."""

@@ -11,7 +11,7 @@ from dunlin.messages.group import DialPeer
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.envelopes import StreamProtocol
-from dunlin.wire.security import TlsIdentity
+from dunlin.wire.security import IdentitySource
 from dunlin.wire.streams.dialer import DialBackoff, StreamDialer
 from dunlin.wire.streams.stream import StreamCounters, StreamLimits
 
@@ -35,7 +35,7 @@ class PeerDialer:
         counters: StreamCounters | None = None,
         limits: StreamLimits | None = None,
         backoff: DialBackoff | None = None,
-        security: TlsIdentity | None = None,
+        security: IdentitySource | None = None,
         on_demand: Mapping[str, StreamProtocol] | None = None,
     ) -> None:
         self.counters = counters or StreamCounters()

@@ -16,7 +16,7 @@ from dunlin.membership.endpoints import split_endpoint
 from dunlin.membership.failure_detector import ProbeVerdict
 from dunlin.messages.membership import Member
 from dunlin.wire.channels import open_channel
-from dunlin.wire.security import TlsIdentity
+from dunlin.wire.security import IdentitySource
 
 _AT_ONCE = 16
 
@@ -30,7 +30,7 @@ class LivenessProber:
     """Probes at most 16 at once, each for at most `deadline_s` from its turn on."""
 
     def __init__(
-        self, connected: Callable[[Address], bool], security: TlsIdentity | None = None, deadline_s: float = 1.0
+        self, connected: Callable[[Address], bool], security: IdentitySource | None = None, deadline_s: float = 1.0
     ) -> None:
         self._connected = connected
         self._security = security
@@ -53,7 +53,8 @@ class LivenessProber:
     async def _ask(self, member: Member) -> ProbeVerdict:
         await _connect(member.endpoint)
         address = member.address
-        async with open_channel(member.endpoint, self._security, address.role, address.name) as channel:
+        identity = self._security.current() if self._security is not None else None
+        async with open_channel(member.endpoint, identity, address.role, address.name) as channel:
             check = channel.unary_unary(
                 "/grpc.health.v1.Health/Check",
                 request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

@@ -196,6 +196,21 @@ def test_with_certificates_only_instances_of_the_cluster_are_met(tmp_path: Path)
         assert sender.meet(receiver) == ""
 
 
+def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+    ours, renewed = tmp_path / "ours", tmp_path / "renewed"
+    with (
+        Node("a", tls_dir=issue(ours, "instance", "a")) as node,
+        Node("b", tls_dir=issue(renewed, "instance", "b")) as newer,
+    ):
+        assert newer.meet(node) != ""
+        assert node.meet(newer) != ""
+        made = issue(renewed, "instance", "a")
+        for name in ("ca.pem", "cert.pem", "key.pem"):
+            (made / name).replace(ours / "instance-a" / name)
+        assert newer.meet(node) == ""
+        assert node.meet(newer) == ""
+
+
 def test_a_helper_loads_no_torch() -> None:
     """It would take the memory of another engine process, and seconds to start."""
     code = "import sys, dunlin.engine.remote.main; sys.exit('torch' in sys.modules)"

@@ -6,7 +6,6 @@ No clock is waited for: the fake makes a token for every sequence each time the 
 import asyncio
 import random
 import socket
-import ssl
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -38,6 +37,7 @@ from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.served_model import ServedModel
 from services.dispatcher.doors.grpc_server import GrpcDoor
 from services.dispatcher.doors.http.app import HttpConfig, HttpDoor, bind
+from services.dispatcher.doors.http.listener import MakeContext
 from services.dispatcher.doors.metrics import DoorMetrics
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member
@@ -259,7 +259,7 @@ async def doors(
     monitor: str = "",
     log: CallLogSink | None = None,
     tenants: tuple[Tenant, ...] | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: MakeContext | None = None,
     more: "MoreDoors | None" = None,
     **config: Any,
 ) -> AsyncIterator[Doors]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.http.connections import Connections, OnConnectionRefused, with_request_hook
 from services.dispatcher.doors.http.cors import CorsOrigins
 from services.dispatcher.doors.http.errors import error_middleware
-from services.dispatcher.doors.http.listener import Listener
+from services.dispatcher.doors.http.listener import Listener, MakeContext
 from services.dispatcher.doors.http.paths import PathGuard
 from services.dispatcher.doors.http.rate_limit_headers import rate_limit_headers
 from services.dispatcher.doors.http.receive import read_body
@@ -76,7 +75,7 @@ class HttpDoor:
         can_serve: Callable[[], bool],
         clock: Callable[[], float],
         config: HttpConfig | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: MakeContext | None = None,
         usage: Callable[[str], QuotaUsage] = lambda tenant: QuotaUsage(),
         refused: OnConnectionRefused = lambda kind: None,
         more_routes: Sequence[web.RouteDef] = (),

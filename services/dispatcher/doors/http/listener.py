@@ -6,6 +6,7 @@ asyncio's own server reports a connection only after its TLS handshake; this one
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from typing import cast
 
 from services.dispatcher.doors.http.connections import (
@@ -22,6 +23,10 @@ REFUSAL_TIMEOUT_S = 2.0
 """Seconds for a connection above the limit to send its request and to read the answer."""
 ACCEPT_RETRY_S = 0.1
 """Seconds to wait after an accept that failed: without a free descriptor the next one fails as well."""
+
+
+MakeContext = Callable[[], ssl.SSLContext]
+"""The TLS context for a connection that was accepted now: certificates are renewed while the dispatcher runs."""
 
 
 class ConnectionRefusals:
@@ -74,7 +79,7 @@ class RefusingProtocol(asyncio.Protocol):
 class Listener:
     """Owns a listening socket, and the TLS handshakes in progress."""
 
-    def __init__(self, listening: socket.socket, connections: Connections, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, listening: socket.socket, connections: Connections, tls: MakeContext | None) -> None:
         self._listening = listening
         self._connections = connections
         self._tls = tls
@@ -128,9 +133,10 @@ class Listener:
     ) -> None:
         """Connect the socket to its protocol, after a TLS handshake where TLS is used."""
         loop = asyncio.get_running_loop()
-        timeout_s = within_s if self._tls is not None else None
+        tls = self._tls() if self._tls is not None else None
+        timeout_s = within_s if tls is not None else None
         try:
-            await loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._tls, ssl_handshake_timeout=timeout_s)
+            await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls, ssl_handshake_timeout=timeout_s)
         except OSError as error:
             self._discard(protocol)
             if isinstance(protocol, HttpConnection):

@@ -51,8 +51,10 @@ def test_requests_that_were_dispatched_before_wait_ahead_oldest_first() -> None:
 def test_a_name_that_no_instance_knows_gives_no_turn_before_others() -> None:
     journal = Journal()
     first, resumed, named, last = (
-        journal.add(client(n), submit(**more), 1.5, may_be_held=bool(more))
-        for n, more in enumerate(({}, {"key": "req-9-1"}, {"idempotency": "n/0", "digest": b"d"}, {}))
+        journal.add(client(n), asked, 1.5, may_be_held=asked.may_be_held)
+        for n, asked in enumerate(
+            (submit(), submit(key="req-9-1"), submit(idempotency="n/0", digest=b"d"), submit())
+        )
     )
     for request in (named, resumed):
         journal.requeue_not_adopted(request, "not held")
@@ -63,8 +65,8 @@ def test_a_name_that_no_instance_knows_gives_no_turn_before_others() -> None:
 def test_a_name_that_no_instance_knows_has_its_tenants_turn() -> None:
     journal = Journal()
     opened(journal, 3, request_class=BATCH, tenant="many")
-    name = {"idempotency": "n/0", "digest": b"d", "request_class": BATCH, "tenant": "many"}
-    named = journal.add(client("named"), submit(**name), 1.5, may_be_held=True)
+    asked = submit(idempotency="n/0", digest=b"d", request_class=BATCH, tenant="many")
+    named = journal.add(client("named"), asked, 1.5, may_be_held=True)
     journal.requeue_not_adopted(named, "not held")
     other = journal.add(client("other"), submit(request_class=BATCH, tenant="one"), 1.5)
     journal.check_integrity()

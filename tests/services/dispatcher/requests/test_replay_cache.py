@@ -79,7 +79,7 @@ def test_log_probabilities_count_against_the_bound() -> None:
         bench.give(client(number), named(idempotency=f"{number}/0", sampling=wanted))
         bench.give(A, NotHeld(number, 1))
         row = rows((number, 2, 3, 70), finish=FinishReason.LENGTH)
-        tops = {"top_count": i32([20]), "top_token": i32(range(20)), "top_logprob": f32([-1.0] * 20)}
-        bench.give(A, replace(row, **tops))
+        tops = i32([20]), i32(range(20)), f32([-1.0] * 20)
+        bench.give(A, replace(row, top_count=tops[0], top_token=tops[1], top_logprob=tops[2]))
     again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=wanted)) for n in (1, 2, 3)]
     assert [bool(messages(sent, Delta)) for sent in again] == [False, True, True], "25 values each"

@@ -55,7 +55,7 @@ def order(slots: int, ticket: int = 1, epoch: int = 5) -> Evacuate:
     return Evacuate(epoch, ticket, THERE, slots)
 
 
-def told(effects: list[Effect]) -> list[Any]:
+def told(effects: Iterable[Effect]) -> list[Any]:
     return [effect.message for effect in effects if isinstance(effect, Send) and effect.to == MANAGER]
 
 

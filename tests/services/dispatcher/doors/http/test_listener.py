@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
+from dunlin.wire.certificate_reloader import CertificateReloader
 from dunlin.wire.security import TlsIdentity
 from tests.services.dispatcher.door_requests import sent, with_doors
 from tests.services.dispatcher.raw_http import HEAD, HEALTH, LOOPS, Loop, error_of, limits, lines
@@ -76,7 +77,7 @@ def test_handshakes_that_never_end_count_and_end(tls: Path, loop: Loop) -> None:
         answer = await sent(cluster, HEALTH[:-2] + b"Connection: close\r\n\r\n", trusting)
         assert answer.endswith(b'{"status": "ok"}')
 
-    with_doors(test, loop, http=limits(header_timeout_s=1.5, max_connections=3), tls=server)
+    with_doors(test, loop, http=limits(header_timeout_s=1.5, max_connections=3), tls=lambda: server)
 
 
 def test_plain_http_at_a_tls_port_is_counted_and_logged_in_one_line(
@@ -96,7 +97,7 @@ def test_plain_http_at_a_tls_port_is_counted_and_logged_in_one_line(
         assert len(lines(caplog)) == 1
 
     with caplog.at_level(logging.WARNING):
-        with_doors(test, http=limits(), tls=server)
+        with_doors(test, http=limits(), tls=lambda: server)
 
 
 def test_a_stop_waits_for_no_peer(tls: Path) -> None:
@@ -109,4 +110,29 @@ def test_a_stop_waits_for_no_peer(tls: Path) -> None:
         while not cluster.web.connections.open:
             await asyncio.sleep(0)
 
-    with_doors(test, http=limits(), tls=server)
+    with_doors(test, http=limits(), tls=lambda: server)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_renewed_certificates_are_used_without_a_restart(tls: Path, tmp_path: Path, loop: Loop) -> None:
+    """A connection that is open goes on; the next one gets the certificate of then."""
+    in_use, renewed = tmp_path / "in-use", tmp_path / "ca"
+    issue_certificate(tls / "ca", in_use, CertificateRequest("dispatcher", "d", ("127.0.0.1",)))
+    reloader = CertificateReloader(lambda: TlsIdentity.load(in_use))
+    old = ssl.create_default_context(cafile=str(in_use / "ca.pem"))
+    ask = HEALTH[:-2] + b"Connection: close\r\n\r\n"
+
+    async def test(cluster: Doors) -> None:
+        assert (await sent(cluster, ask, old)).startswith(b"HTTP/1.1 200")
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.http_port, ssl=old)
+        make_ca(renewed)
+        issue_certificate(renewed, in_use, CertificateRequest("dispatcher", "d", ("127.0.0.1",)), force=True)
+        new = ssl.create_default_context(cafile=str(renewed / "ca.pem"))
+        assert (await sent(cluster, ask, new)).startswith(b"HTTP/1.1 200")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await sent(cluster, ask, old)
+        writer.write(ask)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+    with_doors(test, loop, http=limits(), tls=lambda: reloader.server_context(demands_certificate=False))

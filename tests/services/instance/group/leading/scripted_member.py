@@ -175,8 +175,9 @@ class ScriptedMember:
         guest = self.guests.get(message.sequence)
         if guest is None:  # refused before this came
             return
-        named = {"dispatcher": message.dispatcher, "request": message.request, "attempt": message.attempt}
-        guest.opened = replace(guest.opened, **named)
+        guest.opened = replace(
+            guest.opened, dispatcher=message.dispatcher, request=message.request, attempt=message.attempt
+        )
 
     def on_CloseGuest(self, message: CloseGuest) -> None:
         self.guests.pop(message.sequence, None)
