@@ -40,6 +40,7 @@ class ProbeOptions:
     threads: int = 1
     deterministic: bool = False
     device: str = "cpu"
+    ranks: int = 1
 
 
 class EngineProcess:
@@ -50,8 +51,11 @@ class EngineProcess:
 
     def __init__(self, choice: ProbeOptions) -> None:
         self.is_on_cpu = device_kind(choice.device) == CPU
-        self._fds = os.memfd_create("dunlin-arena"), os.memfd_create("dunlin-progress")
-        self.page = ProgressPage(self._fds[1])
+        self._fds = [
+            os.memfd_create("dunlin-progress"),
+            *(os.memfd_create("dunlin-arena") for _ in range(choice.ranks)),
+        ]
+        self.page = ProgressPage(self._fds[0])
         self._socket, theirs = socket.socketpair()
         options = EngineOptions(
             model=choice.model,
@@ -59,14 +63,16 @@ class EngineProcess:
             incarnation=1,
             parent_pid=os.getpid(),
             socket_fd=theirs.fileno(),
-            arena_fd=self._fds[0],
-            progress_fd=self._fds[1],
+            arena_fd=self._fds[1],
+            progress_fd=self._fds[0],
             kv_bytes=choice.kv_bytes,
             dtype=choice.dtype,
             narrow_kv=choice.narrow_kv,
             deterministic=choice.deterministic,
-            threads=choice.threads,
+            threads=max(choice.threads // choice.ranks, 1),  # of each rank, as the instance shares them out
             device=choice.device,
+            ranks=choice.ranks,
+            rank_arena_fds=tuple(self._fds[2:]),
         )
         began_s = time.perf_counter()
         environment = options.environment(os.environ)

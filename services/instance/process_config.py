@@ -67,10 +67,10 @@ class EngineConfig:
     )
     profile: str = setting(
         "",
-        "The store with a profile of such an engine (`dunlin profile --out` with the same model, device, dtype and "
-        "threads on such a machine): policies that aim at objectives predict the times of steps from it. Empty: the "
-        "data directory's store; if that has no such profile, they are learnt from the steps that are served, and kept "
-        "there.",
+        "The store with a profile of such an engine (`dunlin profile --out` with the same model, device, dtype, "
+        "threads and --tp on such a machine): policies that aim at objectives predict the times of steps from it. "
+        "Empty: the data directory's store; if that has no such profile, they are learnt from the steps that are "
+        "served, and kept there.",
         why="`dunlin profile` keeps it there",
     )
     kv_bytes: int = setting(

@@ -15,7 +15,7 @@ from services.instance.scheduling.step_forecast import needs_step_times
 from services.instance.scheduling.step_times import KnownStepTimes
 
 _log = logging.getLogger(__name__)
-_REMEDY = "`dunlin profile` with this --model, --device, --dtype, --kv-dtype and --threads measures them at once"
+_REMEDY = "`dunlin profile` with this --model, --device, --dtype, --kv-dtype, --threads and --tp measures them at once"
 
 
 def find_step_times(config: InstanceProcessConfig, data_dir: Path) -> KnownStepTimes:

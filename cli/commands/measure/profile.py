@@ -36,6 +36,7 @@ Run it while nothing else does.
 examples:
   dunlin profile
   dunlin profile --model /models/llama --dtype bf16 --threads 8
+  dunlin profile --model /models/llama --threads 8 --tp 2
   dunlin profile --cpu 1 --out machine.db     the engine and its caller on one core
   dunlin profile --cpu 1 --host               also what dunlin's own processes take there, and on another core
   dunlin profile --show a100 --model-shape llama-3-70b --tp 4
@@ -61,6 +62,13 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu (default), or cuda:N: an NVIDIA GPU")
     parser.add_argument(
         "--threads", type=whole_number(1), default=1, metavar="N", help="compute threads of the engine (default: 1)"
+    )
+    parser.add_argument(
+        "--tp",
+        type=whole_number(1, 64),
+        default=1,
+        metavar="N",
+        help="processes that compute each layer together, as for `dunlin up`; of --show: GPUs (default: 1)",
     )
     parser.add_argument(
         "--kv-mib", type=whole_number(1), default=256, metavar="N", help="memory for KV in MiB (default: 256)"
@@ -109,7 +117,6 @@ def _add_show(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model-shape", metavar="M", help=f"of --show (default: {DEFAULT_SHAPE}; of a profile, the latest there)"
     )
-    group.add_argument("--tp", type=whole_number(1, 64), default=1, metavar="N", help="GPUs, of --show (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
         return show(arguments)
     if arguments.host and arguments.cpu is None:
         raise CliError("--host measures what shares a core with the engine: say which with --cpu", USAGE)
+    if arguments.cpu is not None and arguments.tp > 1:
+        raise CliError(f"--cpu {arguments.cpu} is one core, and --tp {arguments.tp} needs several: drop one", USAGE)
     try:
         from dunlin.cost.store import ProfileStore, StoreError
 
@@ -174,6 +183,7 @@ def _measure(arguments: argparse.Namespace) -> "MeasuredProfile":
             arguments.threads,
             arguments.deterministic,
             check_device_name(arguments.device),
+            arguments.tp,
         )
         with EngineProbe(choice) as probe:
             sizes = trial_sizes(probe.is_on_cpu, arguments.quick)
@@ -233,6 +243,7 @@ def _key(arguments: argparse.Namespace) -> "ProfileKey":
         counted_threads(arguments.device, arguments.threads),
         precision_of(arguments.dtype, arguments.kv_dtype),
         deterministic=arguments.deterministic,
+        ranks=arguments.tp,
     )
 
 

@@ -7,24 +7,32 @@ from statistics import median
 
 import pytest
 
+from cli.commands.measure import profile
 from cli.main import main
 from cli.profiling.engine_probe import EngineProbe
 from cli.profiling.engine_process import ProbeError, ProbeOptions
 from cli.profiling.profiler import (
+    MeasuredProfile,
     fit_steps,
     fit_transfers,
     step_errors,
     step_point,
     step_unsteadiness,
+    touch_kv_cache,
     transfer_errors,
 )
 from cli.profiling.trial_plan import TrialSizes, step_trials
 from cli.profiling.trials import ProbedStep, StepTrial, TrialRow, lower_quartile
-from dunlin.cost.links import TransferModel
+from dunlin.cost.engine_timing import EngineTiming
+from dunlin.cost.links import TransferModel, TransferModels
 from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, PiecewiseCurve, StepModel
 from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
 from dunlin.messages.types import TransferKind
+from dunlin.model.builtin import models_folder, resolve_model
+from services.instance.process_config import InstanceProcessConfig
+from services.instance.step_profile import find_step_times
 from simulator.engine.timing import LinearTiming
+from tests.settings import configured
 
 TRUE = StepModel(
     tokens=PiecewiseCurve((1.0, 16.0, 512.0), (1e-3, 2e-3, 30e-3)),
@@ -162,3 +170,39 @@ def test_strategies_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--show", "b300"]) == 2
     assert "known: a100, a100-40g, a800, h100, h200; strategies: a800-lwm-7b" in capsys.readouterr().err
+
+
+def test_an_engine_of_two_ranks_is_measured(tmp_path: Path) -> None:
+    model = resolve_model("builtin:tiny", models_folder(tmp_path))
+    with EngineProbe(ProbeOptions(model, 8 << 20, threads=2, ranks=2)) as probe:
+        turns = probe.measure_step(StepTrial("mixed", (TrialRow(10, 5, decode=False), TrialRow(20)), repeats=3))
+        touch_kv_cache(probe)
+        assert len(turns) == 3
+        assert all(turn.compute_s > 0 for turn in turns)
+        assert min(min(times) for times in probe.move_times(64, 1).values()) > 0
+
+
+def test_an_instance_with_as_many_ranks_finds_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = EngineTiming(TRUE, TransferModels(TransferModel(1e-3, 1e9)), 1.0, 4096, 256)
+    monkeypatch.setattr(profile, "_measure", lambda arguments: MeasuredProfile(timing, [], [], []))
+    assert main(["profile", "--tp", "2", "--threads", "2", "--data-dir", str(tmp_path)]) == 0
+    alone, both = (
+        configured(InstanceProcessConfig, model="builtin:tiny", engine__threads=2, engine__ranks=ranks)
+        for ranks in (1, 2)
+    )
+    assert find_step_times(both, tmp_path) == timing
+    assert find_step_times(alone, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--cpu", "0"), "--cpu 0 is one core, and --tp 2 needs several"),
+        (("--tp", "5"), "5 ranks"),
+    ],
+)
+def test_ranks_that_cannot_be_measured_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+) -> None:
+    assert main(["profile", "--tp", "2", "--data-dir", str(tmp_path), *flags]) != 0
+    assert said in capsys.readouterr().err

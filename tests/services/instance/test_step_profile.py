@@ -94,7 +94,7 @@ def test_without_one_the_policies_that_want_it_are_named(tmp_path: Path, caplog:
     assert find_step_times(wanting, tmp_path) is None
     assert f"slo_aware and on_arrival: no profile of {step_times_key(wanting)} in" in caplog.text
     assert "learnt from those that are served" in caplog.text
-    assert "`dunlin profile` with this --model, --device, --dtype, --kv-dtype and --threads" in caplog.text
+    assert "`dunlin profile` with this --model, --device, --dtype, --kv-dtype, --threads and --tp" in caplog.text
 
 
 def test_what_such_an_engine_taught_is_found_where_there_is_no_profile(
