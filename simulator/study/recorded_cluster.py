@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dunlin.config.errors import ConfigError
-from dunlin.config.resolve import PRESET, resolve
+from dunlin.config.resolve import PRESET, Settings, resolve
 from dunlin.config.sources import Given
+from services.instance.process_config import EngineConfig, InstanceProcessConfig
 from services.settings import TABLES, is_simulated
 
 _TIER = "kvstore.tier.capacity_bytes"
@@ -59,6 +60,15 @@ def recorded_cluster(facts: Mapping[str, Any]) -> RecordedCluster:
     )
 
 
+def recorded_engine(facts: Mapping[str, Any]) -> EngineConfig:
+    """How the engines of the recorded instances computed. Raises RunError."""
+    settings = _resolved(_part(facts, "settings", dict, "its settings (a run over --endpoint has none)"))
+    try:
+        return settings.configure("instance", InstanceProcessConfig, node="", model="").engine
+    except ConfigError as error:
+        raise RunError(f"the record has settings that do not go together here: {error}") from None
+
+
 def _part(facts: Mapping[str, Any], name: str, kind: type[Any], what: str) -> Any:
     part = facts.get(name)
     if not isinstance(part, kind):
@@ -106,12 +116,17 @@ def _nodes(instances: Sequence[Mapping[str, Any]], kvstores: Sequence[Mapping[st
     return len(nodes)
 
 
-def _settings(told: Mapping[str, Any]) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The preset, and the settings by role. Raises RunError: one is unknown here, or has another form."""
+def _resolved(told: Mapping[str, Any]) -> Settings:
+    """Raises RunError: one is unknown here, or has another form."""
     try:
-        settings = resolve(TABLES, [Given(name, value, "the record") for name, value in told.items()])
+        return resolve(TABLES, [Given(name, value, "the record") for name, value in told.items()])
     except ConfigError as error:
         raise RunError(f"the record has settings that cannot be built here: {error}") from None
+
+
+def _settings(told: Mapping[str, Any]) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The preset, and the settings by role. Raises RunError."""
+    settings = _resolved(told)
     by_role: dict[str, dict[str, Any]] = {}
     for name, value in settings.given().items():
         role, _, rest = name.partition(".")

@@ -120,6 +120,7 @@ async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endp
 def _record(arguments: argparse.Namespace, run: "RecordedRun", cluster: dict[str, object]) -> None:
     from cli.common.cluster import find_cluster
     from dunlin import __version__
+    from dunlin.engine.device.names import CPU, computed_by
     from dunlin.workload.loadgen.run_record import write_run
 
     asked = {
@@ -128,6 +129,8 @@ def _record(arguments: argparse.Namespace, run: "RecordedRun", cluster: dict[str
     launched = None if arguments.endpoint else find_cluster(arguments.data_dir)
     settings = None if launched is None else _settings(Path(launched.data_dir))
     facts = {"version": __version__, "asked": asked, "launched": launched, "settings": settings, **cluster}
+    if settings is not None:
+        facts["processor"] = computed_by(settings.get("instance.engine.device", CPU))
     try:
         write_run(arguments.record, replace(run, facts=to_json_value(facts)))
     except OSError as error:

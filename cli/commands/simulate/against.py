@@ -22,15 +22,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=Path,
         metavar="DB",
-        help="the store of `dunlin profile` (default: profiles.db in the data directory)",
+        help="the store with the run's configuration, of `dunlin profile` (default: profiles.db in the data directory)",
     )
 
 
 def run_against(arguments: argparse.Namespace) -> int:
     """Simulate and compare; exit code 1 if a figure differs by more than the limit."""
-    from dunlin.cost.shapes import ShapeError
+    from cli.commands.simulate.recorded_profile import load_recorded_timing
     from dunlin.cost.store import StoreError
-    from dunlin.cost.timing_loader import load_timing
     from dunlin.workload.loadgen.run_record import read_run
     from dunlin.workload.traffic.trace import TraceError
 
@@ -39,18 +38,17 @@ def run_against(arguments: argparse.Namespace) -> int:
     recorded = import_module("simulator.study.recorded_cluster")
     try:
         run = read_run(arguments.against)
-        model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
-        store = str(_store(arguments.profile))
-        timing = load_timing(store, model)
+        store = _store(arguments.profile)
+        timing = load_recorded_timing(store, run.facts)
         simulated = against.resimulate_whole(run, timing)
         counts = _count_differences(run.facts, simulated.counts)
-    except (TraceError, StoreError, ShapeError, recorded.RunError, OSError) as error:
+    except (TraceError, StoreError, recorded.RunError, OSError) as error:
         raise CliError(str(error), USAGE) from None
     found = against.differences(run.records, simulated.records)
     print(render(found))
     if counts:
         print("\n" + render_counts(counts))
-    said = coarse_profile_note(store, timing)
+    said = coarse_profile_note(str(store), timing)
     if said:
         print(f"\n{said}")
     return OK if all(abs(each.relative) <= MAX_DIFFERENCE for each in found) else FAILED

@@ -11,7 +11,7 @@ from dunlin.cost.engine_timing import EngineTiming
 from dunlin.cost.links import TransferModel, TransferModels
 from dunlin.cost.models import PiecewiseCurve, StepModel
 from dunlin.cost.profile_quality import ProfileQuality
-from dunlin.cost.store import ProfileKey, ProfileStore
+from dunlin.cost.store import ProfileStore, engine_key
 from dunlin.workload.loadgen.run_record import RecordedRun, read_run, write_run
 from dunlin.workload.traffic.trace import Arrival
 from simulator.study.live_comparison import (
@@ -28,6 +28,7 @@ from tests.simulator.study.recorded_facts import recorded_facts
 STEP = StepModel(tokens=PiecewiseCurve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
 TIMING = EngineTiming(STEP, TransferModels(TransferModel(1e-3, 1e9)), 1.0, 4096, 256)
 FACTS = recorded_facts()
+KEY = engine_key("builtin:tiny", "cpu", 1, "fp32", deterministic=False)
 
 
 def live_run() -> RecordedRun:
@@ -100,7 +101,7 @@ def test_the_command_shows_counts_where_the_record_holds_them(
     after["members"][0] = counted
     write_run(tmp_path / "run.jsonl", replace(run, facts={**FACTS, "after": after}))
     with ProfileStore(tmp_path / "db") as store:
-        store.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", TIMING)
+        store.save(KEY, "2026-01-01", TIMING)
     assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "db")]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("preemptions"))
     assert line.split() == ["preemptions", "7", "0", "-100.0%"]
@@ -118,7 +119,7 @@ def test_the_command_compares_with_a_profile(
     write_run(tmp_path / "run.jsonl", live_run())
     step = replace(STEP, fixed_s=factor * STEP.fixed_s)
     with ProfileStore(tmp_path / "db") as store:
-        store.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, step=step))
+        store.save(KEY, "2026-01-01", replace(TIMING, step=step))
     assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "db")]) == code
     assert "tpot p99" in capsys.readouterr().out
 
@@ -140,7 +141,7 @@ def test_every_table_says_when_the_profile_is_coarse(
     write_run(tmp_path / "run.jsonl", live_run())
     store = str(tmp_path / "db")
     with ProfileStore(tmp_path / "db") as opened:
-        opened.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, quality=quality))
+        opened.save(KEY, "2026-01-01", replace(TIMING, quality=quality))
     workload = ("--workload", "poisson:rate=2,duration=3,lengths=fixed(50,5)")
     profiled = ("--device", store, "--model-shape", "builtin:tiny")
     commands = (
