@@ -78,8 +78,7 @@ class VllmOffline:
         self._process = subprocess.Popen(
             [*command, str(vocabulary), str(longest)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        if self._read() != "ready":
-            raise RuntimeError(f"vLLM did not start by {python}: see its words above")
+        self._read()  # that it is ready
 
     def seconds(self, case: Case) -> float:
         """That the case takes."""
@@ -94,7 +93,10 @@ class VllmOffline:
 
     def _read(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError("vLLM did not start, or ended: see its words above")
+        return line
 
 
 async def seconds(client: ClientSession, model: str, vocabulary: int, case: Case) -> float:
