@@ -14,6 +14,14 @@ from typing import Any
 from dunlin.model.config_reader import MOST_NUMBER, ConfigReader, is_number
 from dunlin.model.families import FULL, SLIDING, ModelFamily
 
+_NEEDED = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+"""The keys without which a kind of rope cannot be computed."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
@@ -65,11 +73,24 @@ def read_ropes(
         return _read_rope(reader, given, family, max_positions, head_dim, "rope_theta"), None
     if given and not by_layer and "rope_parameters" in reader.values and given is reader.values["rope_parameters"]:
         reader.fault(f"`rope_parameters` must name {FULL} and {SLIDING}", "correct the file")
+    if given is reader.values.get("rope_scaling"):
+        _refuse_unread_scaling(reader, given, by_layer)
     far, near = (given.get(FULL) or {}, given.get(SLIDING) or {}) if by_layer else _scaled_by_layer(reader, given)
     return (
         _read_rope(reader, far, family, max_positions, head_dim, "rope_theta"),
         _read_rope(reader, near, family, max_positions, head_dim, "rope_local_base_freq"),
     )
+
+
+def _refuse_unread_scaling(reader: ConfigReader, scaling: Mapping[str, Any], by_layer: list[str]) -> None:
+    """Of a family whose layers with a window have a base of their own transformers 5 passes over both in silence, and
+    computes without scaling; version 4 read the first.
+    """
+    if by_layer:
+        reader.fault(f"`rope_scaling` must not name {by_layer[0]}", "name the layers' kinds in `rope_parameters`")
+    elif "rope_type" not in scaling and scaling.get("type", "default") != "default":
+        kind = scaling["type"]
+        reader.fault(f"`type` {kind!r} in `rope_scaling` is read by some and not by others", "call it `rope_type`")
 
 
 def _scaled_by_layer(reader: ConfigReader, scaling: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -98,8 +119,9 @@ def _read_rope(
         return RopeConfig()
     outside = reader.values.get("original_max_position_embeddings") is not None
     original = (reader if outside else inner).positive("original_max_position_embeddings", max_positions)
-    if kind in ("linear", "dynamic", "llama3", "yarn") and given.get("factor") is None:
-        reader.fault(f"`factor` of rope type {kind} is missing")
+    for key in _NEEDED.get(kind, ()):
+        if given.get(key) is None:
+            reader.fault(f"`{key}` of rope type {kind} is missing")
     factor = inner.number("factor", 1.0) if given.get("factor") is not None else 1.0
     is_named = outside or given.get("original_max_position_embeddings") is not None
     rope = RopeConfig(
@@ -111,9 +133,9 @@ def _read_rope(
         original_max_positions=original,
         fraction=_fraction(reader, given, family),
         attention_factor=_attention_factor(inner, kind, max_positions, original),
-        beta_fast=inner.optional_number("beta_fast") or 32.0,
-        beta_slow=inner.optional_number("beta_slow") or 1.0,
-        truncate=inner.flag("truncate", True),
+        beta_fast=_number_or_zero(inner, "beta_fast") or 32.0,
+        beta_slow=_number_or_zero(inner, "beta_slow") or 1.0,
+        truncate=inner.flag("truncate", "truncate" not in given),  # null, which some writers leave, means false
         factors=_factors(inner) if kind == "longrope" else (),
         stretched_positions=int(original * factor) if kind == "yarn" and is_named else 0,
     )
@@ -161,10 +183,17 @@ def _attention_factor(inner: ConfigReader, kind: str, max_positions: int, origin
     if kind == "longrope":
         factor = inner.optional_number("factor") or max_positions / original
         return 1.0 if factor <= 1 or original < 2 else math.sqrt(1 + math.log(factor) / math.log(original))
-    factor, scale, all_scale = (inner.optional_number(key) for key in ("factor", "mscale", "mscale_all_dim"))
+    factor = inner.optional_number("factor")
+    scale, all_scale = (_number_or_zero(inner, key) for key in ("mscale", "mscale_all_dim"))
     if scale and all_scale:
         return _yarn_scale(factor, scale) / _yarn_scale(factor, all_scale)
     return _yarn_scale(factor, 1.0)
+
+
+def _number_or_zero(inner: ConfigReader, key: str) -> float:
+    """0 where the file has none, null or 0, which all mean the same in yarn's parameters."""
+    value = inner.values.get(key)
+    return 0.0 if value is None or (is_number(value) and value == 0) else inner.number(key, 1.0)
 
 
 def _yarn_scale(factor: float, scale: float) -> float:

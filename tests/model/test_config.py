@@ -81,6 +81,9 @@ REFUSED: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "axial"}
     },
     "`factor` of rope type yarn is missing": {"rope_scaling": {"rope_type": "yarn"}},
+    "`low_freq_factor` of rope type llama3 is missing": {
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}
+    },
     "the rope parameters are not an object": {"rope_scaling": [1]},
     "`hidden_act` 'tanh' is not supported": {"hidden_act": "tanh"},
     "weights quantised by hqq (`quantization_config`) are not supported: its tensors": {
