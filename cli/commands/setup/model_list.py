@@ -118,6 +118,11 @@ their `parent`. `dunlin model show ADAPTER` says what an adapter changes, its me
 - Other architectures, and models that also take images or sound (Gemma 3 from 4B on, for one).
 - Settings that change the computation and that a family does not have: biases, soft caps, windows, `layer_types`,
   `partial_rotary_factor`, kinds of rope, activations, `use_bidirectional_attention`.
+- Of Gemma 3, a kind of rope that `rope_scaling` calls `type`, or names by layer: transformers 5 computes both without
+  scaling.
+
+A checkpoint whose files name no end token (`eos_token_id`) is served as transformers runs it: its texts end at a stop
+string or their limit alone. `dunlin model show` and the dispatcher's log say so.
 
 ## How it is checked
 

@@ -35,6 +35,7 @@ examples:
   dunlin model show builtin:tiny
   dunlin model show ./my-adapter --base /models/llama
 """
+NO_END_TOKEN = "none: texts go on to their limit (`eos_token_id` in generation_config.json names one)"
 _MOST_LINES = 20
 """Of what is wrong; `--json` has all of it."""
 # Names of the same things in the files of other model families, so that those are shown too.
@@ -71,6 +72,7 @@ class CheckpointSummary:
     weight_bytes: int
     kv_bytes_per_token_bf16: int | None
     kv_bytes_per_token_fp32: int | None
+    end_tokens: tuple[int, ...]
     tokenizer: bool
     chat_template: bool
     servable: bool
@@ -153,6 +155,7 @@ def summarize_checkpoint(directory: Path) -> CheckpointSummary:
         weight_bytes=sum(entry.size_bytes for entry in found.entries.values()),
         kv_bytes_per_token_bf16=_kv_bytes(sizes, 2),
         kv_bytes_per_token_fp32=_kv_bytes(sizes, 4),
+        end_tokens=found.config.eos_ids if found.config else (),
         tokenizer=(directory / "tokenizer.json").is_file(),
         chat_template=_has_template(directory),
         servable=not found.faults,
@@ -186,6 +189,7 @@ def render(shown: CheckpointSummary) -> str:
         ("quantised", _quantised(shown)),
         ("dtype", dtypes or "unknown"),
         ("KV per token", f"{kv[0]} in bf16, {kv[1]} in fp32"),
+        ("end tokens", ", ".join(map(str, shown.end_tokens)) or NO_END_TOKEN),
         ("tokenizer", "there" if shown.tokenizer else "missing"),
         ("chat template", "there" if shown.chat_template else "none: a plain one is used"),
         ("dunlin serves it", "yes" if shown.servable else "no:"),

@@ -1,5 +1,6 @@
 """The model as the doors need it: name, limits, tokenizer and chat template. Holds no weights."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from dunlin.model.lora.adapter import load_adapter
 from dunlin.text.chat_template import ChatTemplate
 from dunlin.text.tokenizer import Tokenizer, check_tokenizer_matches_model, load_chat_template, load_tokenizer
 from services.dispatcher.doors.tools.formats import ToolFormat, format_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ def load_served_model(
     tokenizer = load_tokenizer(directory)
     check_tokenizer_matches_model(tokenizer, config.vocab, directory)
     name = served_name(model, name)
+    if not config.eos_ids:
+        _log.warning("the files of %s name no `eos_token_id`: texts end at their limit or a stop string alone", name)
     if name in (adapters or {}):
         raise ModelError(directory, f"an adapter has the model's own name {name!r}", "give the adapter another name")
     return ServedModel(

@@ -48,6 +48,24 @@ def test_a_checkpoint_that_can_be_served(checkpoint: Path) -> None:
     assert shown.dtypes == {"F32": 21}
     assert (shown.servable, shown.problems) == (True, ())
     assert "dunlin serves it  yes" in render(shown)
+    assert "end tokens        1\n" in render(shown)
+
+
+def test_a_checkpoint_without_an_end_token_is_served_and_says_so(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As transformers does: it generates up to the limit."""
+    load_for_door(str(checkpoint), checkpoint)
+    assert not caplog.messages
+    (checkpoint / "generation_config.json").unlink()
+    change(checkpoint, eos_token_id=None)
+    shown = summarize_checkpoint(checkpoint)
+    assert (shown.end_tokens, shown.servable) == ((), True)
+    assert "end tokens        none: texts go on to their limit" in render(shown)
+    load_for_door(str(checkpoint), checkpoint)
+    assert caplog.messages == [
+        f"the files of {checkpoint.name} name no `eos_token_id`: texts end at their limit or a stop string alone"
+    ]
 
 
 @pytest.mark.parametrize(
