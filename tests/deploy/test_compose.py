@@ -52,6 +52,14 @@ def compose_commands(compose: dict[str, Any]) -> dict[str, tuple[str, argparse.N
     return {name: parsed(shlex.split(command)) for name, command in commands.items()}
 
 
+def test_the_files_of_batch_jobs_outlive_the_container_as_their_records_do(compose: dict[str, Any]) -> None:
+    """A volume without a name ends with its container."""
+    named = [each.split(":") for each in compose["services"]["dispatcher"]["volumes"]]
+    assert ["dispatcher-data", "/var/lib/dunlin"] in named
+    assert "etcd-data:/etcd-data" in compose["services"]["etcd"]["volumes"]
+    assert {"dispatcher-data", "etcd-data"} <= compose["volumes"].keys()
+
+
 def test_compose_starts_every_role_and_instances_with_a_neighbour(compose: dict[str, Any]) -> None:
     roles = [role for role, _ in compose_commands(compose).values()]
     assert set(roles) == set(ROLES)
