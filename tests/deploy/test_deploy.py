@@ -23,6 +23,7 @@ from cli.commands.simulate.cases import make_cases
 from cli.main import make_parser
 from dunlin.config.resolve import resolve
 from dunlin.config.sources import from_all, from_file
+from dunlin.policies.presets import DEFAULT_PRESET
 from services.settings import TABLES
 from simulator.study.run_case import cluster_of
 from tests.deploy.commands import parsed
@@ -110,6 +111,18 @@ def test_every_unit_starts_with_the_settings_of_the_three_nodes(root: Path) -> N
                 settings.configure(name, table)
     # Several nodes compute, so a second copy has a place.
     assert whole["kvstore.exchange.replicate"]
+
+
+def test_the_settings_of_the_three_nodes_have_the_default_preset(root: Path) -> None:
+    assert resolve(TABLES, from_file(root / SETTINGS))["cluster.preset"] == DEFAULT_PRESET
+
+
+def test_the_manual_says_for_which_names_units_need_certificates(root: Path) -> None:
+    """A service starts with a certificate of its own name alone."""
+    manual = (root / "docs/operating.md").read_text()
+    for unit in services(root).values():
+        (name,) = re.findall(r"--name=(\S+)", unit["ExecStart"][0])
+        assert f"`{name.replace('%H', 'HOSTNAME').replace('%i', 'INDEX')}`" in manual
 
 
 def test_the_settings_of_the_three_nodes_can_be_simulated(root: Path) -> None:
