@@ -25,7 +25,8 @@ class GroupsConfig:
     )
     across_nodes: bool = setting(
         False,
-        "Elastic groups may have members on several nodes.",
+        "Elastic groups may have members on several nodes. For simulations: live engines of two "
+        "nodes cannot meet, so no request gets through such a group.",
         why="engines compute together within a node only",
     )
     profile: str = setting(
