@@ -7,6 +7,7 @@ import asyncio
 import logging
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,12 @@ from dunlin.wire.security import TlsIdentity
 
 CHECK_S = 60.0
 """Seconds after which `watch` finds a change that no new connection has found."""
+
+WARN_DAYS, WARN_SHARE = 30.0, 0.25
+"""A certificate with less time left, in days and of its whole time, should have been renewed: cert-manager and certbot
+do so when a third is left.
+"""
+_DAY_S = 86_400.0
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +60,7 @@ class CertificateReloader:
         self._lock = threading.Lock()
         self._loaded = _made_of(load())
         self._states: _FileStates = ()
+        self._warned: TlsIdentity | None = None
         self._look()  # once more, so that a change during the first reading is not missed
 
     def current(self) -> TlsIdentity:
@@ -87,10 +95,20 @@ class CertificateReloader:
         return grpc.dynamic_ssl_server_credentials(first, fetch, demands_certificate)
 
     async def watch(self) -> None:
-        """Look for changes for ever, so that a fault is in the log long before the certificate in use ends."""
+        """Look for changes for ever, so that a fault is in the log long before the certificate in use ends, and a
+        renewal that did not come as well.
+        """
         while True:
+            self._warn_of_end()
             await asyncio.sleep(CHECK_S)
-            self.current()
+
+    def _warn_of_end(self) -> None:
+        """Once for each certificate."""
+        identity = self.current()
+        left_days, whole_days = ((identity.ends_s - since_s) / _DAY_S for since_s in (time.time(), identity.begins_s))
+        if identity is not self._warned and left_days < min(WARN_DAYS, WARN_SHARE * whole_days):
+            self._warned = identity
+            _log.warning("the certificate in %s ends in %.1f days", identity.directory, left_days)
 
     def _look(self) -> _Loaded:
         with self._lock:

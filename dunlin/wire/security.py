@@ -35,7 +35,7 @@ class TlsIdentity:
     """The certificates in `directory`: `ca.pem`, `cert.pem` and `key.pem`, checked. Its texts are PEM.
 
     A client that authenticates itself in another way may have only `ca.pem`: then `certificate` and `key` are empty.
-    `names` are the DNS names in the certificate, `ends_s` its last moment (seconds since 1970).
+    `names` are the DNS names in the certificate; it holds from `begins_s` to `ends_s` (seconds since 1970).
     """
 
     directory: Path
@@ -43,6 +43,7 @@ class TlsIdentity:
     certificate: bytes = b""
     key: bytes = b""
     names: tuple[str, ...] = ()
+    begins_s: float = 0.0
     ends_s: float = inf
 
     @staticmethod
@@ -61,7 +62,8 @@ class TlsIdentity:
         certificate, key = _read(directory / CERTIFICATE), _read(directory / KEY)
         whole = TlsIdentity(directory, ca, certificate, key)
         seen = _tried(whole)
-        return replace(whole, names=certificate_names(seen), ends_s=ssl.cert_time_to_seconds(seen["notAfter"]))
+        begins_s, ends_s = (ssl.cert_time_to_seconds(seen[key]) for key in ("notBefore", "notAfter"))
+        return replace(whole, names=certificate_names(seen), begins_s=begins_s, ends_s=ends_s)
 
     @staticmethod
     def load_for(directory: Path, role: str, name: str) -> "TlsIdentity":

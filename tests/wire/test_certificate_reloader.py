@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import grpc
@@ -294,6 +295,35 @@ def test_a_fault_is_found_without_a_connection(
         watching.cancel()
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("days", "left_days", "warns"), [(825, 29, True), (825, 31, False), (1, 0.3, False), (1, 0.2, True)]
+)
+def test_a_renewal_that_does_not_come_is_told_once(
+    files: Rotation,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    days: int,
+    left_days: float,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(certificate_reloader, "CHECK_S", 0.001)
+    request = CertificateRequest(INSTANCE.role, INSTANCE.name, days=days)
+    issue_certificate(files.root / "old", files.root / "old" / INSTANCE.name, request, force=True)
+    reloader = files.reloader(INSTANCE)
+    now_s = reloader.current().ends_s - left_days * 86_400
+    monkeypatch.setattr(certificate_reloader, "time", SimpleNamespace(time=lambda: now_s))
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(reloader.watch())
+        await asyncio.sleep(0.05)
+        watching.cancel()
+
+    run(scenario)
+    assert caplog.messages == (
+        [f"the certificate in {files.put(INSTANCE, 'old')} ends in {left_days:.1f} days"] if warns else []
+    )
 
 
 def test_the_start_needs_good_files(files: Rotation) -> None:

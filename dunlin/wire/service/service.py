@@ -14,7 +14,6 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import grpc
@@ -46,8 +45,6 @@ _log = logging.getLogger(__name__)
 
 ETCD = Address("etcd", "")
 _GRACE_S = 0.5
-_DAY_S = 86_400.0
-_WARN_DAYS = 30
 
 MakeCore = Callable[[Address], Core]
 MakeHandlers = Callable[[CoreHost], Sequence[grpc.GenericRpcHandler]]
@@ -63,6 +60,7 @@ class ServiceProcess:
         self.options = options
         self.counters = StreamCounters()
         self.security: CertificateReloader | None = None
+        self._etcd_security: CertificateReloader | None = None
         self.etcd: EtcdClient
         self.registration: Registration
         self.endpoint = ""
@@ -159,11 +157,7 @@ class ServiceProcess:
         options, directory = self.options, self.options.tls_dir
         if directory is None:
             return None
-        security = CertificateReloader(lambda: TlsIdentity.load_for(directory, options.role, options.name))
-        left_days = (security.current().ends_s - time.time()) / _DAY_S
-        if left_days < _WARN_DAYS:
-            _log.warning("the certificate in %s ends in %.1f days", directory, left_days)
-        return security
+        return CertificateReloader(lambda: TlsIdentity.load_for(directory, options.role, options.name))
 
     def _credentials(self, demands_certificate: bool) -> grpc.ServerCredentials | None:
         if self.security is None:
@@ -172,7 +166,9 @@ class ServiceProcess:
 
     def _etcd_credentials(self) -> Callable[[], grpc.ChannelCredentials] | None:
         directory = self.options.etcd_tls_dir
-        security = self.security if directory is None else CertificateReloader(lambda: TlsIdentity.load(directory))
+        if directory is not None:
+            self._etcd_security = CertificateReloader(lambda: TlsIdentity.load(directory))
+        security = self._etcd_security or self.security
         return security.channel_credentials if security is not None else None
 
     async def _register(self, extra: Mapping[str, str]) -> Address:
@@ -225,8 +221,9 @@ class ServiceProcess:
             MemberWatch(self.etcd), prober, self._tell, self.host.clock, self.host.crash_on_error
         )
         work = {"membership": membership.run(), "reasons": self._pump.run()}
-        if self.security is not None:
-            work["certificates"] = self.security.watch()
+        for name, security in (("certificates", self.security), ("certificates for etcd", self._etcd_security)):
+            if security is not None:
+                work[name] = security.watch()
         for name, running in work.items():
             task = asyncio.create_task(running, name=name)
             task.add_done_callback(self.host.crash_on_error)
