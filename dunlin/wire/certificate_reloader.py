@@ -92,7 +92,8 @@ class CertificateReloader:
             return now.server_configuration(demands_certificate=demands_certificate)
 
         first = served.server_configuration(demands_certificate=demands_certificate)
-        return grpc.dynamic_ssl_server_credentials(first, fetch, demands_certificate)
+        # gRPC takes None for "as before"; its stubs do not.
+        return grpc.dynamic_ssl_server_credentials(first, fetch, demands_certificate)  # type: ignore[arg-type]
 
     async def watch(self) -> None:
         """Look for changes for ever, so that a fault is in the log long before the certificate in use ends, and a

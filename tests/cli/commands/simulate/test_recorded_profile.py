@@ -23,7 +23,7 @@ def key(device: str = "A CPU", threads: int = 4, precision: str = "bf16", ranks:
 
 
 def recorded(**facts: Any) -> dict[str, Any]:
-    engine = {"instance.engine.dtype": "bf16", "instance.engine.threads": 4}
+    engine: dict[str, Any] = {"instance.engine.dtype": "bf16", "instance.engine.threads": 4}
     return {**recorded_facts(**engine), "processor": "A CPU", **facts}
 
 
@@ -68,7 +68,7 @@ def test_without_it_the_others_and_the_command_are_named(store: Path) -> None:
 
 def test_the_command_names_what_is_not_usual(store: Path) -> None:
     keep(store)
-    engine = {"kv_dtype": "fp8", "device": "cuda:0", "threads": 1, "dtype": "bf16"}
+    engine: dict[str, Any] = {"kv_dtype": "fp8", "device": "cuda:0", "threads": 1, "dtype": "bf16"}
     facts = recorded_facts(**{f"instance.engine.{name}": value for name, value in engine.items()})
     with pytest.raises(StoreError, match=r"measured: none yet; .*--kv-dtype fp8 --device cuda:0 --out"):
         load_recorded_timing(store, facts)
