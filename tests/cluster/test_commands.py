@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.launch.cluster_process import ClusterProcess
+from dunlin.engine.device.names import computed_by
 from dunlin.policies.presets import DEFAULT_PRESET
 from dunlin.workload.loadgen.run_record import read_run
 from dunlin.workload.traffic.arrival_processes import arrivals_until, poisson_arrivals
@@ -93,6 +94,7 @@ def test_replay_reports(cluster: ClusterProcess, command: Command, tmp_path: Pat
     assert [len(record.token_s) for record in run.records] == [6] * told["requests"]
     assert run.facts["launched"]["preset"] == DEFAULT_PRESET
     assert run.facts["after"]["members"]
+    assert run.facts["processor"] == computed_by("cpu")
     again = recorded_cluster(run.facts)
     assert (again.instances, again.preset) == (run.facts["launched"]["instances"], DEFAULT_PRESET)
     assert again.slots >= again.max_positions > 0
