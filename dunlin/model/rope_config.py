@@ -61,10 +61,11 @@ def read_ropes(
     reader: ConfigReader, family: ModelFamily, max_positions: int, head_dim: int
 ) -> tuple[RopeConfig, RopeConfig | None]:
     """The rope of a model, and that of its layers with a window where these have one of their own."""
-    given = reader.values.get("rope_scaling") or reader.values.get("rope_parameters") or {}
-    if not isinstance(given, dict):
+    found = reader.values.get("rope_scaling") or reader.values.get("rope_parameters") or {}
+    if not isinstance(found, dict):
         reader.fault("the rope parameters are not an object")
-        given = {}
+        found = {}
+    given: dict[str, Any] = found
     by_layer = [key for key in (FULL, SLIDING) if isinstance(given.get(key), dict)]
     if not family.local_rope:
         if by_layer:
@@ -73,7 +74,7 @@ def read_ropes(
         return _read_rope(reader, given, family, max_positions, head_dim, "rope_theta"), None
     if given and not by_layer and "rope_parameters" in reader.values and given is reader.values["rope_parameters"]:
         reader.fault(f"`rope_parameters` must name {FULL} and {SLIDING}", "correct the file")
-    if given is reader.values.get("rope_scaling"):
+    if given and given is reader.values.get("rope_scaling"):
         _refuse_unread_scaling(reader, given, by_layer)
     far, near = (given.get(FULL) or {}, given.get(SLIDING) or {}) if by_layer else _scaled_by_layer(reader, given)
     return (

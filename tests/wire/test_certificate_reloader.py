@@ -107,7 +107,8 @@ def test_two_cas_in_one_file_let_both_in(files: Rotation) -> None:
     reloader = files.reloader(INSTANCE)
     files.write(INSTANCE, "ca", b"".join((files.root / ca / "ca.pem").read_bytes() for ca in ("old", "new")))
     newer = ssl.create_default_context(cafile=str(files.root / "old" / "ca.pem"))
-    newer.load_cert_chain(*(files.root / "new" / DISPATCHER.name / one for one in ("cert.pem", "key.pem")))
+    issued = files.root / "new" / DISPATCHER.name
+    newer.load_cert_chain(issued / "cert.pem", issued / "key.pem")
     with accepting(reloader.server_context) as port:
         assert answers_to(port, newer)
         assert answers_to(port, files.identity("old", DISPATCHER).client_context())

@@ -80,7 +80,7 @@ def test_a_drain_goes_on_while_a_new_monitor_has_no_report(capsys: pytest.Captur
     ],
 )
 def test_one_that_computes_with_a_group_is_not_empty(
-    held: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+    held: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looks: Any = Looks(fleet(InstanceReport(draining=True, **held)), fleet(EMPTY))
     assert follow(looks, "a", fleet(InstanceReport()), 120.0) == 0

@@ -52,9 +52,7 @@ def test_a_name_that_no_instance_knows_gives_no_turn_before_others() -> None:
     journal = Journal()
     first, resumed, named, last = (
         journal.add(client(n), asked, 1.5, may_be_held=asked.may_be_held)
-        for n, asked in enumerate(
-            (submit(), submit(key="req-9-1"), submit(idempotency="n/0", digest=b"d"), submit())
-        )
+        for n, asked in enumerate((submit(), submit(key="req-9-1"), submit(idempotency="n/0", digest=b"d"), submit()))
     )
     for request in (named, resumed):
         journal.requeue_not_adopted(request, "not held")

@@ -1,5 +1,6 @@
 """What a `Evacuate` makes leave: which sequences, how many at once, and what the manager hears."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
