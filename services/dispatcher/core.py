@@ -235,7 +235,7 @@ class DispatcherCore:
         effects: list[Effect] = []
         for request in self.journal.ordered_requests_at(sender):
             effects += self._completion.requeue_lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
-        return effects + self._adoption.on_instance_gone(now_s, sender) + self._watch_outage(now_s)
+        return effects + self._adoption.on_instance_gone(sender) + self._watch_outage(now_s)
 
     @handles
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
@@ -248,7 +248,7 @@ class DispatcherCore:
             for request in self.journal.ordered_requests_at(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
                 effects += self._completion.requeue_lost(now_s, request, "suspect: no sign of progress")
-        return effects + self._long.on_view(now_s) + self._adoption.recheck(now_s) + self._watch_outage(now_s)
+        return effects + self._long.on_view(now_s) + self._adoption.recheck() + self._watch_outage(now_s)
 
     @handles
     def _on_membership(

@@ -21,7 +21,7 @@ from services.dispatcher.placement.fleet_state import FleetState
 from services.dispatcher.requests.fences import AttemptFences
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import Request, RequestState
-from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout
+from services.dispatcher.requests.timers import AdoptionQueryAnswered, AdoptionQueryRetry, AdoptionQueryTimeout
 
 READOPT_AFTER_S = 1.0
 """Seconds until a request that another dispatcher adopted is adopted back, if it has readers at both."""
@@ -96,18 +96,24 @@ class RequestAdoption:
             query.answered.pop(instance, None)
         return [Send(instance, query.command) for query in self._queries.values()]
 
-    def on_instance_gone(self, now_s: float, instance: Address) -> list[Effect]:
+    def on_instance_gone(self, instance: Address) -> list[Effect]:
         """The instance will not answer any query."""
         for query in self._queries.values():
             query.answered[instance] = None
-        return self.recheck(now_s)
+        return self.recheck()
 
-    def recheck(self, now_s: float) -> list[Effect]:
-        """The fleet changed: rebuild the requests that no instance is left to hold."""
-        effects: list[Effect] = []
-        for number in list(self._queries):
-            effects += self._recheck(now_s, number)
-        return effects
+    def recheck(self) -> list[Effect]:
+        """The fleet changed: rebuild the requests that no instance is left to hold. Each in an event of its own, which
+        dispatches it: together they would fill the queue, and the last ones be refused though there is room.
+        """
+        for number in [each for each in self._queries if self._journal.get(each) is None]:
+            del self._queries[number]
+        return [After(0.0, AdoptionQueryAnswered(number)) for number in self._queries if self._is_answered(number)]
+
+    @handles
+    def on_query_answered(self, now_s: float, sender: Address, message: AdoptionQueryAnswered) -> list[Effect]:
+        """Rebuild the request, unless an instance joined meanwhile."""
+        return self._recheck(now_s, message.request) if message.request in self._queries else []
 
     @handles
     def on_adopted(self, now_s: float, sender: Address, message: Adopted) -> list[Effect]:
@@ -186,14 +192,18 @@ class RequestAdoption:
 
     def _recheck(self, now_s: float, number: int) -> list[Effect]:
         """Rebuild the request once every trusted instance has answered that it does not run it."""
-        request, query = self._journal.get(number), self._queries[number]
+        request = self._journal.get(number)
         if request is None:
             del self._queries[number]
             return []
-        if not self._fleet.serving_count or any(instance not in query.answered for instance in self._fleet.trusted):
+        if not self._is_answered(number):
             return []
         del self._queries[number]
         return self._rebuild(now_s, request)
+
+    def _is_answered(self, number: int) -> bool:
+        answered = self._queries[number].answered
+        return self._fleet.serving_count > 0 and all(instance in answered for instance in self._fleet.trusted)
 
     def _rebuild(self, now_s: float, request: Request) -> list[Effect]:
         if not request.adopted_elsewhere:

@@ -41,6 +41,13 @@ class AdoptionQueryTimeout:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptionQueryAnswered:
+    """No instance is left whose answer is awaited for request `request`: its turn to be queued."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptionQueryRetry:
     """Request `request`, adopted by another dispatcher, may be adopted back as its attempt `attempt`."""
 

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address, Send
-from dunlin.messages.dispatch import Adopt, NotHeld
+from dunlin.effects import Address, Gone, Send
+from dunlin.messages.dispatch import Adopt, NotHeld, Place
 from dunlin.messages.door import Delta, Quota, Quotas, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
 from dunlin.messages.types import i32
+from services.dispatcher.requests.timers import AdoptionQueryAnswered
 from tests.services.dispatcher.adoption_factories import KEY, Bench, adopted, named, resumed
-from tests.services.dispatcher.factories import A, client, member, messages, only, submit
+from tests.services.dispatcher.factories import A, B, client, member, messages, only, submit
 
 
 def busy(waiting: int = 1, **config: Any) -> Bench:
@@ -63,3 +64,13 @@ def test_a_burst_of_names_fills_the_queue_and_no_more() -> None:
     for request in list(bench.core.journal):
         bench.give(A, NotHeld(request.number, 1))
     assert (bench.core.journal.queued, bench.core.journal.adopting) == (2, 0)
+
+
+def test_names_that_are_known_to_be_new_together_are_dispatched_one_after_the_other() -> None:
+    bench = Bench(admission__max_queued=2).fleet(member(A), member(B))
+    for number in range(4):
+        bench.give(client(number), named(idempotency=f"{number}/0"))
+        bench.give(A, NotHeld(number + 1, 1))
+    bench.give(B, Gone("killed"))
+    sent = [bench.fire(AdoptionQueryAnswered) for _ in range(4)]
+    assert [(len(messages(one, Place)), len(messages(one, SubmitRejected))) for one in sent] == [(1, 0)] * 4

@@ -11,7 +11,12 @@ from dunlin.messages.door import CancelById, CancelResult, Delta, RejectionCode,
 from dunlin.messages.lifecycle import Admitted
 from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.requests.request import RequestState
-from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout, DeadlineDue
+from services.dispatcher.requests.timers import (
+    AdoptionQueryAnswered,
+    AdoptionQueryRetry,
+    AdoptionQueryTimeout,
+    DeadlineDue,
+)
 from tests.services.dispatcher import factories
 from tests.services.dispatcher.adoption_factories import KEY, Bench, adopted, named, resumed
 from tests.services.dispatcher.factories import A, B, client, member, messages, only, rows, submit, target
@@ -119,7 +124,17 @@ def test_an_adoption_that_comes_late_is_stopped() -> None:
 def test_an_instance_that_is_gone_is_not_waited_for() -> None:
     bench = asking()
     bench.give(A, NotHeld(1, 1))
-    assert len(messages(bench.give(B, Gone("killed")), Place)) == 1
+    assert bench.give(B, Gone("killed")) == []
+    assert len(messages(bench.fire(AdoptionQueryAnswered), Place)) == 1
+
+
+def test_an_instance_that_joins_at_once_after_one_that_is_gone_is_awaited() -> None:
+    bench = asking()
+    bench.give(A, NotHeld(1, 1))
+    bench.give(B, Gone("killed"))
+    assert target(bench.give(B, Joined()), Adopt) == [B]
+    assert bench.fire(AdoptionQueryAnswered) == []
+    assert bench.give(B, adopted(72))[0] == Send(client("c"), Admitted(KEY))
 
 
 def test_an_instance_that_joins_meanwhile_is_queried_and_a_known_one_is_awaited() -> None:
@@ -142,8 +157,8 @@ def test_an_instance_that_comes_back_meanwhile_is_awaited_again() -> None:
 def test_a_suspect_is_queried_and_not_awaited() -> None:
     bench = asking()
     bench.give(A, NotHeld(1, 1))
-    sent = bench.view(member(A), member(B, suspect=True))
-    assert target(sent, Place) == [A]
+    bench.view(member(A), member(B, suspect=True))
+    assert target(bench.fire(AdoptionQueryAnswered), Place) == [A]
 
 
 def test_without_a_serving_instance_a_query_waits_until_its_timeout() -> None:
