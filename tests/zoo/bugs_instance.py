@@ -266,7 +266,7 @@ BUGS = (
         "the cancellation of an old attempt ends the new one",
         ("I12", "I1"),
         (swap(AttemptAdmission.cancel, _cancel_the_newest),),
-        seed=40658,
+        seed=41190,
     ),
     Bug(
         "wild-slab-trusted",
