@@ -19,6 +19,10 @@ AIM_SHARE = 0.95
 """Share of the objective per token up to which `harvest` fills a step in which interactive rows decode: with steps of
 just the objective chance decides whether a stream keeps it, for predictions are off by some percent."""
 
+PRESSED_SHARE = 0.5
+"""The same where interactive sequences hold more than half of the slots: the longer their answers take, the more of
+them hold slots at a time, and requests that come would wait for some. Batch work has few slots left then anyway."""
+
 STEPS_TO_FIRST_TOKEN = 3
 """Steps within which a prompt that comes now has its first token: of the one that runs, the queued one and its own,
 none is to take more than its part of the TTFT objective."""
@@ -50,8 +54,9 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     A step with interactive decode rows takes no more than `AIM_SHARE` of `tpot_s`. Another one takes no more than a
     `STEPS_TO_FIRST_TOKEN`th of `ttft_s`: behind a long prompt's chunk of the whole objective, and a second one that is
     queued, the next request would miss its own. Where prompts crowd (`CROWDED_TIMES`), they get as much time as the
-    interactive rows that decode; and a step that has a first token come in time takes `LATE_TIMES` as long, as often as
-    tokens may be late (`late_s`).
+    interactive rows that decode; and where a first token would be late, a step takes `LATE_TIMES` as long, as often as
+    tokens may be late (`late_s`). Where interactive sequences hold more than half of the slots, batch work lengthens
+    their steps to `PRESSED_SHARE` of `tpot_s` at most.
 
     A step with an interactive prompt is bound by arithmetic already: a batch chunk would take as long in it as in a
     later one. A decode row reads all its KV. The first token would wait for both. Of a starved prompt
@@ -61,10 +66,12 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     kinds, add_prompts = _Kinds(candidates), _Step.add_shortest_first
     aim = replace(budget, tpot_s=AIM_SHARE * budget.tpot_s, ttft_s=budget.ttft_s / STEPS_TO_FIRST_TOKEN)
     if not kinds.prompts:
+        if _is_pressed(kinds, budget):
+            aim.tpot_s = PRESSED_SHARE * budget.tpot_s
         return _fill(kinds, candidates, aim, aim.most_tokens, add_prompts)
     kinds.batch_prompts = []
     rows = kinds.decodes, kinds.prompts, candidates
-    aim.tpot_s = max(aim.tpot_s, crowded_s(*rows, aim, budget.ttft_s), late_s(*rows, aim))
+    aim.tpot_s = max(aim.tpot_s, crowded_s(*rows, aim, budget.ttft_s), late_s(*rows, aim, budget.ttft_s))
     return _fill(kinds, candidates, aim, LEAST_CHUNK_TOKENS, add_prompts, SLACK_SHARE * budget.ttft_s)
 
 
@@ -79,6 +86,15 @@ class _Kinds:
         self.decodes, self.prompts = found.get((False, False, True), []), found.get((False, False, False), [])
         self.risen_decodes, self.risen_prompts = found.get((True, True, True), []), found.get((True, True, False), [])
         self.batch_decodes, self.batch_prompts = found.get((True, False, True), []), found.get((True, False, False), [])
+
+
+def _is_pressed(kinds: _Kinds, budget: StepBudget) -> bool:
+    """Whether interactive rows hold more than half of the slots: by their own tokens, and by what batch rows leave of
+    the slots that are taken, for tokens in a prefix that several share count for each.
+    """
+    batch = (*kinds.batch_decodes, *kinds.batch_prompts, *kinds.risen_decodes, *kinds.risen_prompts)
+    own, others = (sum(budget.contexts[index] for index in rows) for rows in (kinds.decodes, batch))
+    return 2 * min(own, budget.taken_slots - others) > budget.slots
 
 
 def _fill(

@@ -30,7 +30,8 @@ class StepBudget:
 
     For policies that aim at objectives: `tpot_s` and `ttft_s` are the objectives of interactive requests, `times`
     predicts a step's duration (None: nothing does yet), and `most_tokens` bounds a step whatever is predicted.
-    `late_tokens`: so many tokens of interactive rows may come later than `tpot_s` now, a 99th percentile.
+    `late_tokens`: so many tokens of interactive rows may come later than `tpot_s` now, a 99th percentile. `slots`: of
+    the KV cache, of which `taken_slots` are held by sequences (0: unknown).
     `token_s`: seconds per token of the last step that held a chunk, 0 before there was one; a guess where `times` is
     None.
     """
@@ -43,6 +44,8 @@ class StepBudget:
     times: StepTimes | None = None
     token_s: float = 0.0
     late_tokens: float = 0.0
+    slots: int = 0
+    taken_slots: int = 0
 
 
 BatchPolicy = Callable[[Sequence[BatchCandidate], StepBudget], list[int]]

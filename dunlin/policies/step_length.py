@@ -14,7 +14,7 @@ both have the same time in a step: else, with an objective that the engine canno
 time for prompts, first tokens would come later and later while few rows decode."""
 
 LATE_TIMES = 3
-"""How many times the objective per token a step may take that has a first token come in time."""
+"""How many times the objective per token a step may take for a first token that would be late."""
 
 
 def crowded_s(
@@ -47,14 +47,17 @@ def crowded_s(
 
 
 def late_s(
-    decodes: Sequence[int], prompts: Sequence[int], candidates: Sequence[BatchCandidate], budget: StepBudget
+    decodes: Sequence[int],
+    prompts: Sequence[int],
+    candidates: Sequence[BatchCandidate],
+    budget: StepBudget,
+    ttft_s: float,
 ) -> float:
-    """`LATE_TIMES` the objective per token, where as many tokens may be late as rows decode (`late_tokens`), and steps
-    of that length have a first token come in time that steps of `tpot_s` have not; else 0.
+    """`LATE_TIMES` the objective per token, where as many tokens may be late as rows decode (`late_tokens`), and the
+    first token of a prompt would be late in steps of `tpot_s`; else 0.
 
-    A prompt is computed behind those with fewer tokens left, in steps which the decode rows lengthen. How long that
-    takes is counted in whole steps of `tpot_s`, but in parts of the long ones: a prompt that would barely be late is
-    helped, and one that long steps barely have in time as well.
+    A prompt is computed behind those with fewer tokens left, in whole steps which the decode rows lengthen. One that
+    takes longer than `ttft_s` all by itself does not count.
     """
     times = budget.times
     if times is None or not decodes or budget.late_tokens < len(decodes):
@@ -64,21 +67,20 @@ def late_s(
         chunk = candidates[index].remaining_tokens, budget.contexts[index]
         alone.add_prefill(*chunk)
         beside.add_prefill(*chunk)
-        if _is_saved(times, alone, beside, budget.tpot_s, candidates[index].due_in_s):
+        own = BatchCounts()
+        own.add_prefill(*chunk)
+        if times.step_s(own) <= ttft_s and _is_late(times, alone, beside, budget.tpot_s, candidates[index].due_in_s):
             return LATE_TIMES * budget.tpot_s
     return 0.0
 
 
-def _is_saved(times: StepTimes, alone: BatchCounts, beside: BatchCounts, tpot_s: float, due_in_s: float) -> bool:
-    """Whether prompts that take so long `alone` are computed within `due_in_s` in steps of `LATE_TIMES` the objective,
-    and not in steps of the objective. What decode rows add is the same in each step (`beside`).
+def _is_late(times: StepTimes, alone: BatchCounts, beside: BatchCounts, tpot_s: float, due_in_s: float) -> bool:
+    """Whether prompts that take so long `alone` are not computed within `due_in_s` in steps of `tpot_s`. What decode
+    rows add is the same in each step (`beside`).
     """
     prompts_s = times.step_s(alone)
-    rows_s = times.step_s(beside) - prompts_s
-    long_s, room_s = LATE_TIMES * tpot_s, tpot_s - rows_s
-    if long_s <= rows_s or prompts_s * long_s / (long_s - rows_s) > due_in_s:
-        return False
-    return room_s <= 0 or ceil(prompts_s / room_s) * tpot_s > due_in_s
+    room_s = tpot_s - (times.step_s(beside) - prompts_s)
+    return due_in_s < float("inf") and (room_s <= 0 or ceil(prompts_s / room_s) * tpot_s > due_in_s)
 
 
 def _decode_counts(decodes: Sequence[int], budget: StepBudget) -> BatchCounts:

@@ -27,12 +27,10 @@ def due(tokens: int, due_in_s: float) -> BatchCandidate:
         (INFINITE, 74),
         (0.286, 74),  # three steps of 95 ms, with 75 of the prompt each
         (0.284, 200),
-        (0.216, 200),  # 285 ms have 265 of the prompt
-        (0.214, 74),  # even long steps would not have it in time
-        (-1.0, 74),
+        (-1.0, 200),
     ],
 )
-def test_a_step_is_longer_where_that_has_a_first_token_in_time(due_in_s: float, chunk: int) -> None:
+def test_a_step_is_longer_where_a_first_token_would_be_late(due_in_s: float, chunk: int) -> None:
     rows = [decode(), decode(), due(200, due_in_s)]
     assert harvest(rows, budget(rows)) == [1, 1, chunk]
     assert slo_aware(rows, budget(rows)) == [1, 1, 79], "as in the paper"
@@ -53,9 +51,15 @@ def test_rows_of_batch_work_are_late_without_being_counted_and_stay_out() -> Non
 def test_a_prompt_waits_for_those_with_fewer_tokens_left() -> None:
     alone, behind = [decode(), due(300, 0.39)], [decode(), prompt(200), due(300, 0.56)]
     assert harvest(alone, budget(alone)) == [1, 84], "four steps of 95 ms"
-    assert harvest(behind, budget(behind)) == [1, 200, 74], "six of them; two long ones have 275 each"
+    assert harvest(behind, budget(behind)) == [1, 200, 74], "six of them"
     shorter = [decode(), due(200, 0.29), prompt(900)]
     assert harvest(shorter, budget(shorter)) == [1, 84, 0], "what is longer comes after it"
+
+
+def test_a_prompt_that_takes_longer_than_its_objective_changes_nothing() -> None:
+    rows = [decode(), decode(), due(200, 0.15)]
+    assert harvest(rows, replace(budget(rows), ttft_s=0.2)) == [1, 1, 200]
+    assert harvest(rows, replace(budget(rows), ttft_s=0.199)) == [1, 1, 74]
 
 
 def test_prompts_that_a_step_of_the_objective_holds_no_token_of() -> None:
@@ -72,3 +76,24 @@ def test_steps_without_rows_that_decode_or_without_predictions_are_as_before() -
     blind = budget(rows)
     blind.times = None
     assert harvest(rows, blind) == [1, 511]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "slots", "taken", "chunk"),
+    [
+        ([600, 600, 0], 2000, 1500, 17),  # 50 ms: 32 for the rows
+        ([600, 600, 0], 2400, 1500, 62),
+        ([600, 600, 0], 2400, 2399, 62),
+        ([600, 600, 0], 2000, 1000, 62),  # they share a prefix
+        ([600, 600, 500], 2000, 1500, 62),  # batch work holds the rest
+        ([600, 600, 499], 2000, 1500, 17),
+        ([600, 600, 0], 0, 0, 62),  # unknown
+    ],
+)
+def test_batch_work_lengthens_steps_less_where_interactive_rows_hold_most_slots(
+    contexts: list[int], slots: int, taken: int, chunk: int
+) -> None:
+    rows = [decode(), decode(), prompt(500, RequestClass.BATCH)]
+    asked = replace(budget(rows), contexts=contexts, slots=slots, taken_slots=taken)
+    assert harvest(rows, asked) == [1, 1, chunk]
+    assert slo_aware(rows, asked) == [1, 1, 67], "as in the paper"

@@ -85,7 +85,7 @@ class Scheduler:
             if step is None:
                 effects += self._admit()
                 running = crash_suspects.runnable(self._runnable())
-                chosen = self._composer.choose_rows(running, now_s)
+                chosen = self._composer.choose_rows(running, self._kv_cache, now_s)
                 if not chosen:
                     break
                 granted, turns = self._allocate_rows(chosen)

@@ -63,7 +63,7 @@ class BatchComposer:
         self._layout = layout
         self.clear()
 
-    def choose_rows(self, running: list[Sequence], now_s: float) -> list[tuple[Sequence, int]]:
+    def choose_rows(self, running: list[Sequence], kv_cache: KvCache, now_s: float) -> list[tuple[Sequence, int]]:
         """Which sequences may have how many tokens in the next step; empty if none may."""
         forecast = self._ledger.forecast
         starts_s = now_s + forecast.remaining_s(now_s)
@@ -86,6 +86,8 @@ class BatchComposer:
         self._budget.contexts = [sequence.issued for sequence in able]
         self._budget.times, self._budget.token_s = forecast.times, forecast.token_s
         self._budget.late_tokens = self._allowance.tokens
+        self._budget.slots = kv_cache.slot_table.capacity
+        self._budget.taken_slots = self._budget.slots - kv_cache.available_slots
         self._objectives.set_budget(self._budget, running, zip(able, candidates, strict=True))
         taken = self._policy(candidates, self._budget)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]

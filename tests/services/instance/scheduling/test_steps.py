@@ -104,7 +104,7 @@ def test_the_first_step_in_another_layout_says_why_again() -> None:
     kv_cache.allocate(sequence, 16)
 
     def next_why() -> Why | None:
-        chosen = composer.choose_rows([sequence], 0.0)
+        chosen = composer.choose_rows([sequence], kv_cache, 0.0)
         return composer.compose([sequence], chosen, kv_cache).why
 
     assert figures(next_why())["rows_before"] == 0
@@ -132,11 +132,11 @@ def test_no_row_is_chosen_where_every_sequence_has_all_its_tokens_or_none_runs()
     config = configured(InstanceConfig)
     ledger = StepLedger(ENGINE, SequenceTable())
     composer = BatchComposer(config.scheduler, ledger, EffectiveObjectives(config.objectives), MissAllowance(1))
-    sequence = Sequence(1, 1, D, make_place(tokens=10, max_tokens=1))
-    assert composer.choose_rows([sequence], 0.0) == [(sequence, 10)]
+    kv_cache, sequence = KvCache(64), Sequence(1, 1, D, make_place(tokens=10, max_tokens=1))
+    assert composer.choose_rows([sequence], kv_cache, 0.0) == [(sequence, 10)]
     sequence.pending = 1
-    assert composer.choose_rows([sequence], 0.0) == []
-    assert composer.choose_rows([], 0.0) == []
+    assert composer.choose_rows([sequence], kv_cache, 0.0) == []
+    assert composer.choose_rows([], kv_cache, 0.0) == []
 
 
 @pytest.mark.parametrize(("own_s", "tokens"), [(0.0, 90), (0.505, 50)])
@@ -172,3 +172,11 @@ def test_the_reason_names_what_the_step_was_filled_up_to(policy: str, bounds: li
         [(name, at) for name, at in figures(step.why).items() if name in names] for step in (alone, prompt, beside)
     ]
     assert found == [[bound] for bound in bounds]
+
+
+def test_the_policy_knows_how_many_slots_are_taken() -> None:
+    direct = ready_core({"slots": 1024})
+    direct.give(D, make_place(tokens=100))
+    budget, (sequence,) = direct.core._composer._budget, direct.core.sequences.running
+    assert budget.slots == 1024
+    assert budget.taken_slots == direct.core.lifecycle.kv_cache.held_positions(sequence) >= 100
