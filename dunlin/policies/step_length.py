@@ -16,6 +16,10 @@ time for prompts, first tokens would come later and later while few rows decode.
 LATE_TIMES = 3
 """How many times the objective per token a step may take for a first token that would be late."""
 
+LEAST_ROWS_SHARE = 0.1
+"""Share of a step of the objective which the rows that decode must take for a long one to pay: it computes no token of
+a prompt faster, but has these rows once instead of three times."""
+
 
 def crowded_s(
     decodes: Sequence[int],
@@ -56,8 +60,8 @@ def late_s(
     """`LATE_TIMES` the objective per token, where as many tokens may be late as rows decode (`late_tokens`), and the
     first token of a prompt would be late in steps of `tpot_s`; else 0.
 
-    A prompt is computed behind those with fewer tokens left, in whole steps which the decode rows lengthen. One that
-    takes longer than `ttft_s` all by itself does not count.
+    A prompt is computed behind those with fewer tokens left, in whole steps which the decode rows lengthen, by
+    `LEAST_ROWS_SHARE` at least. One that takes longer than `ttft_s` all by itself does not count.
     """
     times = budget.times
     if times is None or not decodes or budget.late_tokens < len(decodes):
@@ -75,12 +79,15 @@ def late_s(
 
 
 def _is_late(times: StepTimes, alone: BatchCounts, beside: BatchCounts, tpot_s: float, due_in_s: float) -> bool:
-    """Whether prompts that take so long `alone` are not computed within `due_in_s` in steps of `tpot_s`. What decode
-    rows add is the same in each step (`beside`).
+    """Whether prompts that take so long `alone` are not computed within `due_in_s` in steps of `tpot_s`, and decode
+    rows take a good part of each: what these add is always the same (`beside`).
     """
     prompts_s = times.step_s(alone)
-    room_s = tpot_s - (times.step_s(beside) - prompts_s)
-    return due_in_s < float("inf") and (room_s <= 0 or ceil(prompts_s / room_s) * tpot_s > due_in_s)
+    rows_s = times.step_s(beside) - prompts_s
+    if rows_s < LEAST_ROWS_SHARE * tpot_s or due_in_s == float("inf"):
+        return False
+    room_s = tpot_s - rows_s
+    return room_s <= 0 or ceil(prompts_s / room_s) * tpot_s > due_in_s
 
 
 def _decode_counts(decodes: Sequence[int], budget: StepBudget) -> BatchCounts:

@@ -62,6 +62,12 @@ def test_a_prompt_that_takes_longer_than_its_objective_changes_nothing() -> None
     assert harvest(rows, replace(budget(rows), ttft_s=0.199)) == [1, 1, 74]
 
 
+def test_a_step_is_no_longer_where_the_rows_that_decode_hardly_count() -> None:
+    rows = [decode(), due(200, 0.1)]
+    assert harvest(rows, replace(budget(rows), tpot_s=0.105)) == [1, 200], "10.01 of 99.75 ms"
+    assert harvest(rows, replace(budget(rows), tpot_s=0.106)) == [1, 90], "of 100.7"
+
+
 def test_prompts_that_a_step_of_the_objective_holds_no_token_of() -> None:
     rows = [*[decode()] * 10, due(100, 0.2)]
     assert harvest(rows, budget(rows, 10.0)) == [*[1] * 10, 100], "100 ms for the rows, 100 for the prompt"

@@ -3,8 +3,8 @@
 LATE_SHARE = 0.005
 """Of the tokens of interactive sequences: objectives are 99th percentiles, so a hundredth may be late. Half of it is
 left to what predictions are off."""
-SAVED_STEPS = 2
-"""Of the largest steps, as many may be late one after the other."""
+SAVED_SHARE = 0.5
+"""Of the rows of the largest step, as many tokens may be saved: what a quiet hour saves is soon used up."""
 
 
 class MissAllowance:
@@ -14,7 +14,7 @@ class MissAllowance:
 
     def __init__(self, max_running: int) -> None:
         self.tokens = 0.0
-        self._most = float(SAVED_STEPS * max_running)
+        self._most = SAVED_SHARE * max_running
 
     def on_tokens(self, tokens: int) -> None:
         """So many tokens of interactive sequences came."""
