@@ -8,7 +8,7 @@ from dataclasses import replace
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.types import RequestClass
 from dunlin.policies.step_budget import BatchCandidate, StepBudget
-from dunlin.policies.step_length import crowded_s, late_s
+from dunlin.policies.step_length import prompt_step_s
 
 LEAST_CHUNK_TOKENS = 64
 """The oldest interactive prompt gets so many tokens even where decode rows take all the time that a step may take; with
@@ -55,8 +55,8 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
     `STEPS_TO_FIRST_TOKEN`th of `ttft_s`: behind a long prompt's chunk of the whole objective, and a second one that is
     queued, the next request would miss its own. Where prompts crowd (`CROWDED_TIMES`), they get as much time as the
     interactive rows that decode; and where a first token would be late, a step takes `LATE_TIMES` as long, as often as
-    tokens may be late (`late_s`). Where interactive sequences hold more than half of the slots, batch work lengthens
-    their steps to `PRESSED_SHARE` of `tpot_s` at most.
+    tokens may be late (`prompt_step_s`). Where interactive sequences hold more than half of the slots, batch work
+    lengthens their steps to `PRESSED_SHARE` of `tpot_s` at most.
 
     A step with an interactive prompt is bound by arithmetic already: a batch chunk would take as long in it as in a
     later one. A decode row reads all its KV. The first token would wait for both. Of a starved prompt
@@ -70,8 +70,7 @@ def harvest(candidates: Sequence[BatchCandidate], budget: StepBudget) -> list[in
             aim.tpot_s = PRESSED_SHARE * budget.tpot_s
         return _fill(kinds, candidates, aim, aim.most_tokens, add_prompts)
     kinds.batch_prompts = []
-    rows = kinds.decodes, kinds.prompts, candidates
-    aim.tpot_s = max(aim.tpot_s, crowded_s(*rows, aim, budget.ttft_s), late_s(*rows, aim, budget.ttft_s))
+    aim.tpot_s = max(aim.tpot_s, prompt_step_s(kinds.decodes, kinds.prompts, candidates, aim, budget.ttft_s))
     return _fill(kinds, candidates, aim, LEAST_CHUNK_TOKENS, add_prompts, SLACK_SHARE * budget.ttft_s)
 
 

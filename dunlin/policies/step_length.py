@@ -1,8 +1,9 @@
-"""How much longer than the objective per token a step may take for interactive prompts. Functions over the rows; know
-no slot, no engine and no queue.
+"""How much longer than the objective per token a step may take for interactive prompts. Knows no slot, no engine and no
+queue.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 from dunlin.cost.models import BatchCounts, StepTimes
@@ -21,75 +22,77 @@ LEAST_ROWS_SHARE = 0.1
 a prompt faster, but has these rows once instead of three times."""
 
 
-def crowded_s(
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """An interactive prompt: `tokens` behind `context` others. `is_hopeless`: it takes longer than the objective of its
+    first token all by itself, so that no step has it in time, and it counts for none.
+    """
+
+    tokens: int
+    context: int
+    due_in_s: float
+    is_hopeless: bool
+
+
+def prompt_step_s(
     decodes: Sequence[int],
     prompts: Sequence[int],
     candidates: Sequence[BatchCandidate],
     budget: StepBudget,
     ttft_s: float,
 ) -> float:
-    """Seconds of a step in which interactive prompts have as much time as the rows that decode, if they crowd; else 0.
+    """Seconds of a step of rows that decode in which prompts may have more time than `tpot_s` leaves them; 0: they may
+    not.
 
-    A prompt that takes longer than `ttft_s` all by itself does not count: no step has it in time.
+    Where prompts crowd (`CROWDED_TIMES`), both have the same time. Where a first token would be late, and as many
+    tokens may be late as rows decode (`late_tokens`), the step takes `LATE_TIMES` the objective.
     """
     times = budget.times
-    if times is None:
+    if times is None or not decodes:
         return 0.0
-    decode_s = times.step_s(_decode_counts(decodes, budget))
-    if 2 * decode_s <= budget.tpot_s:
-        return 0.0
-    waiting = BatchCounts()
-    for index in prompts:
-        chunk = candidates[index].remaining_tokens, budget.contexts[index]
-        alone = BatchCounts()
-        alone.add_prefill(*chunk)
-        if times.step_s(alone) <= ttft_s:
-            waiting.add_prefill(*chunk)
-    left_share = max(0.0, 1.0 - decode_s / budget.tpot_s)
-    is_crowded = waiting.prefill_rows > 0 and times.step_s(waiting) > CROWDED_TIMES * ttft_s * left_share
-    return 2 * decode_s if is_crowded else 0.0
-
-
-def late_s(
-    decodes: Sequence[int],
-    prompts: Sequence[int],
-    candidates: Sequence[BatchCandidate],
-    budget: StepBudget,
-    ttft_s: float,
-) -> float:
-    """`LATE_TIMES` the objective per token, where as many tokens may be late as rows decode (`late_tokens`), and the
-    first token of a prompt would be late in steps of `tpot_s`; else 0.
-
-    A prompt is computed behind those with fewer tokens left, in whole steps which the decode rows lengthen, by
-    `LEAST_ROWS_SHARE` at least. One that takes longer than `ttft_s` all by itself does not count.
-    """
-    times = budget.times
-    if times is None or not decodes or budget.late_tokens < len(decodes):
-        return 0.0
-    alone, beside = BatchCounts(), _decode_counts(decodes, budget)
-    for index in sorted(prompts, key=lambda index: candidates[index].remaining_tokens):
-        chunk = candidates[index].remaining_tokens, budget.contexts[index]
-        alone.add_prefill(*chunk)
-        beside.add_prefill(*chunk)
-        own = BatchCounts()
-        own.add_prefill(*chunk)
-        if times.step_s(own) <= ttft_s and _is_late(times, alone, beside, budget.tpot_s, candidates[index].due_in_s):
-            return LATE_TIMES * budget.tpot_s
-    return 0.0
-
-
-def _is_late(times: StepTimes, alone: BatchCounts, beside: BatchCounts, tpot_s: float, due_in_s: float) -> bool:
-    """Whether prompts that take so long `alone` are not computed within `due_in_s` in steps of `tpot_s`, and decode
-    rows take a good part of each: what these add is always the same (`beside`).
-    """
-    prompts_s = times.step_s(alone)
-    rows_s = times.step_s(beside) - prompts_s
-    if rows_s < LEAST_ROWS_SHARE * tpot_s or due_in_s == float("inf"):
-        return False
-    room_s = tpot_s - rows_s
-    return room_s <= 0 or ceil(prompts_s / room_s) * tpot_s > due_in_s
-
-
-def _decode_counts(decodes: Sequence[int], budget: StepBudget) -> BatchCounts:
     context = sum(budget.contexts[index] + 1 for index in decodes)
-    return BatchCounts(decode_rows=len(decodes), decode_context=context)
+    rows = BatchCounts(decode_rows=len(decodes), decode_context=context)
+    decode_s = times.step_s(rows)
+    may_crowd, may_be_late = 2 * decode_s > budget.tpot_s, budget.late_tokens >= len(decodes)
+    if not (may_crowd or may_be_late):
+        return 0.0
+    waiting = [_prompt(candidates[index], budget.contexts[index], times, ttft_s) for index in prompts]
+    left_share = max(0.0, 1.0 - decode_s / budget.tpot_s)
+    longest_s = 2 * decode_s if may_crowd and _crowd(waiting, times, CROWDED_TIMES * ttft_s * left_share) else 0.0
+    if may_be_late and _is_any_late(waiting, rows, times, budget.tpot_s):
+        longest_s = max(longest_s, LATE_TIMES * budget.tpot_s)
+    return longest_s
+
+
+def _prompt(candidate: BatchCandidate, context: int, times: StepTimes, ttft_s: float) -> _Prompt:
+    alone = BatchCounts()
+    alone.add_prefill(candidate.remaining_tokens, context)
+    return _Prompt(candidate.remaining_tokens, context, candidate.due_in_s, times.step_s(alone) > ttft_s)
+
+
+def _crowd(waiting: Sequence[_Prompt], times: StepTimes, most_s: float) -> bool:
+    """Whether the prompts take longer than that together."""
+    counts = BatchCounts()
+    for each in waiting:
+        if not each.is_hopeless:
+            counts.add_prefill(each.tokens, each.context)
+    return counts.prefill_rows > 0 and times.step_s(counts) > most_s
+
+
+def _is_any_late(waiting: Sequence[_Prompt], rows: BatchCounts, times: StepTimes, tpot_s: float) -> bool:
+    """Whether a prompt is not computed when its first token is due: behind those with fewer tokens left, in whole steps
+    of `tpot_s`, of which the rows that decode take `LEAST_ROWS_SHARE` at least. What they add is the same in each step.
+    """
+    alone, beside = BatchCounts(), replace(rows)
+    for each in sorted(waiting, key=lambda prompt: prompt.tokens):
+        alone.add_prefill(each.tokens, each.context)
+        beside.add_prefill(each.tokens, each.context)
+        if each.is_hopeless or each.due_in_s == float("inf"):
+            continue
+        prompts_s = times.step_s(alone)
+        rows_s = times.step_s(beside) - prompts_s
+        room_s = tpot_s - rows_s
+        is_late = room_s <= 0 or ceil(prompts_s / room_s) * tpot_s > each.due_in_s
+        if is_late and rows_s >= LEAST_ROWS_SHARE * tpot_s:
+            return True
+    return False

@@ -10,7 +10,7 @@ from dunlin.config.errors import ConfigError
 from dunlin.cost import PROFILES_FILE
 from dunlin.cost.store import ProfileKey, ProfileStore, StoreError, engine_key
 from dunlin.engine.device.names import computed_by, counted_threads
-from services.instance.process_config import InstanceProcessConfig
+from services.instance.process_config import EngineConfig, InstanceProcessConfig
 from services.instance.scheduling.step_forecast import needs_step_times
 from services.instance.scheduling.step_times import KnownStepTimes
 
@@ -56,10 +56,14 @@ def find_step_times(config: InstanceProcessConfig, data_dir: Path) -> KnownStepT
 
 def step_times_key(config: InstanceProcessConfig) -> ProfileKey:
     """Of which engines the step times of this one are true, measured or learnt."""
-    engine = config.engine
+    return engine_times_key(config.engine, config.model, computed_by(config.engine.device))
+
+
+def engine_times_key(engine: EngineConfig, model: str, processor: str) -> ProfileKey:
+    """The same, of an engine that computes `model` on a processor, or GPU, which may be another machine's."""
     return engine_key(
-        config.model,
-        computed_by(engine.device),
+        model,
+        processor,
         counted_threads(engine.device, engine.threads),
         engine.precision,
         deterministic=engine.deterministic,

@@ -98,7 +98,7 @@ class InstanceParts:
         admission = AttemptAdmission(
             config.scheduler, *parts[:3], self.migration, claims, *engine_parts, self.group_leader
         )
-        adoption = SequenceAdoption(*shared[:2], finished_answers, self.group_leader.on_reassigned)
+        adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers, self.group_leader.on_reassigned)
         self.member = self._make_member()
         self._fenced = (
             *engine_parts,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dunlin.cost.engine_timing import EngineTiming
-from dunlin.cost.store import ProfileKey, ProfileStore, StoreError, engine_key
-from dunlin.engine.device.names import CPU, counted_threads
+from dunlin.cost.store import ProfileKey, ProfileStore, StoreError
+from dunlin.engine.device.names import CPU
+from services.instance.step_profile import engine_times_key
 
 if TYPE_CHECKING:
     from services.instance.process_config import EngineConfig
@@ -29,7 +30,7 @@ def load_recorded_timing(path: Path, facts: Mapping[str, Any]) -> EngineTiming:
     """
     engine = import_module("simulator.study.recorded_cluster").recorded_engine(facts)
     model = str((facts.get("launched") or {}).get("model", "builtin:tiny"))
-    wanted = _key(model, str(facts.get("processor") or ""), engine)  # older records do not name it
+    wanted = engine_times_key(engine, model, str(facts.get("processor") or ""))  # older records do not name it
     with ProfileStore(path) as store:
         known = store.keys()
         fitting = [key for key in known if _fits(key, wanted)]
@@ -42,17 +43,6 @@ def load_recorded_timing(path: Path, facts: Mapping[str, Any]) -> EngineTiming:
         )
     measured = "; ".join(map(str, fitting or known)) or "none yet"
     raise StoreError(f"{path}: {text}; measured: {measured}; {_command(model, engine, path)} makes it")
-
-
-def _key(model: str, processor: str, engine: "EngineConfig") -> ProfileKey:
-    return engine_key(
-        model,
-        processor,
-        counted_threads(engine.device, engine.threads),
-        engine.precision,
-        deterministic=engine.deterministic,
-        ranks=engine.ranks,
-    )
 
 
 def _fits(key: ProfileKey, wanted: ProfileKey) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dunlin.auth.tls_context import MakeContext
 from dunlin.transport.sockets.blocking import receive_exactly, receive_into
-from dunlin.transport.sockets.connections import MakeContext, connect
+from dunlin.transport.sockets.connections import connect
 from dunlin.wire.security import certificate_names
 
 _SEND_BUFFER_BYTES = 512 << 10

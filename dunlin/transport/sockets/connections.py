@@ -2,15 +2,11 @@
 
 import contextlib
 import socket
-import ssl
-from collections.abc import Callable
+
+from dunlin.auth.tls_context import MakeContext
 
 MAX_KEPT = 128
 """Connections kept at once. A peer that is started again has another endpoint: those to its last one are of no use."""
-
-
-MakeContext = Callable[[], ssl.SSLContext]
-"""The TLS context for a connection that begins now: certificates are renewed while the process runs."""
 
 
 class ConnectionPool:

@@ -3,8 +3,8 @@
 A peer that is started again has another endpoint: the sender to its last one goes when there are too many.
 """
 
+from dunlin.auth.tls_context import MakeContext
 from dunlin.messages.types import Priority
-from dunlin.transport.sockets.connections import MakeContext
 from dunlin.transport.sockets.sender import OnSent, RegionSend, RegionSender
 
 PEERS_MOST = 64

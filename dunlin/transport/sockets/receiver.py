@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
+from dunlin.auth.tls_context import MakeContext
 from dunlin.kv.region_identity import signed_digest
 from dunlin.transport.payload import (
     HEADER_MOST_BYTES,
@@ -25,7 +26,6 @@ from dunlin.transport.payload import (
     decode_header,
 )
 from dunlin.transport.sockets.blocking import receive_exactly, receive_into
-from dunlin.transport.sockets.connections import MakeContext
 from dunlin.transport.sockets.listener import ConnectionListener
 
 CHUNK_BYTES = 1 << 20

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dunlin.auth.tls_context import MakeContext
 from dunlin.messages.types import Priority
 from dunlin.transport.payload import TAKEN, PayloadError, RegionHeader
 from dunlin.transport.sockets.blocking import receive_exactly
-from dunlin.transport.sockets.connections import ConnectionPool, MakeContext
+from dunlin.transport.sockets.connections import ConnectionPool
 
 CHUNK_BYTES = 1 << 20
 KEEP_ALIVES = 4

@@ -106,8 +106,6 @@ class RequestAdoption:
         """The fleet changed: rebuild the requests that no instance is left to hold. Each in an event of its own, which
         dispatches it: together they would fill the queue, and the last ones be refused though there is room.
         """
-        for number in [each for each in self._queries if self._journal.get(each) is None]:
-            del self._queries[number]
         return [After(0.0, AdoptionQueryAnswered(number)) for number in self._queries if self._is_answered(number)]
 
     @handles
@@ -154,11 +152,9 @@ class RequestAdoption:
     @handles
     def on_query_timeout(self, now_s: float, sender: Address, message: AdoptionQueryTimeout) -> list[Effect]:
         """The query has lasted `ask_s`: rebuild the request without the answers that are missing."""
-        query, request = self._queries.get(message.request), self._journal.get(message.request)
-        if query is None or query.command.attempt != message.attempt:
-            return []
-        del self._queries[message.request]
-        return self._rebuild(now_s, request) if request is not None else []
+        query = self._queries.get(message.request)
+        is_open = query is not None and query.command.attempt == message.attempt
+        return self._end_query(now_s, message.request) if is_open else []
 
     @handles
     def on_adopted_elsewhere(self, now_s: float, sender: Address, message: AdoptedElsewhere) -> list[Effect]:
@@ -192,18 +188,18 @@ class RequestAdoption:
 
     def _recheck(self, now_s: float, number: int) -> list[Effect]:
         """Rebuild the request once every trusted instance has answered that it does not run it."""
-        request = self._journal.get(number)
-        if request is None:
-            del self._queries[number]
-            return []
-        if not self._is_answered(number):
-            return []
-        del self._queries[number]
-        return self._rebuild(now_s, request)
+        return self._end_query(now_s, number) if self._is_answered(number) else []
 
     def _is_answered(self, number: int) -> bool:
+        """Whether no answer is awaited any more; also where the request has ended, for its clients left."""
         answered = self._queries[number].answered
-        return self._fleet.serving_count > 0 and all(instance in answered for instance in self._fleet.trusted)
+        is_told = self._fleet.serving_count > 0 and all(instance in answered for instance in self._fleet.trusted)
+        return is_told or self._journal.get(number) is None
+
+    def _end_query(self, now_s: float, number: int) -> list[Effect]:
+        del self._queries[number]
+        request = self._journal.get(number)
+        return self._rebuild(now_s, request) if request is not None else []
 
     def _rebuild(self, now_s: float, request: Request) -> list[Effect]:
         if not request.adopted_elsewhere:

@@ -10,7 +10,7 @@ from dunlin.cost.models import BatchCounts, StepTimes
 from dunlin.cost.step_fit import LearntSteps
 from dunlin.effects import Effect, Send
 from dunlin.messages.engine import Step, StepDone
-from dunlin.messages.types import StepTimesSource
+from dunlin.messages.types import I8, I64, StepTimesSource
 from services.instance.config import InstanceConfig
 from services.instance.scheduling.step_learner import StepErrors, StepLearner
 from services.instance.scheduling.step_times import NEEDS_STEP_TIMES, PROFILES, KnownStepTimes, SaveLearntSteps
@@ -91,7 +91,7 @@ class StepForecast:
         sent = self._steps[step.step] = SentStep(now_s)
         times = self._times
         if times is not None or self._learner is not None:
-            sent.counts = step_counts(step)
+            sent.counts = step_counts(step.start, step.stop, step.sample)
             sent.profiled_s = 0.0 if times is None else times.step_s(sent.counts)
 
     def on_group_step_sent(self, now_s: float, step: int) -> None:
@@ -171,14 +171,14 @@ def needs_step_times(config: InstanceConfig) -> list[str]:
     return [name for name in (config.scheduler.policy, config.interrupts.policy) if name in NEEDS_STEP_TIMES]
 
 
-def step_counts(step: Step) -> BatchCounts:
+def step_counts(starts: I64, stops: I64, samples: I8) -> BatchCounts:
     """The counts of a composed step's rows. A row of one position that samples is taken for a decode row."""
-    rows, context = len(step.start), sum(step.stop)
-    if context - sum(step.start) == rows and all(step.sample):  # one token each: nearly always
+    rows, context = len(starts), sum(stops)
+    if context - sum(starts) == rows and all(samples):  # one token each: nearly always
         return BatchCounts(decode_rows=rows, decode_context=context)
     counts = BatchCounts()
-    for start, stop, samples in zip(step.start, step.stop, step.sample, strict=True):
-        if samples and stop - start == 1:
+    for start, stop, is_sampled in zip(starts, stops, samples, strict=True):
+        if is_sampled and stop - start == 1:
             counts.add_decode(stop)
         else:
             counts.add_prefill(stop - start, start)

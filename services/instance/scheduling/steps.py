@@ -3,7 +3,6 @@
 Knows which sequences run and which slots they have; not how they were admitted or what follows when they end.
 """
 
-from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
 from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why, i8, i64
 from dunlin.policies.batch import BATCH_POLICIES
@@ -13,6 +12,7 @@ from services.instance.kv.kv_cache import KvCache
 from services.instance.objectives.effective import EffectiveObjectives
 from services.instance.objectives.miss_allowance import MissAllowance
 from services.instance.scheduling.decode_fast_path import DecodeFastPath, NextSlot, SlotExtents, empty_extents
+from services.instance.scheduling.step_forecast import step_counts
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.step_rows import StepRows
 from services.instance.scheduling.step_times import NEEDS_STEP_TIMES
@@ -162,26 +162,23 @@ class BatchComposer:
     def _is_late_for_prompts(self, rows: StepRows) -> bool:
         """Whether it is to take longer than the objective of the interactive rows that decode in it, for prompts."""
         times = self._budget.times
-        if times is None or self._policy_name not in NEEDS_STEP_TIMES:
+        if times is None or self._policy_name not in NEEDS_STEP_TIMES or len(_interactive_kinds(rows)) < 2:
             return False
-        counts, interactive = BatchCounts(), set[bool]()
-        for sequence, start, stop in zip(rows.sequences, rows.starts, rows.stops, strict=True):
-            is_decode = stop - start == 1 and stop > sequence.place.prompt_tokens
-            if is_decode:
-                counts.add_decode(stop)
-            else:
-                counts.add_prefill(stop - start, start)
-            if not sequence.is_batch:
-                interactive.add(is_decode)
-        return len(interactive) == 2 and times.step_s(counts) > self._budget.tpot_s
+        return times.step_s(step_counts(rows.starts, rows.stops, rows.samples)) > self._budget.tpot_s
 
     def _bound(self, rows: StepRows) -> Figure:
         """What a step of these rows was filled up to: tokens, or the objective that its predicted time was to keep."""
         if self._budget.times is None or self._policy_name not in NEEDS_STEP_TIMES:
             return Figure("budget_tokens", self._budget.tokens)
-        interactive = [index for index, sequence in enumerate(rows.sequences) if not sequence.is_batch]
-        if not interactive:
+        kinds = _interactive_kinds(rows)
+        if not kinds:
             return Figure("budget_tokens", self._budget.most_tokens)
-        if any(rows.samples[index] and rows.stops[index] - rows.starts[index] == 1 for index in interactive):
+        if True in kinds:
             return Figure("tpot_objective_s", self._budget.tpot_s)
         return Figure("ttft_objective_s", self._budget.ttft_s)
+
+
+def _interactive_kinds(rows: StepRows) -> set[bool]:
+    """Which interactive rows there are: True, some that decode; False, some of prompts."""
+    found = zip(rows.sequences, rows.starts, rows.stops, rows.samples, strict=True)
+    return {bool(samples) and stop - start == 1 for sequence, start, stop, samples in found if not sequence.is_batch}

@@ -18,6 +18,7 @@ from aiohttp import web
 
 import dunlin.text
 from dunlin.auth.tenants import Tenant
+from dunlin.auth.tls_context import MakeContext
 from dunlin.effects import Message
 from dunlin.messages.declare import Method
 from dunlin.messages.dispatch import Accepted, Adopt, Cancel, Ended, NotHeld, Place, PromptScored, Reused, Tokens
@@ -37,7 +38,6 @@ from services.dispatcher.doors.gateway import RequestGateway
 from services.dispatcher.doors.generation.served_model import ServedModel
 from services.dispatcher.doors.grpc_server import GrpcDoor
 from services.dispatcher.doors.http.app import HttpConfig, HttpDoor, bind
-from services.dispatcher.doors.http.listener import MakeContext
 from services.dispatcher.doors.metrics import DoorMetrics
 from services.dispatcher.doors.preprocess.pool import PreprocessLimits
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member

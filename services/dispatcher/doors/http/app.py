@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 import dunlin
+from dunlin.auth.tls_context import MakeContext
 from dunlin.telemetry.prometheus import CONTENT_TYPE
 from dunlin.wire.errors import StartError
 from services.dispatcher.admission.quotas import QuotaUsage
@@ -21,7 +22,7 @@ from services.dispatcher.doors.http.config import HttpConfig
 from services.dispatcher.doors.http.connections import Connections, OnConnectionRefused, with_request_hook
 from services.dispatcher.doors.http.cors import CorsOrigins
 from services.dispatcher.doors.http.errors import error_middleware
-from services.dispatcher.doors.http.listener import Listener, MakeContext
+from services.dispatcher.doors.http.listener import Listener
 from services.dispatcher.doors.http.paths import PathGuard
 from services.dispatcher.doors.http.rate_limit_headers import rate_limit_headers
 from services.dispatcher.doors.http.receive import read_body

@@ -5,10 +5,9 @@ asyncio's own server reports a connection only after its TLS handshake; this one
 
 import asyncio
 import socket
-import ssl
-from collections.abc import Callable
 from typing import cast
 
+from dunlin.auth.tls_context import MakeContext
 from services.dispatcher.doors.http.connections import (
     Connections,
     HttpConnection,
@@ -23,10 +22,6 @@ REFUSAL_TIMEOUT_S = 2.0
 """Seconds for a connection above the limit to send its request and to read the answer."""
 ACCEPT_RETRY_S = 0.1
 """Seconds to wait after an accept that failed: without a free descriptor the next one fails as well."""
-
-
-MakeContext = Callable[[], ssl.SSLContext]
-"""The TLS context for a connection that was accepted now: certificates are renewed while the dispatcher runs."""
 
 
 class ConnectionRefusals:

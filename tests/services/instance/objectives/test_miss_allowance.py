@@ -4,10 +4,9 @@ import pytest
 
 from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
-from dunlin.messages.types import RequestClass
 from services.instance.objectives.miss_allowance import LATE_SHARE, MissAllowance
 from tests.services.instance.bench import ENGINE, D, Direct, done, only, ready_core
-from tests.services.instance.objectives.test_misses import asked, core
+from tests.services.instance.objectives.test_misses import asked, core, repeated_batch
 
 
 class SlowRows:
@@ -36,15 +35,7 @@ def test_what_is_saved_and_what_is_owed_are_bounded_by_half_of_the_rows_of_a_ste
 
 def test_tokens_of_interactive_sequences_count_and_of_these_the_late_ones() -> None:
     direct = core(objectives__ttft_s=9.0)
-    direct.give(D, asked(1), 0.0)
-    direct.give(D, asked(2, tpot_objective_s=0.5), 0.0)
-    direct.give(D, asked(3, request_class=RequestClass.BATCH), 0.0)
-    direct.give(ENGINE, done(1, (1, 5)), 0.04)
-    direct.give(ENGINE, done(2, (1, 5)), 0.05)
-    tokens, at_s = ((1, 5), (2, 5), (3, 5)), 0.05
-    for step in range(3, 8):
-        at_s += 0.01
-        direct.give(ENGINE, done(step, *tokens), at_s)
+    tokens, at_s = repeated_batch(direct)
     assert allowed(direct) == pytest.approx(12 * LATE_SHARE)
     direct.give(ENGINE, done(8, *tokens), at_s + 0.2)
     assert allowed(direct) == pytest.approx(14 * LATE_SHARE - 1), "the second one's objective is its own"

@@ -90,8 +90,10 @@ def test_what_waits_for_slots() -> None:
     assert counted(direct) == {"T-SLOTS": 1, "SLOW_STEP": 1}
 
 
-def test_a_repeated_decode_batch_that_is_late() -> None:
-    direct = core(objectives__ttft_s=9.0)
+def repeated_batch(direct: Direct) -> tuple[tuple[tuple[int, int], ...], float]:
+    """Seven steps, none of them late, of which five are of two interactive sequences and one of batch work; the next
+    one's tokens, and the time.
+    """
     direct.give(D, asked(1), 0.0)
     direct.give(D, asked(2, tpot_objective_s=0.5), 0.0)
     direct.give(D, asked(3, request_class=RequestClass.BATCH), 0.0)
@@ -101,6 +103,12 @@ def test_a_repeated_decode_batch_that_is_late() -> None:
     for step in range(3, 8):
         at_s += 0.01
         assert of(Missed, direct.give(ENGINE, done(step, *tokens), at_s)) == []
+    return tokens, at_s
+
+
+def test_a_repeated_decode_batch_that_is_late() -> None:
+    direct = core(objectives__ttft_s=9.0)
+    tokens, at_s = repeated_batch(direct)
     (missed,) = of(Missed, direct.give(ENGINE, done(8, *tokens), at_s + 0.2))
     assert (missed.request, missed.cause, missed.is_first) == ("req-a-1", MissCause.SLOW_STEP, False)
     assert figures(missed.why)["late_s"] == pytest.approx(0.2)

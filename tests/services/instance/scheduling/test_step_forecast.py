@@ -100,7 +100,7 @@ def test_without_a_profile_nothing_is_predicted() -> None:
 def test_rows_are_counted_as_what_they_are() -> None:
     starts, stops, samples = i64([7, 0, 4]), i64([8, 5, 5]), i8([1, 1, 0])
     composed = Step(1, i64([1, 2, 3]), starts, stops, samples, i32([0, 1, 2]), i64([0, 9, 30]), i64([1, 5, 1]))
-    counts = step_counts(composed)
+    counts = step_counts(composed.start, composed.stop, composed.sample)
     assert (counts.decode_rows, counts.decode_context) == (1, 8)
     assert (counts.prefill_rows, counts.prefill_tokens, counts.prefix_products) == (2, 6, 4)
 
@@ -121,7 +121,7 @@ def serve(forecast: StepForecast, steps: int, slowness: float = 1.0, **fields: o
     effects: list[Effect] = []
     for number in range(1, steps + 1):
         one = step(number, (0, 8 + number % 60)) if number % 2 else decode(number, 1 + number % 7, 40)
-        counts = step_counts(one)
+        counts = step_counts(one.start, one.stop, one.sample)
         taken_s = slowness * (0.01 + 1e-4 * (counts.prefill_tokens + counts.decode_rows))
         forecast.on_sent(0.0, one)
         forecast.on_done(1.0, done(number, taken_s, **fields))
