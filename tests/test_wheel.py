@@ -78,7 +78,8 @@ def test_the_wheel_asks_for_the_sdk_alone(wheel: Path) -> None:
     needs = metadata.get_all("Requires-Dist") or []
     bare = {need.split("<")[0].split(">")[0].split("=")[0] for need in needs if "extra ==" not in need}
     assert bare == {"grpcio", "msgspec", "protobuf"}
-    assert set(metadata.get_all("Provides-Extra") or []) == {"server", "gpu", "otel", "nodes", "sim", "fuzz", "dev"}
+    extras = {"server", "gpu", "flashinfer", "otel", "nodes", "sim", "fuzz", "dev"}
+    assert set(metadata.get_all("Provides-Extra") or []) == extras
     scripts = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
     assert "dunlin = cli.main:main" in scripts
 

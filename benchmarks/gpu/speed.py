@@ -6,6 +6,7 @@ layers dropped and restored; regions to host memory and back. A step's time is f
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -50,6 +51,7 @@ class SpeedPart:
         return {
             "decode": self.decode,
             "prompts": self.prefill,
+            "prompts by flashinfer": self.prefill_by_flashinfer,
             "mixed steps": self.mixed,
             "responses to interrupts": self.interrupts,
             "copies": self.copies,
@@ -59,11 +61,31 @@ class SpeedPart:
     def prefill(self) -> None:
         """A prompt in one step, and its share of the device's products."""
         for tokens in self.plan.prefill:
-            took_s = self._median(lambda tokens=tokens: self._prefill_s(tokens))  # type: ignore[misc]
-            self.seconds[f"prefill {tokens}"] = took_s
-            share = self._flops(tokens) / took_s / self.limits.flops
-            figures = {"ms": 1e3 * took_s, "tokens/s": tokens / took_s, "share of the measured bf16 peak": share}
-            self.results.put(PREFILL, f"{tokens} tokens", figures)
+            self.seconds[f"prefill {tokens}"] = self._prefill(tokens, f"{tokens} tokens")
+
+    def prefill_by_flashinfer(self) -> None:
+        """The same prompts with flashinfer's attention, where an engine would choose that."""
+        decoder, plain = self.loaded.decoder, self._driver
+        chosen = self.device.choose_prompts(decoder)
+        if chosen is None:
+            self.results.skipped.append("prompts by flashinfer: flashinfer-python is not installed")
+            return
+        numerics, told = chosen
+        self.results.put(PREFILL, "an engine that starts says", told)
+        if numerics.attention is decoder.numerics.attention:
+            return
+        self._driver = EngineDriver(replace(self.loaded, decoder=decoder.with_numerics(numerics)), self.device)
+        for tokens in self.plan.prefill:
+            self._prefill(tokens, f"{tokens} tokens, attention by flashinfer")
+        self._driver = plain
+
+    def _prefill(self, tokens: int, name: str) -> float:
+        """Seconds of a prompt in one step; told as `name`, beside its share of the device's products."""
+        took_s = self._median(lambda: self._prefill_s(tokens))
+        share = self._flops(tokens) / took_s / self.limits.flops
+        figures = {"ms": 1e3 * took_s, "tokens/s": tokens / took_s, "share of the measured bf16 peak": share}
+        self.results.put(PREFILL, name, figures)
+        return took_s
 
     def decode(self) -> None:
         """Steps of decode rows, and their share of the device's memory bandwidth."""

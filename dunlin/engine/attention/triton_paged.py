@@ -15,6 +15,7 @@ from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, LocalRo
 from dunlin.engine.attention.kv_numbers import is_narrow
 from dunlin.engine.attention.paged import Cell, CellTable, DecodeRuns
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
+from dunlin.engine.attention.prompt_kernel import PromptKernel, plan_prompts
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
 from dunlin.engine.attention.tile_sizes import SIZES, TileSizes, split_counts
@@ -36,15 +37,16 @@ LEAST_QUERIES = 32
 
 
 class TritonAttention:
-    """See `Attention`. `sizes`: of the kernels' tiles."""
+    """See `Attention`. `sizes`: of the kernels' tiles. `prompts` computes prompts instead, where it can."""
 
-    def __init__(self, sizes: TileSizes = SIZES) -> None:
+    def __init__(self, sizes: TileSizes = SIZES, prompts: PromptKernel | None = None) -> None:
         self._sizes = sizes
+        self.prompts = prompts
         self._decode_runs: DecodeRuns | None = None
 
     def plan(self, rows: Sequence[BatchRow], kind: AttentionKind = PLAIN) -> PiecewisePlan:
         """See `Attention`."""
-        launcher = TileLauncher(kind, self._sizes)
+        launcher = TileLauncher(kind, self._sizes, self.prompts)
         chosen = list(range(len(rows)))
         is_decode = isinstance(rows, LocalRows) and all(
             stop - start == 1 for start, stop in zip(rows.starts, rows.stops, strict=True)
@@ -187,7 +189,8 @@ class Tiles:
             runs = self._run_at.to(device, non_blocking=True), self._run_slot.to(device, non_blocking=True)
             expand(there[0], *runs, there[1], slots, most)
         long_runs = runs if has_long_runs(table, wide) else None
-        return DeviceTable(there[0], there[1], slots, there[2], there[3], splits, long_runs)
+        prompts = plan_prompts(self._launcher.prompts, self._launcher.kind, table, wide, slot_at, slots)
+        return DeviceTable(there[0], there[1], slots, there[2], there[3], splits, long_runs, prompts)
 
 
 @dataclass(frozen=True, slots=True)

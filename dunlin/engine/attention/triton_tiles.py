@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from dunlin.engine.attention import triton_kernels as kernels
 from dunlin.engine.attention.base import AttentionKind
 from dunlin.engine.attention.hopper import has_tensor_memory, launch_options
+from dunlin.engine.attention.prompt_kernel import PlannedPrompts, PromptKernel
 from dunlin.engine.attention.tile_sizes import SHAPED_DIM, TileShape, TileSizes, block_dim
 
 LONG_RUN = 512
@@ -21,16 +22,18 @@ IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 
 @dataclass(frozen=True, slots=True)
 class TileLauncher:
-    """Launches the kernels for layers of one kind."""
+    """Launches the kernels for layers of one kind. `prompts`: what computes wide tiles instead, where it can."""
 
     kind: AttentionKind
     sizes: TileSizes
+    prompts: PromptKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
     """What the kernels read of some cells, where they read it. `narrow` and `wide`: tiles; `splits`: of the narrow ones
-    at most. `runs`: of slots (where each begins, its first slot), if those of the wide tiles' rows are long.
+    at most. `runs`: of slots (where each begins, its first slot), if those of the wide tiles' rows are long. `prompts`:
+    computes the rows of the wide tiles instead, where nothing of them is merged in fp32.
     """
 
     table: Tensor
@@ -40,6 +43,7 @@ class DeviceTable:
     wide: Tensor
     splits: int
     runs: tuple[Tensor, Tensor] | None = None
+    prompts: PlannedPrompts | None = None
 
 
 def expand(table: Tensor, run_at: Tensor, run_slot: Tensor, slot_at: Tensor, slots: Tensor, most: int) -> None:
@@ -75,7 +79,9 @@ def launch(
     sizes = launcher.sizes
     heads, head_dim = query.shape[1:]
     narrow, wide = sizes.shapes(heads, layer_kv.shape[2], head_dim, query.dtype)
-    if len(there.wide):
+    if there.prompts is not None and out.dtype is query.dtype:
+        there.prompts.attend(query, layer_kv, out, lse)
+    elif len(there.wide):
         runs = there.runs if _can_go_by_run(launcher.kind, query, layer_kv) else None
         _attend(there, there.wide, query, layer_kv, out, lse, launcher, wide, runs=runs)
     if not len(there.narrow):

@@ -96,6 +96,10 @@ class Decoder:
         weights = replace(self._weights, layers={layer: self._weights.layers[layer] for layer in layers})
         return Decoder(self.config, weights, self.kv, self.numerics, self.adapters, self.collective)
 
+    def with_numerics(self, numerics: Numerics) -> "Decoder":
+        """The same decoder, computed otherwise."""
+        return Decoder(self.config, self._weights, self.kv, numerics, self.adapters, self.collective)
+
     def with_adapters(self, adapters: AdapterSet) -> "Decoder":
         """The same decoder, with other adapters."""
         return Decoder(self.config, self._weights, self.kv, self.numerics, adapters, self.collective)

@@ -27,13 +27,19 @@ class DeviceUnavailable(ValueError):
     """The device cannot be used here; the text says why and what to do."""
 
 
+def no_choice(decoder: Decoder) -> None:
+    """Of what attends to prompts."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineDevice:
     """`choose_numerics()` gives the fast numerics and what to tell of them. `work_clock` tells the seconds that work
     took the host's thread. `pacer` waits for what is launched. `begin_segments(decoder,
     beat)` computes several layers of its small steps in one piece, of decode steps alone unless
     `rows_may_leave_segments`; with `beat`, which is called now and then, what is usual is prepared at once. None:
-    nothing is gained by that. `warm_steps` are computed once at the start.
+    nothing is gained by that. `choose_prompts(decoder)` measures what attends to prompts of a model that is loaded, and
+    gives the decoder's numerics with it, and what to tell of it; None: there is no choice. `warm_steps` are computed
+    once at the start.
     `room` tells how much memory a device of its own has; None: it is the host's. `reads_fp8`: KV may be fp8.
     """
 
@@ -45,6 +51,7 @@ class EngineDevice:
     pacer: Pacer = HOST_PACER
     work_clock: Callable[[], float] = time.thread_time
     begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
+    choose_prompts: Callable[[Decoder], tuple[Numerics, str] | None] = no_choice
     rows_may_leave_segments: bool = False
     warm_steps: tuple[WarmStep, ...] = field(default_factory=host_warm_steps)
     room: DeviceRoom | None = None

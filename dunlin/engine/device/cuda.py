@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dunlin.engine.attention.flashinfer_prompts import flashinfer_bytes
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.layer_segments import BeginSegments, Record
 from dunlin.engine.decoder.numerics import Numerics
@@ -21,6 +22,7 @@ from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, De
 from dunlin.engine.device.staging import CudaStaging, HostStaging
 from dunlin.engine.device.warm_steps import GPU_WARM_STEPS
 
+TIMED_CALLS = 20
 ADA = (8, 9)
 """Triton loads E4M3 on GPUs of this compute capability and above."""
 INSTALL = "pip install 'dunlin[server,gpu]' with a CUDA build of torch"
@@ -48,9 +50,12 @@ def cuda_device(name: str) -> EngineDevice:
         CudaPacer(device),
         time.perf_counter,
         _segments(CudaGraphs(), warms_up=True),
+        _choose_prompts,
         rows_may_leave_segments=True,
         warm_steps=GPU_WARM_STEPS,
-        room=DeviceRoom(lambda: torch.cuda.mem_get_info(device), CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES),
+        room=DeviceRoom(
+            lambda: torch.cuda.mem_get_info(device), CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES + flashinfer_bytes()
+        ),
         reads_fp8=torch.cuda.get_device_capability(device) >= ADA,
     )
 
@@ -87,6 +92,24 @@ def _gpu_numerics(name: str) -> Callable[[], tuple[Numerics, str]]:
         return gpu_numerics(), f"{describe(name)}: attention, norms and positions by Triton, products by torch"
 
     return choose
+
+
+def _choose_prompts(decoder: Decoder) -> tuple[Numerics, str] | None:
+    from dunlin.engine.decoder.gpu.gpu_numerics import choose_prompts
+
+    return choose_prompts(decoder, device_seconds)
+
+
+def device_seconds(work: Callable[[], object]) -> float:
+    """What the GPU takes for `work` once it is warm: the mean of `TIMED_CALLS`."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    work()
+    begin.record()
+    for _ in range(TIMED_CALLS):
+        work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / TIMED_CALLS
 
 
 def describe(name: str) -> str:

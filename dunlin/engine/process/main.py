@@ -31,7 +31,7 @@ from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.memory import say_memory, with_kv_bytes
-from dunlin.engine.process.numerics import engine_numerics
+from dunlin.engine.process.numerics import engine_numerics, with_chosen_prompts
 from dunlin.engine.process.options import CANNOT_START, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
@@ -282,12 +282,13 @@ def _load(
         options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
         collective=joined.collective, kv_dtype=options.kv_dtype,
     )  # fmt: skip
+    decoder = with_chosen_prompts(options.name, device, loaded.decoder)
     wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
     adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
     if adapters:
         size = f"{adapters.size_bytes / (1 << 20):.1f} MiB beside the weights"
         print(f"dunlin engine {options.name}: LoRA adapters: {len(wanted)}, {size}", file=sys.stderr, flush=True)
-    return replace(loaded, decoder=loaded.decoder.with_adapters(adapters))
+    return replace(loaded, decoder=decoder.with_adapters(adapters))
 
 
 def _check(

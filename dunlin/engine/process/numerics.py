@@ -3,6 +3,7 @@
 import sys
 from functools import cache
 
+from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.numerics import Numerics, choose_deterministic_numerics, for_bf16, for_narrow_kv
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.process.options import EngineOptions
@@ -21,6 +22,16 @@ def engine_numerics(options: EngineOptions, device: EngineDevice) -> Numerics:
     if options.deterministic:
         return _deterministic(options.name)
     return _fast(options.name, device, options.dtype, options.narrow_kv)
+
+
+def with_chosen_prompts(engine: str, device: EngineDevice, decoder: Decoder) -> Decoder:
+    """The decoder of a model that is loaded with what attends to prompts fastest, where its device has a choice."""
+    chosen = device.choose_prompts(decoder)
+    if chosen is None:
+        return decoder
+    numerics, description = chosen
+    print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
+    return decoder.with_numerics(numerics)
 
 
 @cache

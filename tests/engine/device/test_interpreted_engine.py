@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from dunlin.engine.attention import flashinfer_prompts
 from dunlin.engine.attention.base import LocalRows
+from dunlin.engine.attention.flashinfer_prompts import FlashinferPrompts
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.attention.tile_sizes import split_counts
 from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
@@ -26,10 +29,13 @@ from dunlin.messages.types import SamplingParams, Verdict, i64
 from dunlin.model.kv_dtypes import FP8
 from tests.engine.build import Sequences, load, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
+from tests.fakes.flashinfer import PrefillWrapper
 
 recorded_segments = pytest.importorskip("dunlin.engine.decoder.gpu.recorded_segments", exc_type=ModuleNotFoundError)
 RecordedSegments = recorded_segments.RecordedSegments
 step_buffers = pytest.importorskip("dunlin.engine.decoder.gpu.step_buffers", exc_type=ModuleNotFoundError)
+gpu_numerics = pytest.importorskip("dunlin.engine.decoder.gpu.gpu_numerics", exc_type=ModuleNotFoundError)
+prompt_choice = pytest.importorskip("dunlin.engine.attention.prompt_choice", exc_type=ModuleNotFoundError)
 DecodeSize = step_buffers.DecodeSize
 
 OTHER = [9, 8, 7]
@@ -122,6 +128,31 @@ def test_texts_are_the_cpus_by_recorded_segments_too(
     assert generate(runner, STEPS, sampling=SamplingParams(**sampling)) == told
     assert len(recorded) == 2, "of 2 rows: layers 0 and 1, and the last"
     assert generate(make_runner(model, device), STEPS, sampling=SamplingParams(**sampling)) == told
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_texts_are_the_cpus_with_flashinfers_prompts_too(
+    model: LoadedModel,
+    device: EngineDevice,
+    wanted: Callable[..., list[list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+    is_recorded: bool,
+) -> None:
+    wrapper, seconds = PrefillWrapper(), iter((1.0, 2.0))
+    monkeypatch.setattr(gpu_numerics, "installed_flashinfer", lambda: "flashinfer 9")
+    monkeypatch.setattr(
+        gpu_numerics, "open_flashinfer", lambda *_: FlashinferPrompts(lambda: wrapper, lambda: lambda: None)
+    )
+    monkeypatch.setattr(flashinfer_prompts, "WRAPPERS", 1)
+    monkeypatch.setattr(prompt_choice, "TIMED_ROWS", ((20, 0),))
+    numerics, told = gpu_numerics.choose_prompts(model.decoder, lambda work: next(seconds))
+    assert told == "prompts by flashinfer 9, in 0.50 of Triton's time"
+    wrapper.runs.clear()
+    decoder = model.decoder.with_numerics(numerics)
+    segments = RecordedSegments(decoder, call_again).begin if is_recorded else None
+    runner = make_runner(replace(model, decoder=decoder), device, begin_segments=segments)
+    assert generate(runner, STEPS) == wanted()
+    assert wrapper.runs == [[len(PROMPT)]] * decoder.config.layers
 
 
 @pytest.mark.usefixtures("short_segments")

@@ -11,9 +11,10 @@ from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import AMX, AMX_PACE
 from dunlin.engine.attention.paged import PagedAttention
 from dunlin.engine.device.base import cpu_device
-from dunlin.engine.process.numerics import engine_numerics
+from dunlin.engine.process.numerics import engine_numerics, with_chosen_prompts
 from dunlin.engine.process.options import EngineOptions
 from dunlin.model.kv_dtypes import FP8
+from tests.engine.build import load, make_checkpoint
 
 OPTIONS = EngineOptions(Path("/m"), "told-once", 1, 1, 3, 4, 5, kv_bytes=9)
 
@@ -50,3 +51,15 @@ def test_pieces_of_attention_are_larger_in_bf16_where_the_kernel_is_quicker() ->
         paces.append(attention.kernel.pace)
         is_quick = attention.kernel.level == AMX
     assert paces == [AMX_PACE if is_quick else 1, 1]
+
+
+def test_what_attends_to_prompts_is_chosen_for_the_model_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoder = load(make_checkpoint(tmp_path)).decoder
+    assert with_chosen_prompts("a", cpu_device(), decoder) is decoder
+    other = replace(decoder.numerics, piece_rows=7)
+    device = replace(cpu_device(), choose_prompts=lambda given: (other, f"for {given.config.heads} heads"))
+    chosen = with_chosen_prompts("a", device, decoder)
+    assert (chosen.numerics, chosen.kv) == (other, decoder.kv)
+    assert capsys.readouterr().err == f"dunlin engine a: for {decoder.config.heads} heads\n"

@@ -3,8 +3,13 @@
 Imported only where a GPU is chosen: Triton may not be there.
 """
 
+from dataclasses import replace
+
 from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.flashinfer_prompts import installed_flashinfer, open_flashinfer
+from dunlin.engine.attention.prompt_choice import AttentionShape, Measure, choose_prompt_kernel
 from dunlin.engine.attention.triton_paged import TritonAttention
+from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.experts import gated
 from dunlin.engine.decoder.gpu import triton_products, triton_rows
 from dunlin.engine.decoder.numerics import Numerics, apply_at_once, plain_linear
@@ -31,6 +36,30 @@ def gpu_numerics(attention: Attention | None = None, piece_rows: int = PIECE_ROW
         choose=choose_on_device,
         has_fixed_pieces=True,
     )
+
+
+def choose_prompts(decoder: Decoder, measure: Measure) -> tuple[Numerics, str] | None:
+    """The decoder's numerics with flashinfer's attention of prompts where that is faster for its shape, and what to
+    tell of it; None: there is nothing to choose.
+    """
+    library, config = installed_flashinfer(), decoder.config
+    if library is None or not isinstance(decoder.numerics.attention, TritonAttention):
+        return None
+    shape = AttentionShape(
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        decoder.dtype,
+        decoder.kv[0].dtype,
+        frozenset(map(decoder.attention_kind, range(config.layers))),
+        decoder.device,
+    )
+    kernel, told = choose_prompt_kernel(
+        library, lambda: open_flashinfer(decoder.device, config.head_dim, decoder.dtype), shape, measure
+    )
+    if kernel is None:
+        return decoder.numerics, told
+    return replace(decoder.numerics, attention=TritonAttention(prompts=kernel)), told
 
 
 def torch_gpu_numerics(attention: Attention) -> Numerics:

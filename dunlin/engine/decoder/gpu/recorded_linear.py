@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from dunlin.engine.attention.prompt_kernel import PromptKernel, plan_prompts
 from dunlin.engine.attention.tile_sizes import SIZES
+from dunlin.engine.attention.triton_paged import TritonAttention
 from dunlin.engine.attention.triton_tiles import DeviceTable, TileLauncher, has_long_runs, launch
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.gpu.recordings import Recordings
-from dunlin.engine.decoder.gpu.step_buffers import StepBuffers, StepTables
+from dunlin.engine.decoder.gpu.step_buffers import StepBuffers, StepTables, first_keys
 from dunlin.engine.decoder.layer_segments import Record
 
 
@@ -64,10 +66,14 @@ class MixedSegments:
         self._buffers = buffers
         scratch, narrow, wide = buffers.scratch, buffers.narrow[: len(tables.narrow)], buffers.wide[: len(tables.wide)]
         long_runs = runs if has_long_runs(tables.whole, tables.wide) else None
+        kernel, slot_at = _prompt_kernel(linear.decoder), first_keys(tables.whole)
         self._tables = {
-            kind: DeviceTable(table, buffers.slot_at, scratch.slots, narrow, wide, tables.splits, long_runs)
+            kind: DeviceTable(
+                table, buffers.slot_at, scratch.slots, narrow, wide, tables.splits, long_runs,
+                plan_prompts(kernel, kind, tables.by_kind[kind], tables.wide, slot_at, scratch.slots),
+            )
             for kind, table in buffers.tables.items()
-        }
+        }  # fmt: skip
         self._query, self._mixed, self._lse = scratch.query[:tokens], scratch.mixed[:tokens], scratch.lse[:tokens]
         self._projected: int | None = None
 
@@ -87,3 +93,8 @@ class MixedSegments:
 
     def greatest(self, places: Sequence[int]) -> None:
         """Not chosen."""
+
+
+def _prompt_kernel(decoder: Decoder) -> PromptKernel | None:
+    attention = decoder.numerics.attention
+    return attention.prompts if isinstance(attention, TritonAttention) else None

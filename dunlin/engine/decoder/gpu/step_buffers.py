@@ -115,9 +115,8 @@ class StepBuffers:
         self._write([no_rows] * (1 + len(self._kinds)), no_tiles, no_tiles)
 
     def _write(self, tables: Sequence[Tensor], narrow: Tensor, wide: Tensor) -> None:
-        lengths = tables[0][:, 8]
         parts = [
-            _padded((lengths.cumsum(0) - lengths)[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
+            _padded(first_keys(tables[0])[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
             *(_padded(each, self._rows, torch.tensor([_NO_ROW])) for each in tables),
             _padded(narrow, self._rows, self._none),
             _padded(wide, self._wide, self._none),
@@ -166,6 +165,12 @@ def usual_decode_sizes() -> list[DecodeSize]:
     recorded.
     """
     return [DecodeSize(rows, most) for rows in DECODE_ROWS for most in DECODE_SPLITS[:3]]
+
+
+def first_keys(whole: Tensor) -> Tensor:
+    """Where each row's keys begin among the slots of all rows' keys."""
+    lengths = whole[:, 8]
+    return lengths.cumsum(0) - lengths
 
 
 def _splits(few: Tensor, tables: Collection[Tensor]) -> int:
