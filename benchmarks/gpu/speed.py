@@ -66,7 +66,7 @@ class SpeedPart:
     def prefill_by_flashinfer(self) -> None:
         """The same prompts with flashinfer's attention, where an engine would choose that."""
         decoder, plain = self.loaded.decoder, self._driver
-        chosen = self.device.choose_prompts(decoder)
+        chosen = self.device.choose_prompts and self.device.choose_prompts(decoder)
         if chosen is None:
             self.results.skipped.append("prompts by flashinfer: flashinfer-python is not installed")
             return

@@ -27,10 +27,6 @@ class DeviceUnavailable(ValueError):
     """The device cannot be used here; the text says why and what to do."""
 
 
-def no_choice(decoder: Decoder) -> None:
-    """Of what attends to prompts."""
-
-
 @dataclass(frozen=True, slots=True)
 class EngineDevice:
     """`choose_numerics()` gives the fast numerics and what to tell of them. `work_clock` tells the seconds that work
@@ -51,7 +47,7 @@ class EngineDevice:
     pacer: Pacer = HOST_PACER
     work_clock: Callable[[], float] = time.thread_time
     begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
-    choose_prompts: Callable[[Decoder], tuple[Numerics, str] | None] = no_choice
+    choose_prompts: Callable[[Decoder], tuple[Numerics, str] | None] | None = None
     rows_may_leave_segments: bool = False
     warm_steps: tuple[WarmStep, ...] = field(default_factory=host_warm_steps)
     room: DeviceRoom | None = None

@@ -155,7 +155,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
             threads.adjust()
 
         options = with_kv_bytes(options, device, beat)
-        loaded = _load(options, device, beat, joined)
+        loaded = _load(options, device, beat, joined, page.count)
         say_memory(loaded, options, device)
         threads.allow(checked or _check(loaded, options, beat, device))
         identity = joined.shared_identity(loaded.arena.identity)
@@ -256,7 +256,7 @@ def _run_rank(options: EngineOptions) -> int:
     device, threads = open_device(options.device), ComputeThreadPool(options.threads)
     joined = join_ranks(options, options.shared_fd)
     assert joined.words is not None
-    loaded = _load(options, device, threads.adjust, joined)
+    loaded = _load(options, device, threads.adjust, joined, lambda: None)
     threads.allow(_check(loaded, options, threads.adjust, device))
     joined.shared_identity(loaded.arena.identity)
     runner = EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, beat=threads.adjust, work_clock=_no_clock)
@@ -274,15 +274,21 @@ def _no_clock() -> float:
 
 
 def _load(
-    options: EngineOptions, device: EngineDevice, safepoint: Callable[[], None], joined: RankMembership
+    options: EngineOptions,
+    device: EngineDevice,
+    safepoint: Callable[[], None],
+    joined: RankMembership,
+    count: Callable[[], None],
 ) -> LoadedModel:
-    """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
+    """`count` is a sign of life that any thread may give.
+
+    :raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
     chosen = rank_numerics(engine_numerics(options, device), joined.collective)
     loaded = load_model(
         options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
         collective=joined.collective, kv_dtype=options.kv_dtype,
     )  # fmt: skip
-    decoder = with_chosen_prompts(options.name, device, loaded.decoder)
+    decoder = with_chosen_prompts(options.name, device, loaded.decoder, count)
     wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
     adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
     if adapters:

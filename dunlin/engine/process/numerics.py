@@ -1,11 +1,13 @@
 """What an engine computes with, by its options: refused where its device cannot, and told in the log."""
 
 import sys
+from collections.abc import Callable
 from functools import cache
 
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.numerics import Numerics, choose_deterministic_numerics, for_bf16, for_narrow_kv
 from dunlin.engine.device.base import EngineDevice
+from dunlin.engine.process.background import counted
 from dunlin.engine.process.options import EngineOptions
 
 
@@ -24,9 +26,18 @@ def engine_numerics(options: EngineOptions, device: EngineDevice) -> Numerics:
     return _fast(options.name, device, options.dtype, options.narrow_kv)
 
 
-def with_chosen_prompts(engine: str, device: EngineDevice, decoder: Decoder) -> Decoder:
-    """The decoder of a model that is loaded with what attends to prompts fastest, where its device has a choice."""
-    chosen = device.choose_prompts(decoder)
+COMPILE_S = 900.0
+"""A library that compiles its kernels when it is first tried may take so long; then they are kept on the disk."""
+
+
+def with_chosen_prompts(engine: str, device: EngineDevice, decoder: Decoder, count: Callable[[], None]) -> Decoder:
+    """The decoder of a model that is loaded, with what attends to prompts fastest where its device has a choice.
+    `count` is called meanwhile, by another thread.
+    """
+    if device.choose_prompts is None:
+        return decoder
+    with counted(count, COMPILE_S):
+        chosen = device.choose_prompts(decoder)
     if chosen is None:
         return decoder
     numerics, description = chosen

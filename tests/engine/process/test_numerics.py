@@ -57,9 +57,9 @@ def test_what_attends_to_prompts_is_chosen_for_the_model_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decoder = load(make_checkpoint(tmp_path)).decoder
-    assert with_chosen_prompts("a", cpu_device(), decoder) is decoder
+    assert with_chosen_prompts("a", cpu_device(), decoder, pytest.fail) is decoder
     other = replace(decoder.numerics, piece_rows=7)
     device = replace(cpu_device(), choose_prompts=lambda given: (other, f"for {given.config.heads} heads"))
-    chosen = with_chosen_prompts("a", device, decoder)
+    chosen = with_chosen_prompts("a", device, decoder, lambda: None)
     assert (chosen.numerics, chosen.kv) == (other, decoder.kv)
     assert capsys.readouterr().err == f"dunlin engine a: for {decoder.config.heads} heads\n"
