@@ -5,6 +5,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -29,27 +30,37 @@ def prompt(number: int) -> list[int]:
 
 
 class Streams:
-    """Long answers, each in a thread; `begun` once all have tokens."""
+    """Long answers, one after another in each of some threads, so that there is load until `texts` is asked for."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._first = threading.Barrier(STREAMS + 1)
+        self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(STREAMS)
         self._texts = [self._pool.submit(self._read, number) for number in range(STREAMS)]
 
-    def begun(self) -> None:
-        self._first.wait(300)
-
-    def texts(self) -> list[list[int]]:
+    def texts(self) -> list[list[list[int]]]:
+        """All texts of each thread."""
+        self._ended.set()
         return [text.result(300) for text in self._texts]
 
-    def _read(self, number: int) -> list[int]:
-        tokens: list[int] = []
-        for event in self._client.stream(prompt(number), max_tokens=TOKENS, seed=number, ignore_eos=True):
-            if not tokens and event.tokens:
-                self._first.wait(300)
-            tokens += event.tokens
-        return tokens
+    def _read(self, number: int) -> list[list[int]]:
+        texts: list[list[int]] = []
+        while not self._ended.is_set():
+            texts.append(generate(self._client, number))
+        return texts
+
+
+def generate(client: Client, number: int) -> list[int]:
+    return list(client.generate(prompt(number), max_tokens=TOKENS, seed=number, ignore_eos=True).tokens)
+
+
+def loaded_instance(client: Client) -> tuple[str, dict[str, InstanceReport]]:
+    """The one that most requests run at, once there is one, and all reports."""
+    while True:
+        found = reports(client)
+        name = max(found, key=lambda one: found[one].running)
+        if found[name].running > 0:
+            return name, found
 
 
 def test_draining_a_loaded_instance_changes_no_text_and_it_stays_empty(
@@ -57,15 +68,10 @@ def test_draining_a_loaded_instance_changes_no_text_and_it_stays_empty(
 ) -> None:
     here = ("--data-dir", str(cluster.data_dir))
     with Client(cluster.grpc) as client:
-        alone = [
-            list(client.generate(prompt(number), max_tokens=TOKENS, seed=number, ignore_eos=True).tokens)
-            for number in range(STREAMS)
-        ]
+        with ThreadPoolExecutor(STREAMS) as pool:
+            undisturbed = list(pool.map(partial(generate, client), range(STREAMS)))
         streams = Streams(client)
-        streams.begun()
-        before = reports(client)
-        name = max(before, key=lambda one: before[one].running)
-        assert before[name].running > 0
+        name, before = loaded_instance(client)
         with stopped(before[name].engine_pid):  # else a fast engine is done before the order comes
             client.drain(name)
         done = command("drain", name, *here)
@@ -75,7 +81,8 @@ def test_draining_a_loaded_instance_changes_no_text_and_it_stays_empty(
         assert after[name].running + after[name].waiting == 0
         assert after[name].draining
         assert after[name].migrations_total > before[name].migrations_total, done.stdout
-        assert streams.texts() == alone
+        found = zip(streams.texts(), undisturbed, strict=True)
+        assert all(text == wanted for texts, wanted in found for text in texts)
         steps = reports(client)[name].steps_total
         assert client.generate("Hello", max_tokens=4, ignore_eos=True).tokens
         assert reports(client)[name].steps_total == steps
