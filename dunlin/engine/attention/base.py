@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, overload
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.spans import KeySpan, RoomSpan, Runs, SlotSpan, slot_run
+from dunlin.engine.attention.spans import KeySpan, RoomSpan, Runs, SlotSpan, slot_run, slot_span
 
 Result = tuple[Tensor, Tensor]
 """(out `[tokens, heads, head_dim]`, lse `[tokens, heads]` fp32). lse is -inf, and out 0, where no key is visible."""
@@ -75,6 +75,17 @@ def local_row(start: int, stop: int, span: SlotSpan | int, length: int | None = 
     held = slot_run(range(length or 0), span) if isinstance(span, int) else span
     stop_position = len(held.positions)
     return BatchRow(start, stop, range(stop_position - (stop - start), stop_position), (held,))
+
+
+def ragged_rows(counts: Sequence[tuple[int, int]], slots: Sequence[int]) -> list[BatchRow]:
+    """Rows of (tokens, tokens before them), one after another, of which each has the next of the `slots`."""
+    rows: list[BatchRow] = []
+    at = first = 0
+    for tokens, before in counts:
+        length = tokens + before
+        rows.append(local_row(at, at + tokens, slot_span(range(length), slots[first : first + length])))
+        at, first = at + tokens, first + length
+    return rows
 
 
 class LocalRows(Sequence[BatchRow]):

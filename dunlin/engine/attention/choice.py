@@ -5,14 +5,13 @@ from itertools import product
 
 import torch
 
-from dunlin.engine.attention.base import PLAIN, Attention, AttentionKind, Result, local_row, run_pass
+from dunlin.engine.attention.base import PLAIN, Attention, AttentionKind, Result, ragged_rows, run_pass
 from dunlin.engine.attention.block_kernel import KernelBlocks
 from dunlin.engine.attention.block_tiles import TileBlocks
 from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import AVX512, LEVELS, KernelUnavailable, load_kernel
 from dunlin.engine.attention.paged import PagedAttention
-from dunlin.engine.attention.spans import slot_span
 
 # (query heads, KV heads, head_dim): one for each way of computing that the kernel has.
 SHAPES = ((4, 2, 64), (2, 1, 128), (6, 2, 80))
@@ -61,10 +60,5 @@ def _compute(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype
     tokens = sum(count for count, _ in ROWS)
     query = torch.randn(tokens, heads, head_dim, generator=random).to(dtype)
     layer_kv = torch.randn(sum(map(sum, ROWS)), 2, kv_heads, head_dim, generator=random).to(dtype)
-    slots = torch.randperm(len(layer_kv), generator=random).tolist()
-    rows, at, first = [], 0, 0
-    for count, before in ROWS:
-        length = count + before
-        rows.append(local_row(at, at + count, slot_span(range(length), slots[first : first + length])))
-        at, first = at + count, first + length
+    rows = ragged_rows(ROWS, torch.randperm(len(layer_kv), generator=random).tolist())
     return run_pass(backend.plan(rows, kind).start(query, layer_kv), lambda: None)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionKind, BatchRow, Result, local_row, run_pass
+from dunlin.engine.attention.base import AttentionKind, Result, ragged_rows, run_pass
 from dunlin.engine.attention.prompt_kernel import PromptKernel
-from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.attention.triton_paged import TritonAttention
 
 AGREED_ROWS = ((1, 300), (200, 90), (7, 40), (300, 0))
@@ -85,15 +84,5 @@ def _compute(
     query = torch.randn(sum(tokens for tokens, _ in rows), shape.heads, shape.head_dim, generator=random)
     kv = torch.randn(len(slots), 2, shape.kv_heads, shape.head_dim, generator=random)
     there = query.to(shape.device, shape.dtype), kv.to(shape.device, shape.kv_dtype)
-    plan = attention.plan(_rows(rows, slots), kind)
+    plan = attention.plan(ragged_rows(rows, slots.tolist()), kind)
     return lambda: run_pass(plan.start(*there), lambda: None)
-
-
-def _rows(rows: Sequence[tuple[int, int]], slots: Tensor) -> list[BatchRow]:
-    made: list[BatchRow] = []
-    at = first = 0
-    for tokens, before in rows:
-        length = tokens + before
-        made.append(local_row(at, at + tokens, slot_span(range(length), slots[first : first + length].tolist())))
-        at, first = at + tokens, first + length
-    return made

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention import flashinfer_prompts
-from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, Result, local_row, run_pass
+from dunlin.engine.attention.base import PLAIN, AttentionKind, BatchRow, Result, ragged_rows, run_pass
 from dunlin.engine.attention.flashinfer_prompts import (
     FlashinferPrompts,
     FlashinferUnavailable,
     installed_flashinfer,
     open_flashinfer,
 )
-from dunlin.engine.attention.spans import RoomSpan, slot_run, slot_span
+from dunlin.engine.attention.spans import RoomSpan, slot_run
 from dunlin.engine.attention.tile_sizes import TileShape, TileSizes
 from tests.engine.attention.reference import close, make_kv, make_query, reference
 from tests.fakes.flashinfer import PrefillWrapper
@@ -63,13 +63,12 @@ def ragged(rows: list[tuple[int, int]], kind: AttentionKind) -> tuple[list[Batch
     """Rows whose keys lie in slots in random order, queries, KV, and the reference's results."""
     query, kv = make_query(sum(tokens for tokens, _ in rows), 4), make_kv(sum(map(sum, rows)) + 5, 2)
     order = torch.randperm(len(kv), generator=torch.Generator().manual_seed(2)).tolist()
-    batch, wanted, at, first = [], [], 0, 0
-    for tokens, before in rows:
-        length = tokens + before
-        slots = order[first : first + length]
-        batch.append(local_row(at, at + tokens, slot_span(range(length), slots)))
-        wanted.append(reference(query[at : at + tokens], kv[slots], range(before, length), kind=kind))
-        at, first = at + tokens, first + length
+    wanted, first = [], 0
+    batch = ragged_rows(rows, order)
+    for row in batch:
+        slots = order[first : first + row.length]
+        wanted.append(reference(query[row.start : row.stop], kv[slots], row.queries, kind=kind))
+        first += row.length
     return batch, query, kv, (torch.cat([out for out, _ in wanted]), torch.cat([lse for _, lse in wanted]))
 
 
@@ -102,6 +101,28 @@ def test_pieces_of_a_long_row_have_plans_of_their_own(monkeypatch: pytest.Monkey
     blocks = [[32], [32], [32]]  # the last four queries are a narrow tile
     assert sorted(library.runs) == sorted(3 * blocks)
     assert library.plans == len(blocks)
+
+
+def test_a_piece_of_the_last_keys_is_merged_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_paged, "PIECE_PAIRS", 1 << 12)
+    monkeypatch.setattr(triton_paged, "QUERY_BLOCK", 32)
+    library = Library()
+    rows, query, kv, exact = ragged([(96, 70)], PLAIN)
+    plan = TritonAttention(SMALL, library.prompts()).plan(rows)
+    assert close(run_pass(plan.start(query, kv), lambda: None), exact)
+    assert library.runs == [[32], [32]], "queries from 70 on see 102 keys; those from 134 on the last 38 in this piece"
+
+
+def test_plans_that_are_used_layer_by_layer_keep_their_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flashinfer_prompts, "WRAPPERS", 3)
+    library = Library()
+    attention = TritonAttention(SMALL, library.prompts())
+    batches = [ragged([(40 + at, at)], PLAIN) for at in range(3)]
+    plans = [attention.plan(rows) for rows, _, _, _ in batches]
+    for at in (0, 1, 0, 1, 2, 0, 1):
+        _, query, kv, exact = batches[at]
+        assert close(run_pass(plans[at].start(query, kv), lambda: None), exact)
+    assert (len(library.made), library.plans) == (3, 3)
 
 
 def test_a_wrapper_that_another_plan_took_is_planned_again_once_its_copy_is_done(
@@ -137,6 +158,18 @@ def test_what_merges_in_fp32_and_what_has_gaps_is_not_its_work() -> None:
     keys = torch.cat((kv[:40], make_kv(60, 2, seed=5)))
     assert close(began.result(), reference(query, keys, range(60, 100)))
     assert library.runs == [[40]], "the room's keys end with the queries"
+
+
+def test_queries_that_see_none_of_the_keys_are_not_its_work() -> None:
+    library = Library()
+    query, kv, room = make_query(40, 4), make_kv(80, 2), make_kv(20, 2, seed=5)
+    row = BatchRow(0, 40, range(60, 100), (slot_run(range(80), 0),), (range(80, 100),))
+    started = TritonAttention(SMALL, library.prompts()).plan([row]).start(query, kv)
+    started.add(0, RoomSpan(range(80, 100), room))
+    while started.advance():
+        pass
+    assert close(started.result(), reference(query, torch.cat((kv, room)), range(60, 100)))
+    assert library.runs == []
 
 
 def test_it_is_refused_for_heads_and_numbers_that_it_has_no_kernels_for() -> None:
