@@ -14,12 +14,16 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.group import (
     CancelGroupSteps,
+    GroupStep,
     GroupStepDone,
+    GrowGuest,
+    GuestClosed,
 )
 from dunlin.messages.types import GroupKind, GroupRole, Verdict, i8, i32, i64
 from tests.services.instance.bench import (
     ENGINE,
     D,
+    Direct,
     done,
     make_place,
     of,
@@ -31,7 +35,9 @@ from tests.services.instance.group.member_bench import (
     LEADER,
     OTHER_GUEST,
     SLOTS,
+    Part,
     answered,
+    close_guest,
     group_step,
     member,
     open_guest,
@@ -99,6 +105,49 @@ def test_a_ring_has_slots_for_its_stripes_and_for_what_stays() -> None:
     assert "70 slots are needed, 50 are set aside" in refused[0].refusal
 
 
+def test_a_guest_in_several_pieces_of_the_cache_is_kept_and_served_piece_by_piece() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(30))
+    direct.give(LEADER, open_guest(10, sequence=OTHER_GUEST))
+    direct.give(LEADER, GrowGuest(GROUP, GUEST, 80))
+    kept: dict[str, Any] = {"keep_row": i32([0]), "keep_start": i64([10]), "keep_stop": i64([50])}
+    columns = {"kind": GroupKind.RING, "stride": i64([2]), "span_stride": i64([2]), **kept}
+    keep = only(Step, direct.give(LEADER, group_step(1, [(GUEST, 1, 50)], [(0, 0, 50, 0)], **columns))).keep
+    assert (list(keep.start), list(keep.stop), list(keep.slot)) == ([10, 40], [40, 50], [0, 40])
+    direct.give(ENGINE, answered(1))
+    step = only(Step, direct.give(LEADER, group_step(2, [], parts=[(GUEST, 60, 70, 2, [(10, 50)])])))
+    serve = step.serve
+    assert (list(serve.span_start), list(serve.span_stop), list(serve.slot)) == ([10, 40], [40, 50], [0, 40])
+
+
+def held_around_a_hole(slots: int) -> Direct:
+    """Of a guest tokens 20 to 50 and 60 to 70 lie here, as its leader said; it has so many slots."""
+    direct = member()
+    direct.give(LEADER, open_guest(80, elsewhere_tokens=20))
+    direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 0)]))
+    direct.give(ENGINE, answered(1))
+    direct.give(LEADER, group_step(2, [(GUEST, 60, 90)], [(0, 0, 20, 0), (0, 50, 60, 2)]))
+    direct.give(ENGINE, answered(2))
+    direct.give(LEADER, open_guest(80, elsewhere_tokens=70, held_start=i64([20, 60]), held_stop=i64([50, 70])))
+    direct.give(LEADER, GrowGuest(GROUP, GUEST, slots))
+    return direct
+
+
+def test_a_row_leaves_what_the_leader_said_lies_after_it() -> None:
+    direct = held_around_a_hole(80)
+    assert use(direct) == (SLOTS - 80, 40, 40)
+    assert of(Step, direct.give(LEADER, group_step(3, [(GUEST, 50, 60)], [(0, 0, 20, 0)])))
+    assert use(direct) == (SLOTS - 80, 30, 50)
+    direct.give(ENGINE, answered(3))
+    assert of(Step, direct.give(LEADER, group_step(4, [(GUEST, 70, 80)], [(0, 0, 20, 0)])))
+
+
+def test_what_lies_after_a_row_counts_in_the_slots_that_it_needs() -> None:
+    direct = held_around_a_hole(45)
+    (refused,) = to_leader(direct.give(LEADER, group_step(3, [(GUEST, 50, 60)], [(0, 0, 20, 0)])))
+    assert "50 slots are needed, 45 are set aside" in refused.refusal
+
+
 def test_a_later_chunk_goes_round_beside_what_lies_elsewhere_and_what_is_served() -> None:
     """Tokens 0 to 20 lie here, 20 to 30 at the third member, which is asked; the leader asks for those here."""
     direct = member()
@@ -123,6 +172,12 @@ def test_a_later_chunk_goes_round_beside_what_lies_elsewhere_and_what_is_served(
     assert "does not go round" in to_leader(direct.give(LEADER, kept_whole))[0].refusal
 
 
+def ring_step(parts: list[Part] | None = None, **columns: Any) -> GroupStep:
+    """Every second token of 30 to 50, the others at member 0."""
+    rows, spans = [(GUEST, 31, 50)], [(0, 30, 50, 0)]
+    return group_step(2, rows, spans, parts, kind=GroupKind.RING, stride=i64([2]), span_stride=i64([2]), **columns)
+
+
 REFUSED = {
     "not open": group_step(2, [(OTHER_GUEST, 0, 5)]),
     "nowhere": group_step(2, [(GUEST, 50, 60)], [(0, 0, 30, 0)]),
@@ -139,6 +194,22 @@ REFUSED = {
     "local": group_step(2, [(GUEST, 30, 40)], kind=GroupKind.LOCAL),
     "empty": group_step(2, [(GUEST, 30, 30)]),
     "no row": group_step(2, [(GUEST, 30, 40)], [(1, 0, 30, 0)]),
+    "a gap": group_step(2, [(GUEST, 50, 60)], [(0, 40, 50, 0)]),
+    "served before the row": group_step(2, [(GUEST, 50, 60)], [(0, 30, 50, 0)], [(GUEST, 60, 70, 2, [(40, 60)])]),
+    "uneven spans": group_step(2, [(GUEST, 30, 40)], [(0, 20, 30, 0)], span_member=i32()),
+    "uneven asked": group_step(2, [(GUEST, 30, 40)], [(0, 20, 30, 0)], span_asked=i8([1, 1])),
+    "uneven parts": group_step(2, [], parts=[(GUEST, 50, 60, 0, [(0, 20)])], serve_member=i32()),
+    "uneven served": group_step(2, [], parts=[(GUEST, 50, 60, 0, [(0, 20)])], serve_span_stop=i64()),
+    "uneven kept": group_step(2, [(GUEST, 30, 40)], keep_row=i32([0])),
+    "no part": group_step(2, [], parts=[(GUEST, 50, 60, 0, [(0, 20)])], serve_span_part=i32([1])),
+    "no stride": group_step(2, [(GUEST, 30, 40)], stride=i64([0])),
+    "an empty span": group_step(2, [(GUEST, 30, 40)], [(0, 20, 20, 0)]),
+    "served empty": group_step(2, [], parts=[(GUEST, 50, 60, 0, [(20, 20)])]),
+    "kept of no row": ring_step(keep_row=i32([1]), keep_start=i64([30]), keep_stop=i64([40])),
+    "kept empty": ring_step(keep_row=i32([0]), keep_start=i64([30]), keep_stop=i64([30])),
+    "kept outside": ring_step(keep_row=i32([0]), keep_start=i64([20]), keep_stop=i64([40])),
+    "kept twice": ring_step(keep_row=i32([0, 0]), keep_start=i64([30, 35]), keep_stop=i64([40, 38])),
+    "served of its stripes": ring_step([(GUEST, 50, 60, 0, [(30, 40)])], serve_stride=i64([1])),
 }
 
 
@@ -203,6 +274,39 @@ def test_a_step_that_the_engine_refuses_is_the_leaders() -> None:
     assert (use(direct), direct.core.steps.outstanding) == ((SLOTS - 60, 60, 0), 0)
     direct.give(ENGINE, answered(1))
     assert direct.core.report().stale_total == 1
+
+
+def test_a_step_after_those_that_are_cancelled_runs_on() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    direct.give(ENGINE, answered(1))
+    direct.give(LEADER, group_step(2, [(GUEST, 30, 60)]))
+    assert direct.give(LEADER, CancelGroupSteps(GROUP, 1)) == []
+    (answer,) = to_leader(direct.give(ENGINE, answered(2)))
+    assert answer.exchange == 2
+
+
+def test_a_guest_of_a_step_that_is_refused_is_closed_at_once() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    for exchange, start in ((1, 0), (2, 30)):
+        direct.give(LEADER, group_step(exchange, [(GUEST, start, start + 30)]))
+    assert direct.give(LEADER, close_guest()) == []
+    first, second, closed, *_ = to_leader(direct.give(ENGINE, answered(1, left=(GUEST,))))
+    assert (first.exchange, bool(second.refusal), type(closed)) == (1, True, GuestClosed)
+
+
+def test_a_guest_is_not_closed_while_a_step_reads_it_and_is_a_suspect_of_that() -> None:
+    direct = member()
+    for guest in (GUEST, OTHER_GUEST):
+        direct.give(LEADER, open_guest(60, sequence=guest))
+    direct.give(LEADER, group_step(1, [(OTHER_GUEST, 0, 30)]))
+    direct.give(ENGINE, answered(1))
+    direct.give(LEADER, group_step(2, [(GUEST, 0, 30)], parts=[(OTHER_GUEST, 50, 60, 2, [(0, 30)])]))
+    assert direct.give(LEADER, close_guest(OTHER_GUEST)) == []
+    assert direct.core.group_member.steps.suspects() == (2, i64([GUEST, OTHER_GUEST]))
+    assert of(GuestClosed, direct.give(ENGINE, answered(2)))
 
 
 def test_cancelled_steps_end_and_are_answered() -> None:
