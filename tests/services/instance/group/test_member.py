@@ -1,5 +1,6 @@
 """The member's side of an elastic group: whose commands it follows, its guests' slots, and the steps of its engine."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from dunlin.messages.engine import (
     Meet,
     Met,
     Open,
+    Step,
     StopEngine,
 )
 from dunlin.messages.group import (
@@ -30,6 +32,8 @@ from dunlin.messages.group import (
 )
 from dunlin.messages.plan import GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind, GroupRole, i32, i64
+from services.instance.group.guests import MAX_GUESTS
+from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
     ENGINE,
     MANAGER,
@@ -99,6 +103,49 @@ def test_a_leader_that_asks_before_the_member_was_taken_away_and_given_back_is_a
     assert to_leader(direct.give(MANAGER, elastic(4))) == [ready]
 
 
+def test_of_two_leaders_that_ask_early_the_one_of_the_newer_order_is_answered() -> None:
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT})
+    direct.give(THIRD, JoinGroup(1, 4, GROUP + 1, 1))
+    direct.give(LEADER, JoinGroup(1, 3, GROUP, 1))
+    sends = direct.give(MANAGER, elastic(4, THIRD, ME, group=GROUP + 1))
+    assert [type(send.message) for send in sends if send.to == THIRD] == [MemberReady]
+
+
+def test_an_order_of_a_newer_manager_is_newer_than_all_of_the_one_before() -> None:
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT})
+    direct.give(MANAGER, make_order(plan_version=5))
+    direct.give(LEADER, JoinGroup(2, 1, GROUP, 1))
+    assert [type(message) for message in to_leader(direct.give(MANAGER, elastic(1, epoch=2)))] == [MemberReady]
+
+
+def test_a_leader_whose_group_is_formed_again_is_answered_when_it_asks_again() -> None:
+    """What it asked before is of the group as it was: it may give this member another number."""
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT})
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    assert to_leader(direct.give(MANAGER, elastic()))
+    direct.give(MANAGER, make_order(plan_version=3, group=GROUP + 1))
+    assert to_leader(direct.give(MANAGER, elastic(4))) == []
+
+
+def test_a_leader_that_is_gone_before_its_order_comes_is_not_answered() -> None:
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT})
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    direct.give(LEADER, Gone("killed"))
+    assert to_leader(direct.give(MANAGER, elastic())) == []
+
+
+def test_a_leader_hears_what_the_engine_is() -> None:
+    has = {"layout": 3, "max_positions": 500, "weights_digest": "w", "kv_dtype": "bf16", "adapters": ("aa",)}
+    direct = ready_core(engine={"slots": SLOTS, "agent": AGENT, **has})
+    direct.give(MANAGER, elastic())
+    (ready,) = to_leader(direct.give(LEADER, JoinGroup(1, 2, GROUP, 1)))
+    assert ready == MemberReady(GROUP, ENGINE, AGENT, 3, SLOTS, SLOTS, 500, "w", "bf16", ("aa",))
+    direct.give(LEADER, open_guest(60))
+    assert only(Step, direct.give(LEADER, group_step(1, [(GUEST, 0, 20)]))).layout == 3
+    (refused,) = to_leader(direct.give(LEADER, open_guest(9, 500, OTHER_GUEST)))
+    assert "500 tokens of at most 500" in refused.why.rejected[0].reason
+
+
 def test_what_changed_is_said_anew_and_small_changes_are_not() -> None:
     direct = member()
     assert of(MemberReady, direct.give(LEADER, open_guest(SLOTS // 8 - 1))) == []
@@ -106,6 +153,13 @@ def test_what_changed_is_said_anew_and_small_changes_are_not() -> None:
     assert said.available_slots == SLOTS - SLOTS // 4
     (said,) = of(MemberReady, direct.give(ENGINE, Met(ENGINE, agent=b"anew")))
     assert said.agent == b"anew"
+
+
+def test_an_eighth_of_the_slots_is_no_small_change_and_neither_is_one_that_comes_back() -> None:
+    direct = member()
+    assert len(of(MemberReady, direct.give(LEADER, open_guest(SLOTS // 8)))) == 1
+    (said,) = of(MemberReady, direct.give(LEADER, close_guest()))
+    assert said.available_slots == SLOTS
 
 
 def test_meetings_are_answered_in_order_once_all_engines_are() -> None:
@@ -150,6 +204,14 @@ def test_an_engine_that_hangs_before_it_meets_anything_is_found() -> None:
     assert (type(met), type(lost)) == (MembersMet, GuestsLost)
 
 
+def test_a_step_names_none_but_the_members_that_the_leader_said_last() -> None:
+    direct = member()
+    direct.give(LEADER, MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"a0"),)))
+    direct.give(LEADER, open_guest(60))
+    (refused,) = to_leader(direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 2)])))
+    assert "member 2 is not one of [0]" in refused.refusal
+
+
 def test_messages_of_other_groups_and_leaders_are_stale() -> None:
     direct = member()
     for sender, message in (
@@ -161,6 +223,25 @@ def test_messages_of_other_groups_and_leaders_are_stale() -> None:
         assert direct.give(sender, message) == []
     assert direct.core.report().stale_total == 4
     assert direct.core.report().guest_slots == 0
+
+
+def test_what_a_leader_asks_before_it_hears_that_the_engine_is_lost_is_stale() -> None:
+    direct = member()
+    direct.give(ENGINE, Gone("died"))
+    assert direct.give(LEADER, open_guest(10)) == []
+    assert direct.core.report().stale_total == 1
+    sends = direct.give(ENGINE, make_engine_ready(slots=SLOTS, agent=b"next"))
+    assert [type(message) for message in to_leader(sends)] == [MemberReady]
+
+
+def test_an_engine_names_none_that_it_was_not_told_of() -> None:
+    """The leader told the engine before it, which had met them."""
+    direct = member()
+    direct.give(ENGINE, Gone("died"))
+    direct.give(ENGINE, make_engine_ready(slots=SLOTS, agent=b"next"))
+    direct.give(LEADER, open_guest(60))
+    (refused,) = to_leader(direct.give(LEADER, group_step(1, [(GUEST, 20, 50)], [(0, 0, 20, 2)])))
+    assert "member 2 is not one of []" in refused.refusal
 
 
 # --- guests ---
@@ -190,10 +271,10 @@ def test_slots_are_reserved_when_set_aside_and_owned_once_bound() -> None:
 
 def test_a_guest_for_which_there_is_no_room_is_refused_and_keeps_what_it_had() -> None:
     direct = member()
-    direct.give(LEADER, open_guest(100))
+    direct.give(LEADER, replace(open_guest(100), request=5, attempt=3))
     (refused,) = of(GuestRefused, direct.give(LEADER, GrowGuest(GROUP, GUEST, SLOTS + 1)))
     assert (type(refused), refused.available_slots) == (GuestRefused, SLOTS - 100)
-    assert (refused.dispatcher, refused.request, refused.attempt) == (DISPATCHER, 1, 1)
+    assert (refused.dispatcher, refused.request, refused.attempt) == (DISPATCHER, 5, 3)
     for wrong in (open_guest(SLOTS, sequence=OTHER_GUEST), open_guest(5, 7, OTHER_GUEST, elsewhere_tokens=8)):
         sends = direct.give(LEADER, wrong)
         assert [type(message) for message in to_leader(sends)] == [GuestRefused]
@@ -231,6 +312,38 @@ def test_a_guest_opened_anew_keeps_what_lies_here_of_its_tokens() -> None:
     opened = only(Open, direct.give(LEADER, anew))
     assert (list(opened.extent_start), list(opened.extent_length)) == ([-1, 10, -1], [30, 10, 30])
     assert use(direct) == (SLOTS - 80, 70, 10)
+
+
+def test_a_guest_that_gets_no_more_slots_when_it_is_opened_anew_stays_as_it_was() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    direct.give(ENGINE, answered(1))
+    anew = open_guest(SLOTS + 1, elsewhere_tokens=30, held_start=i64([0]), held_stop=i64([30]))
+    assert [type(send.message) for send in direct.give(LEADER, anew)] == [GuestRefused]
+    assert use(direct) == (SLOTS - 60, 30, 30)
+    assert of(Step, direct.give(LEADER, group_step(2, [(GUEST, 30, 40)])))
+
+
+def test_guests_are_bounded_and_one_that_is_open_may_be_opened_anew() -> None:
+    direct = member()
+    for number in range(1, MAX_GUESTS + 1):
+        direct.give(LEADER, open_guest(1, sequence=GROUP << 32 | number))
+    (refused,) = of(GuestRefused, direct.give(LEADER, open_guest(1, sequence=GROUP << 32 | MAX_GUESTS + 1)))
+    assert f"{MAX_GUESTS} guests are open" in refused.why.rejected[0].reason
+    assert of(GuestSlots, direct.give(LEADER, open_guest(2)))
+
+
+def test_what_is_asked_of_a_guest_is_done_in_its_order() -> None:
+    """To open it anew waits for its step, so more slots wait for that; nothing is said to lie here but its own."""
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, 30)]))
+    anew = open_guest(80, elsewhere_tokens=30, held_start=i64([0]), held_stop=i64([30]))
+    assert direct.give(LEADER, anew) == []
+    assert direct.give(LEADER, GrowGuest(GROUP, GUEST, 100)) == []
+    granted = of(GuestSlots, direct.give(ENGINE, answered(1)))
+    assert [(each.slots, list(each.held_start)) for each in granted] == [(80, []), (100, [])]
 
 
 @pytest.mark.parametrize("held", [([30], [30]), ([40, 30], [50, 35]), ([60], [71]), ([30], [])])

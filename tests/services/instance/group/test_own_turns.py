@@ -68,6 +68,16 @@ def a_group_s_step_runs() -> Direct:
     return direct
 
 
+def test_the_next_step_of_the_group_waits_for_own_ones_half_as_long_as_the_last_one_took() -> None:
+    direct = a_group_s_step_runs()
+    (own,) = of(Step, direct.give(D, make_place(1, 10, max_tokens=40), 1.1))
+    direct.give(LEADER, group_step(2, [(GUEST, 30, 60)]), 1.1)
+    direct.give(ENGINE, answered(1), 1.2)
+    for now_s, token, next_one in ((1.25, 70, own.sequence[0]), (1.31, 71, GUEST)):
+        answer = done(direct.core.steps.oldest_step, (own.sequence[0], token))
+        assert list(of(Step, direct.give(ENGINE, answer, now_s))[0].sequence) == [next_one]
+
+
 def test_the_time_between_two_groups_is_no_step_of_the_first() -> None:
     direct = a_group_s_step_runs()
     direct.give(MANAGER, make_order(plan_version=3, group=90), 1.1)
