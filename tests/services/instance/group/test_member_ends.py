@@ -93,6 +93,22 @@ def test_a_leader_that_is_gone_has_no_guests_once_its_step_has_ended() -> None:
     assert ready.available_slots == SLOTS
 
 
+def test_what_a_gone_leader_asked_is_not_answered_when_it_is_back() -> None:
+    direct = busy()
+    direct.give(LEADER, Gone("killed"))
+    direct.give(ENGINE, answered(1, left=(GUEST,)))
+    direct.give(LEADER, Joined())
+    direct.give(LEADER, JoinGroup(1, 2, GROUP, 1))
+    assert [type(each) for each in to_leader(direct.give(LEADER, open_guest(10, 100, NEXT_GUEST)))] == [GuestSlots]
+
+
+def test_another_member_that_is_gone_takes_nothing_with_it() -> None:
+    direct = busy()
+    assert direct.give(THIRD, Gone("killed")) == []
+    (answer, *_) = to_leader(direct.give(ENGINE, answered(1)))
+    assert answer.exchange == 1
+
+
 NEXT_GUEST = GROUP << 32 | 3
 
 
@@ -156,6 +172,48 @@ def test_only_the_same_text_of_the_same_request_goes_on_with_it(difference: str)
     stop = {"text": 50, "key": 20, "adapter": 20, "last token": 40, "none": 60}[difference]
     assert list(slots.held_stop) == ([stop] if stop > 20 else [])
     assert slots.slots == 60
+
+
+def partly_computed(tokens: int = 40, **opened: Any) -> Direct:
+    """The first tokens of a guest of 100 are computed here."""
+    direct = member()
+    direct.give(LEADER, open_guest(70, 100, **opened))
+    direct.give(LEADER, group_step(1, [(GUEST, 0, tokens)]))
+    direct.give(ENGINE, answered(1))
+    return direct
+
+
+def test_what_a_step_was_to_compute_that_no_leader_waits_for_is_not_kept() -> None:
+    """Its rows may have left it."""
+    direct = partly_computed(20)
+    direct.give(LEADER, group_step(2, [(GUEST, 20, 40)]))
+    direct.give(LEADER, Gone("killed"))
+    direct.give(ENGINE, answered(2, left=(GUEST,)))
+    assert use(direct)[1:] == (0, 20)
+
+
+def test_what_a_guest_has_is_kept_when_its_group_ends() -> None:
+    direct = partly_computed()
+    direct.give(MANAGER, elastic(3, THIRD, ME, group=GROUP + 1))
+    assert use(direct)[1:] == (0, 40)
+    direct.give(THIRD, JoinGroup(1, 3, GROUP + 1, 1))
+    slots = only(GuestSlots, direct.give(THIRD, replace(open_guest(50, 100, NEXT_GUEST), group=GROUP + 1)))
+    assert list(slots.held_stop) == [40]
+
+
+def test_nothing_is_kept_when_layers_are_about_to_change() -> None:
+    direct = partly_computed()
+    direct.give(MANAGER, RemapLayers(1, 9, i32([0])))
+    assert use(direct) == (SLOTS, 0, 0)
+
+
+def test_of_two_guests_of_one_request_the_later_one_is_kept() -> None:
+    direct = partly_computed(10)
+    direct.give(LEADER, open_guest(70, 100, OTHER_GUEST))
+    direct.give(LEADER, group_step(2, [(OTHER_GUEST, 0, 20)]))
+    direct.give(ENGINE, answered(2))
+    direct.give(LEADER, Gone("killed"))
+    assert use(direct)[1:] == (0, 20)
 
 
 def test_of_many_guests_the_newest_are_kept() -> None:
@@ -263,6 +321,16 @@ def test_the_dispatcher_hears_of_a_crash_in_a_step_that_no_leader_waits_for(let_
     (told,) = [send for send in sends if isinstance(send.message, Suspected)]
     assert (told.to, told.message.request, told.message.attempt) == (DISPATCHER, 1, 1)
     assert told.message.is_alone, "the other guest has no part in the step"
+    assert use(direct) == (SLOTS, 0, 0)
+
+
+def test_the_next_leader_hears_of_no_step_of_the_one_before() -> None:
+    direct = busy()
+    direct.give(MANAGER, elastic(3, THIRD, ME, group=GROUP + 1))
+    direct.give(THIRD, JoinGroup(1, 3, GROUP + 1, 1))
+    direct.give(ENGINE, EngineExited(0, incarnation=0, signal=11))
+    lost = only(GuestsLost, direct.give(ENGINE, Gone("died")))
+    assert (lost.group, lost.exchange, list(lost.suspects)) == (GROUP + 1, 0, [])
 
 
 def test_such_a_step_is_suspected_of_a_crash_only_while_it_runs() -> None:
@@ -300,9 +368,11 @@ def test_guests_are_no_suspects_while_a_step_of_the_instance_itself_runs() -> No
 
 def test_meetings_under_way_are_answered_when_the_engine_is_lost() -> None:
     direct = member()
-    direct.give(LEADER, MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"other"),)))
+    direct.give(LEADER, MeetMembers(GROUP, (MemberEngine(0, Address("engine", "lead"), b"other"),), 7))
     met, lost = to_leader(direct.give(ENGINE, Gone("died")))
-    assert (type(met), list(met.met), type(lost)) == (MembersMet, [], GuestsLost)
+    assert (type(met), list(met.met), met.question, type(lost)) == (MembersMet, [], 7, GuestsLost)
+    (ready,) = to_leader(direct.give(ENGINE, make_engine_ready(slots=SLOTS, agent=b"next")))
+    assert isinstance(ready, MemberReady), "the next engine answers no question that the last one was asked"
 
 
 def test_a_change_of_layers_drops_the_guests_first() -> None:
@@ -373,6 +443,17 @@ def test_commands_that_wait_are_bounded() -> None:
     assert type(to_leader(direct.give(LEADER, open_guest(5, sequence=OTHER_GUEST)))[0]) is GuestRefused
     ended = to_leader(direct.give(LEADER, CancelGroupSteps(GROUP, 999)))
     assert len(ended) == MAX_WAITING
+
+
+def test_a_guest_can_be_closed_however_many_commands_wait() -> None:
+    direct = member()
+    direct.give(LEADER, open_guest(60))
+    for exchange in range(1, MAX_WAITING + 2):
+        direct.give(LEADER, group_step(exchange, [(GUEST, 0, 30)]))
+    assert direct.give(LEADER, close_guest()) == []
+    direct.give(LEADER, CancelGroupSteps(GROUP, MAX_WAITING + 1))
+    assert of(GuestClosed, direct.give(ENGINE, answered(1, left=(GUEST,))))
+    assert use(direct) == (SLOTS, 0, 0)
 
 
 def test_a_guest_gets_no_slots_that_running_sequences_need_soon() -> None:
