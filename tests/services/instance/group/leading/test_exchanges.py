@@ -1,11 +1,19 @@
 """Steps of a group without an answer: which members compute for nothing, and what counts."""
 
+from typing import Any
+
+import pytest
+
 from dunlin.messages.engine import StepDone
 from dunlin.messages.group import GroupStepDone
 from dunlin.messages.types import f32, i32, i64
-from services.instance.group.leading.exchanges import Exchange, ExchangeLedger
+from dunlin.policies.groups.elastic import Block
+from services.instance.group.leading.exchanges import Exchange, ExchangeLedger, ExchangeRow
 from services.instance.group.leading.numbers import GroupNumbers
+from services.instance.group.leading.spread import SpreadSequence
+from services.instance.sequence.table import SequenceTable
 from services.instance.sequence.wait_clock import StepTiming
+from tests.services.instance.bench import D, make_place
 
 GROUP = 3
 
@@ -60,3 +68,22 @@ def test_exchanges_are_taken_in_their_order_and_an_answer_counts_once() -> None:
     assert first is not None
     assert second is not None
     assert first.number < second.number
+
+
+@pytest.mark.parametrize("what", ["left", "dropped", "failed", "nothing"])
+def test_a_row_is_computed_where_all_its_members_did_their_part(what: str) -> None:
+    spread = SpreadSequence(SequenceTable().add(D, make_place(), number=5))
+    row = ExchangeRow(spread, (Block(0, 0, 4), Block(1, 4, 8)), samples=False)
+    exchange = Exchange(1, [row], StepTiming(1, 0.0, 0.0, 0.0), {0, 1})
+    exchange.answer(0, done(), "")
+    assert not exchange.is_computed(row), "the other one has not answered"
+    fields: dict[str, Any] = {} if what == "nothing" else {what: i64([5])}
+    exchange.answer(1, done(**fields), "")
+    assert exchange.is_computed(row) == (what == "nothing")
+
+
+def test_a_lost_member_is_told_to_end_the_newest_that_it_has_not_answered() -> None:
+    steps = ledger({0, 1}, {0, 1}, {0})
+    assert steps.lose(1) == (GROUP << 32) + 2
+    assert [each.is_incomplete for each in steps.outstanding] == [True, True, False]
+    assert steps.lose(1) == 0

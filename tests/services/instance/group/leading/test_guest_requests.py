@@ -1,6 +1,6 @@
 """What the leader believes of members' slots while requests for some are on their way."""
 
-from dunlin.messages.group import GuestRefused, GuestSlots, MemberReady, OpenGuest
+from dunlin.messages.group import GuestClosed, GuestRefused, GuestSlots, MemberReady, OpenGuest
 from services.instance.group.leading.guest_requests import GuestRequests
 from services.instance.group.leading.roster import GroupRoster
 from services.instance.group.leading.spread import SpreadSequence
@@ -53,3 +53,43 @@ def test_a_text_that_was_refused_with_its_slots_is_not_known() -> None:
     assert opened.slots == 80
     requests.on_refused(spread, 0, GuestRefused(7, 5, 40))
     assert not spread.guests[0].knows_text
+
+
+def test_what_a_member_refused_is_forgotten_once_it_has_slots() -> None:
+    requests, spread = make_requests()
+    requests.open(spread, 0, 20)
+    requests.on_slots(spread, 0, GuestSlots(7, 5, 20, 40))
+    requests.grow(spread, 0, 60)
+    requests.on_refused(spread, 0, GuestRefused(7, 5, 40))
+    assert list(spread.refusals) == [0]
+    requests.grow(spread, 0, 8)
+    requests.on_slots(spread, 0, GuestSlots(7, 5, 28, 32))
+    assert spread.refusals == {}
+
+
+def test_an_answer_is_that_of_the_first_request_for_its_sequence() -> None:
+    requests, spread = make_requests()
+    other = SpreadSequence(SequenceTable().add(D, make_place(2, group=7), number=6))
+    requests.open(spread, 0, 20)
+    requests.open(other, 0, 8)
+    requests.on_slots(other, 0, GuestSlots(7, 6, 8, 52))
+    assert requests.free(0) == 52 - 20
+
+
+def test_what_a_lost_member_was_asked_counts_no_more_when_it_is_back() -> None:
+    requests, spread = make_requests()
+    requests.open(spread, 0, 20)
+    requests.lose(0)
+    assert requests.free(0) == 0
+    requests.set_free(0, 60)
+    assert requests.free(0) == 60
+
+
+def test_a_guest_that_was_opened_again_before_the_former_was_closed_stays() -> None:
+    requests, spread = make_requests()
+    requests.open(spread, 0, 20)
+    requests.on_closed(spread, 0, GuestClosed(7, 5, 60))
+    assert list(spread.guests) == [0]
+    requests.close(spread, 0)
+    requests.on_closed(spread, 0, GuestClosed(7, 5, 60))
+    assert spread.guests == {}

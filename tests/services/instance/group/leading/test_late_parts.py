@@ -98,6 +98,32 @@ def test_a_step_is_late_after_four_times_the_slowest_of_its_size() -> None:
     assert heard(group, 0, CancelGroupSteps)
 
 
+def test_what_waits_behind_another_step_takes_no_longer_for_that() -> None:
+    """Steps of 10 ms, each sent while the one before it runs: late after 40 ms."""
+    group = stopped(0.2, groups__late_s=0.01)
+    group.run(0.06)
+    assert heard(group, 0, CancelGroupSteps)
+
+
+def test_all_that_members_have_is_ended_with_the_step_that_is_late() -> None:
+    group = stopped(0.2)
+    group.run(0.6)
+    (ended,) = heard(group, 0, CancelGroupSteps)
+    assert ended.exchange == group.steps[-1][2].exchange
+    assert group.at(0).queue == []
+
+
+def test_one_that_was_told_to_end_a_step_for_another_reason_has_time_to_do_so() -> None:
+    """It is the first of its size, and late after 5 s; its prompt is cancelled after 3 s."""
+    group = stopped(0.003)
+    group.run(3.0)
+    group.cancel()
+    group.run(0.6)
+    assert group.roster.taking_part == {0, 1}
+    group.run(0.6)
+    assert group.roster.taking_part == {0}
+
+
 def test_a_leader_that_comes_late_itself_judges_nobody() -> None:
     """It was stopped with the member, for 3 s: what was said meanwhile is heard after the look."""
     group = stopped(0.2)

@@ -1,9 +1,12 @@
 """What a leader asks its members about each other's engines, which answers count, and for whom it waits."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.group import MeetMembers, MemberReady, MembersMet
+from dunlin.messages.group import JoinGroup, MeetMembers, MemberReady, MembersMet
 from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
 from dunlin.messages.types import GroupKind, GroupRole, i32
 from services.instance.group.leading.roster import GroupRoster
@@ -40,6 +43,40 @@ def test_a_member_that_was_lost_when_it_was_asked_takes_part_once_it_has_answere
     assert roster.placeable() == [0], "what it said before is of another engine"
     roster.on_met(OTHER, MembersMet(GROUP, i32([0]), question=question(again, OTHER)))
     assert roster.placeable() == [0, 1]
+
+
+def both_ready(**other: Any) -> GroupRoster:
+    """Two members whose engines have met; `other` are fields of the second's."""
+    roster = GroupRoster(LEAD, {OTHER}, 1.0, lambda member, reason: [])
+    roster.follow(GroupOrder(1, 1, GROUP, GroupKind.ELASTIC, GroupRole.LEADER, (LEAD, OTHER)))
+    roster.on_ready(LEAD, ready(LEAD, b"a1"))
+    asked = roster.on_ready(OTHER, replace(ready(OTHER, b"b1"), **other))
+    roster.on_met(LEAD, MembersMet(GROUP, i32([1]), question=question(asked, LEAD)))
+    roster.on_met(OTHER, MembersMet(GROUP, i32([0]), question=question(asked, OTHER)))
+    return roster
+
+
+@pytest.mark.parametrize("other", [{"weights_digest": "v"}, {"kv_dtype": "bf16"}, {"adapters": ("aa",)}], ids=str)
+def test_members_of_other_weights_types_or_adapters_do_not_compute_together(other: dict[str, Any]) -> None:
+    assert both_ready().placeable() == [0, 1]
+    assert both_ready(**other).placeable() == [0]
+
+
+def test_what_a_silent_member_says_of_itself_does_not_make_it_take_part() -> None:
+    roster = both_ready()
+    roster.on_silent(1)
+    assert roster.on_ready(OTHER, ready(OTHER, b"b1")) == []
+    assert roster.on_answer(0) == []
+    assert roster.placeable() == [0]
+    assert roster.on_answer(1) == [Send(OTHER, JoinGroup(1, 1, GROUP, 1))]
+    assert roster.on_ready(OTHER, ready(OTHER, b"b1")) != []
+
+
+def test_a_member_whose_stream_ended_is_dialed_again() -> None:
+    group = ScriptedGroup(30, 30)
+    group.lose(1)
+    group.run(0.3)
+    assert group.dials == [member_address(1)] * 2
 
 
 @pytest.mark.parametrize("what", ["cannot be dialed", "cannot be met"])
