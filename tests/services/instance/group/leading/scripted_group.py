@@ -21,6 +21,7 @@ from dunlin.messages.group import (
     MemberReady,
     MembersMet,
 )
+from dunlin.messages.lifecycle import Missed
 from dunlin.messages.plan import AskMembers, GroupOrder, ReturnMembers
 from dunlin.messages.types import I32, GroupKind, GroupRole, Why, i32
 from services.instance.config import InstanceConfig
@@ -66,6 +67,7 @@ class ScriptedGroup:
         self.steps: list[tuple[float, Address, GroupStep]] = []
         self.dials: list[Address] = []
         self.others: dict[Address, list[Message]] = {}
+        self.missed: list[Missed] = []
         self.version = 0
         self._events: list[tuple[float, int, Address | None, Address, Any]] = []
         self._count = 0
@@ -166,7 +168,9 @@ class ScriptedGroup:
             self.dispatcher.receive(self.now_s, ME, message)
         elif to.role == "dispatcher":
             self.others.setdefault(to, []).append(message)
-        elif to.role != "client":
+        elif to.role == "client":
+            self.missed += [message] if isinstance(message, Missed) else []
+        else:
             assert to == MANAGER, f"{message} to {to}"
             assert isinstance(message, AskMembers | ReturnMembers)
             self.manager.append((self.now_s, message))

@@ -64,11 +64,12 @@ class Guest:
 def empty_columns() -> dict[str, list[Any]]:
     """Of an answer, by name."""
     tops = ("top_count", "top_token", "top_logprob")
-    return {name: [] for name in ("sequence", "token", "logprob", "finish", "left", "dropped", *tops)}
+    return {name: [] for name in ("sequence", "token", "logprob", "finish", "left", "dropped", "failed", *tops)}
 
 
 class ScriptedMember:
-    """One member. It refuses `refuses_steps` steps, and rows of the sequences in `leaves` leave their next one.
+    """One member. It refuses `refuses_steps` steps, and rows of the sequences in `leaves` leave their next one; those
+    in `fails` have no next token.
 
     `kept`: by a request's key, the starts and stops of what lies here of an attempt whose leader is gone.
     """
@@ -86,6 +87,8 @@ class ScriptedMember:
         self.unreachable: set[int] = set()
         self.refuses_steps = 0
         self.leaves: set[int] = set()
+        self.fails: set[int] = set()
+        self.max_positions = 1000
         self.kept: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.is_silent = False
         self.is_stopped = False
@@ -129,7 +132,7 @@ class ScriptedMember:
 
     def say_ready(self) -> None:
         engine = Address("engine", self.address.name)
-        self.say(MemberReady(GROUP, engine, self.agent, 0, self.capacity, self.free, 1000, "w", "fp32"))
+        self.say(MemberReady(GROUP, engine, self.agent, 0, self.capacity, self.free, self.max_positions, "w", "fp32"))
 
     def on_MeetMembers(self, message: MeetMembers) -> None:
         assert self.index not in [each.member for each in message.engines]
@@ -261,6 +264,9 @@ class ScriptedMember:
 
     def sample(self, guest: Guest, number: int, columns: dict[str, list[Any]]) -> None:
         opened = guest.opened
+        if number in self.fails:
+            columns["failed"].append(number)
+            return
         token = token_after(digest_of(guest.text), opened.sampling.seed)
         guest.text.append(token)
         is_last = len(guest.text) >= opened.prompt_tokens + opened.max_tokens

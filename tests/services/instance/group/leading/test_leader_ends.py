@@ -1,5 +1,7 @@
 """What a leader does when slots are short, and when requests, members or the group itself end."""
 
+import itertools
+
 import pytest
 
 from dunlin.kv import prefix_hash
@@ -372,6 +374,16 @@ def test_refused_steps_are_sent_again_a_few_times() -> None:
     assert again[0] == again[1] == again[2]
 
 
+def test_what_comes_to_nothing_is_sent_again_at_once_and_then_later_each_time() -> None:
+    group = ScriptedGroup(20, 20)
+    group.at(1).refuses_steps = 4
+    group.place(tokens=30, max_tokens=4)
+    group.run(3.0)
+    found = {step.exchange: now_s for now_s, _, step in group.steps if (1, 0, 8) in rows_of(step)}
+    waits = [after - before for before, after in itertools.pairwise(found.values())]
+    assert waits == [pytest.approx(0.0, abs=0.01), pytest.approx(0.25, abs=0.01)]
+
+
 def test_a_sequence_whose_steps_are_always_refused_goes_back() -> None:
     group = ScriptedGroup(20, 20)
     group.at(1).refuses_steps = 100
@@ -380,6 +392,8 @@ def test_a_sequence_whose_steps_are_always_refused_goes_back() -> None:
     (returned,) = group.said(Returned)
     assert returned.why is not None
     assert returned.why.rejected[0].reason == "not today"
+    assert figures(returned.why)["failures"] == 4
+    assert len([each for each in exchanges(group) if (1, 0, 8) in each.get(0, []) + each.get(1, [])]) == 4
     assert group.is_quiet
 
 
