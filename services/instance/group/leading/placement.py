@@ -138,7 +138,7 @@ class SpreadPlacement:
 
     def _retry_later(self) -> list[Effect]:
         is_short = self._is_short
-        if not is_short:
+        if not is_short and not any(each.is_opening for each in self._spreads.live()):
             self._tries = 0
         if not is_short or self._is_armed:
             return []

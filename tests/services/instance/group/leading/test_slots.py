@@ -67,6 +67,15 @@ def asked_in_vain(patience_s: float = 5.0) -> ScriptedGroup:
     return group
 
 
+def test_a_member_that_refuses_is_asked_less_and_less_often() -> None:
+    """After 0.25 s, 0.5 s more, and so on up to 2 s."""
+    group = asked_in_vain(60.0)
+    group.run(9.2)
+    assert len(heard(group, 0, OpenGuest)) == 1 + 8
+    group.run(8.0)
+    assert len(heard(group, 0, OpenGuest)) == 1 + 8 + 4
+
+
 def test_who_is_asked_for_slots_hears_who_refused_them() -> None:
     group = asked_in_vain()
     group.run(1.0)
