@@ -1,6 +1,7 @@
 """Admission: the limits on length, queue and outages, and when a refused client may retry."""
 
-from dunlin.messages.door import RejectionCode
+from dunlin.messages.door import Quota, Quotas, RejectionCode
+from dunlin.messages.types import RequestClass
 from services.dispatcher.admission.controller import MAX_RETRY_S, MIN_RETRY_S, AdmissionController
 from services.dispatcher.admission.wait_estimate import SAMPLES_KEPT
 from services.dispatcher.config import AdmissionConfig
@@ -62,3 +63,31 @@ def test_an_outage_begins_once_and_ends_when_an_instance_serves() -> None:
     assert admission.refusal(submit(), 0, None, 99.0) is None
     assert admission.update_outage(False, 20.0)
     assert admission.is_outage(2)
+
+
+def test_a_name_that_no_instance_knows_waits_behind_what_waits_at_the_instances_too() -> None:
+    admission = AdmissionController(AdmissionConfig(max_wait_s=4.0))
+    admission.wait_estimate.interval_s = 1.0
+    named = submit(idempotency="n/0", digest=b"d")
+    assert admission.on_not_held(1, named, 1, 0.0, waiting=3) is None
+    refusal = admission.on_not_held(1, named, 1, 0.0, waiting=4)
+    assert refusal is not None
+    assert (refusal.code, refusal.detail[:15]) == (RejectionCode.FULL, "5 requests wait")
+
+
+def test_batch_work_too_is_refused_where_its_deadline_comes_before_its_turn() -> None:
+    admission = AdmissionController(AdmissionConfig(max_wait_s=4.0))
+    admission.wait_estimate.interval_s = 1.0
+    batch = submit(request_class=RequestClass.BATCH, timeout_s=6.0)
+    assert admission.refusal(batch, 6, None, 0.0) is None, "as long as it has time"
+    refusal = admission.refusal(batch, 7, None, 0.0)
+    assert refusal is not None
+    assert (refusal.code, refusal.retry_after_s) == (RejectionCode.FULL, 1.0)
+
+
+def test_a_request_without_a_limit_gets_what_the_fleet_holds_or_while_none_is_known_the_model() -> None:
+    admission = AdmissionController(AdmissionConfig(), 100)
+    admission.quotas.replace(Quotas((Quota("t", max_tokens=500),)), 0.0)
+    asked = submit(range(3), max_tokens=None, tenant="t")
+    assert admission.cap_max_tokens(asked, 50).max_tokens == 47
+    assert admission.cap_max_tokens(asked, None).max_tokens == 97

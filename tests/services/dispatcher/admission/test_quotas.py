@@ -92,6 +92,56 @@ def test_what_comes_back_never_fills_more_than_a_minute() -> None:
     assert quotas.refusal(asked(20, 40), 300.0) is None
 
 
+def test_what_was_generated_beyond_the_reservation_is_drawn_from_what_is_there_at_the_end() -> None:
+    quotas = quotas_of(tokens_per_minute=60)
+    quotas.reserve(1, asked(10, 10))
+    quotas.refund(1, 20, 300.0)
+    assert quotas.usage("t", 300.0).tokens == RateLimitStatus(60, 50, 10.0)
+
+
+def test_what_no_instance_runs_is_taken_if_enough_came_back_by_then() -> None:
+    quotas = quotas_of(tokens_per_minute=60)
+    quotas.reserve(1, asked(10, 50))
+    named = asked(5, 5, idempotency="n/0", digest=b"d")
+    assert quotas.refusal(named, 0.0) is None, "another dispatcher may have admitted it"
+    quotas.reserve(2, named)
+    found = quotas.on_not_held(2, named, 9.0)
+    assert found is not None
+    assert found.retry_after_s == pytest.approx(1.0)
+    assert quotas.on_not_held(2, named, 10.0) is None
+    quotas.check_integrity()
+
+
+def test_what_is_owed_is_shown_as_nothing_left() -> None:
+    quotas = quotas_of(requests_per_minute=60, tokens_per_minute=60)
+    quotas.reserve(1, asked(10, 50))
+    quotas.reserve(2, asked(10, 20, idempotency="n/0", digest=b"d"))
+    assert quotas.usage("t", 0.0).tokens == RateLimitStatus(60, 0, 90.0)
+    assert "; 0 are left, 5 are needed" in refused(quotas, asked(1, 4)).detail
+
+
+def test_a_request_that_began_before_its_tenant_had_a_token_quota_is_not_charged() -> None:
+    quotas = quotas_of()
+    quotas.reserve(1, asked(10, 40))
+    quotas.replace(Quotas((Quota("t", tokens_per_minute=60),)), 1.0)
+    quotas.refund(1, 40, 2.0)
+    assert quotas.usage("t", 2.0).tokens == RateLimitStatus(60, 60, 0.0)
+
+
+def test_what_came_back_before_a_larger_quota_came_back_at_the_old_pace() -> None:
+    quotas = quotas_of(tokens_per_minute=60)
+    quotas.reserve(1, asked(10, 50))
+    quotas.replace(Quotas((Quota("t", tokens_per_minute=120),)), 30.0)
+    assert quotas.usage("t", 30.0).tokens == RateLimitStatus(120, 30, 45.0)
+
+
+def test_a_call_needs_room_for_all_its_requests_to_run() -> None:
+    quotas = quotas_of(running=3)
+    quotas.reserve(1, asked())
+    assert quotas.refusal(asked(call_requests=2, call_tokens=2), 0.0) is None
+    assert refused(quotas, asked(call_requests=3, call_tokens=3)).code is RejectionCode.QUOTA
+
+
 def test_usage_shows_what_is_left_and_changes_nothing() -> None:
     quotas = quotas_of(requests_per_minute=6, tokens_per_minute=120)
     assert quotas.usage("t", 0.0) == QuotaUsage(RateLimitStatus(6, 6, 0.0), RateLimitStatus(120, 120, 0.0))
@@ -252,6 +302,12 @@ def test_a_request_without_max_tokens_is_dispatched_with_its_tenants() -> None:
     assert bench.run("a", tenant="t", max_tokens=None).max_tokens == 7
 
 
+def test_a_tenants_max_tokens_are_no_more_than_the_fleet_holds() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(Address("dispatcher", "d", 0x2A), Quotas((Quota("t", max_tokens=5000),)))
+    assert bench.run("a", tenant="t", max_tokens=None).max_tokens == 997
+
+
 def test_a_request_refused_for_another_reason_reserves_nothing() -> None:
     bench = limited(requests_per_minute=1)
     for name in range(3):
@@ -264,7 +320,7 @@ def test_a_tenant_cancels_its_own_requests_alone() -> None:
     bench = limited()
     sent = bench.give(client("a"), submit(tenant="t"))
     name = only(sent, Admitted).request
-    for tenant, found in (("other", False), ("t", True)):
+    for tenant, found in (("other", False), ("", False), ("t", True)):
         answer = bench.give(client("tool"), CancelById(name, tenant))
         assert only(answer, CancelResult).found is found
     assert [effect for effect in bench.last if isinstance(effect, Send)]
