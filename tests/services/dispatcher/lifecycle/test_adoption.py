@@ -8,7 +8,7 @@ from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import Accepted, Adopt, AdoptedElsewhere, Cancel, NotHeld, Place
 from dunlin.messages.door import CancelById, CancelResult, Delta, RejectionCode, SubmitRejected
-from dunlin.messages.lifecycle import Admitted
+from dunlin.messages.lifecycle import Admitted, CallOrigin
 from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.requests.request import RequestState
 from services.dispatcher.requests.timers import (
@@ -227,6 +227,7 @@ def test_a_request_adopted_elsewhere_without_readers_here_is_forgotten() -> None
     bench.give(client("c"), Gone())
     bench.give(A, AdoptedElsewhere(1, 2, OTHER))
     assert len(bench.core.journal) == 0
+    assert bench.core.report().cancelled_total == 1
 
 
 def test_a_deadline_ends_a_request_during_its_query() -> None:
@@ -331,3 +332,51 @@ def test_a_name_that_means_something_else_elsewhere_is_refused() -> None:
     ]
     assert only(sent[:1], SubmitRejected).code is RejectionCode.CONFLICT
     assert len(bench.core.journal) == 0
+
+
+def test_its_limit_is_that_of_the_dispatcher_where_it_began() -> None:
+    bench = asking()
+    bench.give(A, adopted(72, max_tokens=9))
+    assert only(bench.give(A, Gone("killed")), Place).max_tokens == 9
+
+
+def test_the_tokens_that_come_with_the_answer_are_counted() -> None:
+    bench = asking()
+    bench.give(A, adopted(72, 73))
+    assert bench.core.report().tokens_total == 2
+
+
+def test_a_client_that_lacks_nothing_gets_no_empty_delta() -> None:
+    bench = asking()
+    assert bench.give(A, adopted()) == [Send(client("c"), Admitted(KEY))]
+
+
+def test_its_admission_here_names_the_call_that_it_came_with() -> None:
+    bench = factories.Bench().fleet(member(A))
+    origin = CallOrigin("http", "chat")
+    bench.give(client("c"), resumed(trace="00-01-02-01", origin=origin))
+    admitted = only(bench.give(A, adopted(72)), Admitted)
+    assert (admitted.trace, admitted.origin) == ("00-01-02-01", origin)
+    assert admitted.why is not None
+    assert {figure.name: figure.value for figure in admitted.why.figures} == {"tokens": 6}
+
+
+@pytest.mark.parametrize("end", ["refused", "left"])
+def test_an_instance_that_joins_is_not_asked_about_a_request_that_has_ended(end: str) -> None:
+    bench = Bench().fleet(member(A), member(B))
+    bench.give(client("c"), named())
+    if end == "refused":
+        bench.give(A, NotHeld(1, 1, conflict=True))
+    else:
+        bench.give(client("tool"), CancelById("req-2a-1"))
+        bench.view(member(A), member(B))
+        bench.fire(AdoptionQueryAnswered)
+    assert bench.give(Address("instance", "c", 13), Joined()) == []
+
+
+def test_an_answer_that_ended_elsewhere_is_replayed_with_its_end() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(A, adopted(70, finish=FinishReason.LENGTH))
+    sent = bench.give(client("d"), named())
+    assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70]), finish=FinishReason.LENGTH))]

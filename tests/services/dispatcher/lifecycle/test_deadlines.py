@@ -9,7 +9,7 @@ from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.requests.timers import DeadlineDue
 from tests.services.dispatcher import factories
 from tests.services.dispatcher.adoption_factories import Bench, named
-from tests.services.dispatcher.factories import A, client, member, only, rows, target
+from tests.services.dispatcher.factories import A, client, member, only, rows, submit, target
 
 
 def running(timeout_s: float | None) -> factories.Bench:
@@ -62,3 +62,9 @@ def test_a_deadline_ends_a_request_without_readers() -> None:
     bench.give(client("c"), Abort())
     assert only(bench.fire(DeadlineDue), Cancel).request == 1
     assert len(bench.core.journal) == 0
+
+
+def test_without_a_limit_the_reason_names_none() -> None:
+    bench = Bench()
+    bench.give(client("c"), submit(max_tokens=None, timeout_s=2.0))
+    assert only(bench.fire(DeadlineDue), Delta).detail == "2 s are over: 0 tokens were generated"

@@ -1,13 +1,18 @@
 """Joining in the core: a retry reads the request that runs, within bounds, and cuts off no other reader."""
 
-from dunlin.effects import Address, Send
-from dunlin.messages.dispatch import Adopt, AdoptedElsewhere, Cancel, NotHeld
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Gone, Send
+from dunlin.messages.dispatch import Adopt, AdoptedElsewhere, Cancel, NotHeld, Reused, Tokens
 from dunlin.messages.door import Abort, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, SamplingParams, f32, i32
 from services.dispatcher.requests.timers import AdoptionQueryRetry
 from tests.services.dispatcher.adoption_factories import KEY, Bench, adopted, named
-from tests.services.dispatcher.factories import A, client, member, only, rows, submit
+from tests.services.dispatcher.factories import A, client, member, messages, only, rows, submit
 
 
 def test_a_reader_that_gets_tokens_during_the_query_gets_the_id_first() -> None:
@@ -98,3 +103,66 @@ def test_a_stop_string_of_one_reader_ends_nothing_for_another() -> None:
     assert bench.give(A, rows((1, 1, 3, 70))) == [Send(client("d"), Delta(i32([70])))]
     assert only(bench.give(client("d"), Abort(FinishReason.STOP)), Cancel).request == 1
     assert len(bench.core.journal) == 0
+
+
+def test_what_is_behind_its_client_and_has_no_other_reader_gives_way_under_its_name_too() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(A, NotHeld(1, 1))
+    bench.give(client("c"), Gone("left"))
+    sent = bench.give(client("c'"), named(key="req-2a-1", received=i32([70])))
+    assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(1, 2)]
+    adopt = only(sent, Adopt)
+    assert (adopt.request, adopt.key, adopt.idempotency, adopt.received) == (2, "req-2a-1", "k/0", 1)
+    assert len(bench.core.journal) == 1
+
+
+SCORED: dict[str, Any] = {"sampling": SamplingParams(logprobs=2)}
+
+
+def with_tops(position: int, token: int, *tops: int) -> Tokens:
+    """A row of request 1 with these likeliest tokens, each of a log-probability of its own."""
+    batch = rows((1, 1, position, token))
+    return replace(batch, top_count=i32([len(tops)]), top_token=i32(tops), top_logprob=f32([-top / 2 for top in tops]))
+
+
+@pytest.mark.parametrize("received", [0, 1])
+def test_a_reader_that_joins_gets_the_log_probabilities_of_the_tokens_that_it_lacks(received: int) -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", **SCORED)
+    bench.give(A, with_tops(3, 70, 70, 1))
+    bench.give(A, with_tops(4, 71, 71))
+    joined = submit(key=place.key, received=i32([70, 71][:received]), **SCORED)
+    delta = only(bench.give(client("d"), joined), Delta)
+    counts, tops = ([2, 1], [70, 1, 71]) if received == 0 else ([1], [71])
+    assert list(delta.tokens) == [70, 71][received:]
+    assert len(delta.logprobs) == 2 - received
+    assert (list(delta.top_count), list(delta.top_token)) == (counts, tops)
+    assert list(delta.top_logprob) == [-top / 2 for top in tops]
+
+
+def test_log_probabilities_of_tokens_that_came_elsewhere_are_for_no_one_who_lacks_them() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(key=KEY, received=i32([70, 71]), **SCORED))
+    bench.give(A, adopted(max_tokens=4))
+    lacking = submit(key=KEY, received=i32([70]), **SCORED)
+    assert only(bench.give(client("d"), lacking), SubmitRejected).code is RejectionCode.CONFLICT
+    has_all = submit(key=KEY, received=i32([70, 71]), **SCORED)
+    assert only(bench.give(client("e"), has_all), Delta) == Delta(i32())
+
+
+@pytest.mark.parametrize("wanted", [{}, SCORED], ids=["tokens alone", "log-probabilities"])
+def test_a_reader_that_joins_hears_what_the_prompt_found_in_the_cache(wanted: dict[str, Any]) -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", **wanted)
+    bench.give(A, Reused(1, 1, 2))
+    assert only(bench.give(client("d"), submit(key=place.key, **wanted)), Delta).cached_tokens == 2
+
+
+def test_a_name_with_the_id_of_another_request_gets_nothing_that_its_tokens_did_not_begin() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(A, NotHeld(1, 1))
+    bench.give(A, rows((1, 2, 3, 70)))
+    other = named(key="req-9-9", received=i32([99]))
+    assert only(bench.give(client("d"), other), SubmitRejected).code is RejectionCode.INVALID
