@@ -1,37 +1,15 @@
 """Requests that no instance alone can hold: who is asked, where they go, and what each loss does. Exact times."""
 
-from typing import Any
-
 import pytest
 
-from dunlin.effects import Address, Gone, Joined, Send
+from dunlin.effects import Gone, Joined, Send
 from dunlin.messages.dispatch import Accepted, Place, Refusal, Refused, Returned
 from dunlin.messages.door import Abort, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.placement import Leads, LongPlaced, LongRefusal, LongRefused, PlaceLong, WithdrawLong
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass
+from dunlin.messages.types import FinishReason, RequestClass
 from services.dispatcher.requests.timers import DeadlineDue, LeaderlessDue, LongAskDue
 from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
-
-G, H = Address("global_manager", "g", 5), Address("global_manager", "h", 6)
-LONG = range(1, 1501)
-
-
-def wide(**config: Any) -> Bench:
-    """Two instances of 1000 slots, for sequences of up to 5000 tokens, and a manager that leads."""
-    made = Bench(**{"placement__long_policy": "group", **config})
-    made.fleet(member(A, max_positions=5000), member(B, max_positions=5000))
-    made.give(G, Joined())
-    made.give(G, Leads(50))
-    return made
-
-
-def group_of(number: int, **free: int) -> list[Any]:
-    """A view's members of a group that A leads."""
-    place = {"group": number, "kind": GroupKind.ELASTIC, "max_positions": 5000}
-    return [
-        member(A, part=GroupRole.LEADER, free_slots=free.get("a", 1000), **place),
-        member(B, part=GroupRole.MEMBER, free_slots=free.get("b", 1000), **place),
-    ]
+from tests.services.dispatcher.long_request_factories import LONG, G, H, group_of, wide
 
 
 def test_a_long_request_is_asked_for_and_dispatched_to_the_leader_of_its_group() -> None:
