@@ -72,6 +72,16 @@ def test_a_returned_request_is_dispatched_again_even_to_the_same_instance() -> N
     assert bench.core.report().stale_total == 1
 
 
+@pytest.mark.parametrize("loss", ["returned", "a gap"])
+def test_a_lost_attempt_frees_what_was_reserved_for_it(loss: str) -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    bench.view(member(A, free_slots=10), member(B))
+    bench.give(A, Returned(1, 1) if loss == "returned" else rows((1, 1, 9, 70)))
+    free = {address: one.free_slots for address, one in bench.core.fleet.candidates(1, 1, [])}
+    assert free == {A: 10, B: 997}
+
+
 def test_an_unknown_attempt_is_cancelled_once() -> None:
     bench = Bench().fleet(member(A))
     sent = bench.give(A, rows((77, 3, 5, 1)))
@@ -199,6 +209,25 @@ def test_an_instance_that_grew_back_is_asked_again_by_what_it_once_refused() -> 
     assert target(bench.give(B, Returned(1, 2)), Place) == [A]
 
 
+def test_one_without_a_limit_that_has_begun_keeps_what_its_first_instance_left_it() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", max_tokens=None)
+    bench.give(A, rows((1, 1, 3, 70)))
+    bench.give(B, Joined())
+    bench.view(member(A, free_slots=50), member(B))
+    bench.give(A, Gone("killed"))
+    bench.fleet(member(A, free_slots=50), member(B))
+    sent = bench.give(B, Refused(1, 2, Refusal.TOO_LONG, limit_tokens=800))
+    assert (target(sent, Place), only(sent, Place).max_tokens) == ([A], 997)
+
+
+def test_an_instance_that_refuses_what_it_says_it_holds_is_not_asked_again() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    sent = bench.give(A, Refused(1, 1, Refusal.TOO_LONG, limit_tokens=7))
+    assert (messages(sent, Place), only(sent, Delta).finish) == ([], FinishReason.TOO_LONG)
+
+
 def test_a_refusal_of_what_runs_already_changes_nothing() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
@@ -242,6 +271,17 @@ def test_the_next_attempt_carries_the_suspicion_of_the_last() -> None:
     place = bench.run("c")
     assert place.suspicion == 0
     assert only(bench.give(A, Returned(place.request, place.attempt, suspicion=2)), Place).suspicion == 2
+
+
+def test_one_that_goes_back_after_a_crash_in_company_is_suspected_until_its_next_token() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    sent = bench.give(A, Returned(1, 1, suspicion=1))
+    assert only(sent, Place).suspicion == 1
+    (holder,) = target(sent, Place)
+    bench.give(holder, rows((1, 2, 4, 71)))
+    assert only(bench.give(holder, Gone("killed")), Place).suspicion == 0
 
 
 @pytest.mark.parametrize(

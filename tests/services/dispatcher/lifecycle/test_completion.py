@@ -2,16 +2,19 @@
 
 from dunlin.effects import Gone, Joined, Send
 from dunlin.messages.dispatch import (
+    Cancel,
     Place,
+    Ready,
     Refusal,
     Refused,
     Returned,
 )
 from dunlin.messages.door import (
+    Abort,
     Delta,
 )
 from dunlin.messages.fleet import DispatcherReport
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, RequestClass, Why, i32
 from services.dispatcher.requests.timers import RefusalPauseOver
 from tests.services.dispatcher.factories import (
     A,
@@ -61,7 +64,7 @@ def test_a_request_that_loses_too_often_ends_with_an_error() -> None:
         assert messages(bench.give(A, Returned(1, attempt)), Delta) == []
     delta = only(bench.give(A, Returned(1, 3)), Delta)
     assert (delta.finish, list(delta.tokens)) == (FinishReason.ERROR, [])
-    assert "3 lost attempts" in delta.detail
+    assert delta.detail == "given up after 3 lost attempts; the last was returned: no reason given"
     assert bench.core.report() == DispatcherReport(failed_total=1, replaced_total=3)
 
 
@@ -87,3 +90,70 @@ def test_only_losses_in_a_row_count_against_a_request() -> None:
     (ended,) = messages(bench.give(holder, Returned(1, 6)), Delta)
     assert ended.finish is FinishReason.ERROR
     assert "2 lost attempts" in ended.detail
+
+
+def test_an_end_before_a_migrations_target_accepts_is_told_to_source_and_target() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    bench.give(A, Ready(1, 1, B, handle=7, tokens=4))
+    sent = bench.give(client("c"), Abort())
+    assert [(each.to, each.message.attempt) for each in sent if isinstance(each.message, Cancel)] == [(B, 2), (A, 1)]
+
+
+def interval_s(bench: Bench) -> float:
+    """Seconds between two ends under load, as the queue's pace is measured; 0: not known."""
+    return bench.core._admission.wait_estimate.interval_s
+
+
+def queueing(request_class: RequestClass = RequestClass.INTERACTIVE) -> Bench:
+    """Two requests run, and two wait in the queue: the instance, where none waits, has refused one."""
+    bench = Bench().fleet(member(A))
+    for name in "cd":
+        bench.run(name, request_class=request_class)
+    bench.give(client("e"), submit(request_class=request_class))
+    bench.give(A, Refused(3, 1, Refusal.FULL))
+    bench.give(client("f"), submit(request_class=request_class))
+    assert bench.core.report().queued == 2
+    return bench
+
+
+def test_requests_that_wait_in_the_queue_make_the_time_between_two_ends_count() -> None:
+    bench = queueing()
+    for name, at_s in (("c", 10.0), ("d", 12.0)):
+        bench.give(client(name), Abort(FinishReason.STOP), at_s)
+    assert interval_s(bench) == 2.0
+
+
+def test_batch_requests_say_nothing_of_the_pace_of_interactive_ones() -> None:
+    bench = queueing(RequestClass.BATCH)
+    for name, at_s in (("c", 10.0), ("d", 12.0)):
+        bench.give(client(name), Abort(FinishReason.STOP), at_s)
+    assert interval_s(bench) == 0.0
+
+
+def test_requests_that_leave_the_queue_say_nothing_of_its_pace() -> None:
+    bench = Bench()
+    for name in "cde":
+        bench.give(client(name), submit())
+    for name, at_s in (("c", 10.0), ("d", 12.0)):
+        bench.give(client(name), Abort(), at_s)
+    assert interval_s(bench) == 0.0
+
+
+def test_ends_while_none_waits_say_nothing_of_a_pace() -> None:
+    bench = Bench().fleet(member(A))
+    for name, at_s in (("c", 10.0), ("d", 12.0)):
+        bench.run(name)
+        bench.give(client(name), Abort(FinishReason.STOP), at_s)
+    assert interval_s(bench) == 0.0
+
+
+def test_the_next_attempt_says_what_became_of_the_last() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    returned = only(bench.give(A, Returned(1, 1, Why("engine lost", "it crashed"))), Place)
+    bench.give(A, Gone())
+    lost = only(bench.give(A, Joined()), Place)
+    reasons = [place.why.rejected[0].reason for place in (returned, lost) if place.why is not None]
+    assert reasons == ["returned: it crashed", "lost: the stream ended"]

@@ -1,10 +1,10 @@
 """Each phase of a request is told once, with its reason, whatever becomes of the request."""
 
-from dunlin.effects import Gone, sends
-from dunlin.messages.dispatch import Place, Refusal, Refused, Returned
+from dunlin.effects import Gone, Joined, sends
+from dunlin.messages.dispatch import Adopted, Place, Refusal, Refused, Returned
 from dunlin.messages.door import Abort, RefusedAtDoor, Submit
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
-from dunlin.messages.types import FinishReason, Why
+from dunlin.messages.lifecycle import Admitted, CallOrigin, Closed, FirstToken
+from dunlin.messages.types import FinishReason, Why, i32
 from services.dispatcher.lifecycle.events import REFUSAL_BURST, REFUSAL_INTERVAL_S
 from services.dispatcher.requests.timers import DeadlineDue, OutageTimeout
 from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
@@ -120,3 +120,68 @@ def test_a_refused_attempt_has_no_first_token_event() -> None:
     bench.give(client("c"), Submit(submit().tokens, 4))
     bench.give(A, Refused(1, 1, Refusal.FULL))
     assert bench.events == []
+
+
+def test_the_first_token_says_how_long_it_was_queued_here() -> None:
+    bench = Bench()
+    bench.give(client("c"), submit(), at_s=1.0)
+    bench.give(A, Joined(), at_s=2.5)
+    bench.view(member(A))
+    bench.give(A, rows((1, 1, 3, 70)), at_s=4.0)
+    assert only(bench.events, FirstToken).queued_s == 1.5
+
+
+def test_the_first_token_of_what_another_dispatcher_dispatched_says_nothing_of_a_queue() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(key="req-7-9"))
+    bench.give(A, Adopted(1, 1, "req-7-9", i32(), 4))
+    bench.give(A, rows((1, 1, 3, 70)))
+    assert only(bench.events, FirstToken).queued_s is None
+
+
+def test_a_quiet_time_saves_no_more_than_one_burst_of_records() -> None:
+    bench = Bench(admission__max_queued=1, admission__unavailable_after_s=1e6)
+    bench.give(client("first"), submit())
+    recorded = 0
+    for number in range(3 * REFUSAL_BURST):
+        bench.give(client(number), submit(), at_s=1.0 if number == 0 else 1000.0)
+        recorded += len(messages(bench.events, Closed))
+    assert recorded == 1 + REFUSAL_BURST
+
+
+def test_admissions_and_refusals_name_the_call_that_they_are_of() -> None:
+    bench, origin = Bench(admission__max_queued=1), CallOrigin("http", "chat")
+    assert only(bench.give(client("c"), submit(origin=origin)), Admitted).origin == origin
+    bench.give(client("d"), submit(origin=origin))
+    refused = only(bench.events, Closed)
+    assert (refused.origin, figures(refused.why)["queued"]) == (origin, 1)
+
+
+def test_refusals_that_were_left_out_are_counted_once() -> None:
+    bench = Bench(admission__max_queued=1)
+    bench.give(client("first"), submit())
+    counts: list[float] = []
+    for number in range(REFUSAL_BURST + 3):
+        late = number > REFUSAL_BURST
+        bench.give(client(number), submit(), at_s=number * REFUSAL_INTERVAL_S if late else 0.0)
+        counts += [figures(told.why)["left_out_before"] for told in messages(bench.events, Closed)]
+    assert counts == [0] * REFUSAL_BURST + [1, 0]
+
+
+def test_an_end_after_losses_says_how_many_there_were_in_a_row() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(A, Returned(1, 1))
+    bench.give(client("c"), Abort())
+    assert figures(closed(bench).why)["lost_in_a_row"] == 1
+
+
+def test_what_happens_to_a_request_is_told_of_its_first_reader() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c")
+    bench.give(client("d"), submit(key=place.key))
+    bench.give(A, rows((1, 1, 3, 70), finish=FinishReason.LENGTH))
+    assert [(event.to, type(event.message)) for event in bench.events] == [
+        (client("c"), FirstToken),
+        (client("c"), Closed),
+    ]

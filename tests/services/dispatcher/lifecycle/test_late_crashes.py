@@ -95,3 +95,18 @@ def test_an_attempt_that_is_not_known_is_stale(request_number: int, attempt: int
     request = bench.core.journal.get(1)
     assert request is not None
     assert request.suspicion_left == 0
+
+
+def test_a_crash_that_an_instance_counted_and_one_that_is_told_late_end_it_together() -> None:
+    bench = returned_once()
+    assert only(bench.give(B, Returned(1, 2, suspicion=2)), Place).suspicion == 2
+    assert only(bench.give(A, Suspected(1, 2, True)), Delta).finish is FinishReason.ERROR
+
+
+def test_a_crash_alone_that_is_told_late_outweighs_one_in_company() -> None:
+    bench = returned_once()
+    bench.give(B, Returned(1, 2, suspicion=1))
+    bench.give(A, Suspected(1, 2, True))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    assert request.suspicion_left == 2

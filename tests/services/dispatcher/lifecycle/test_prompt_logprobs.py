@@ -1,13 +1,26 @@
 """Log-probabilities of prompts on their way through the dispatcher: each token's once, in order, whatever is lost."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dunlin.effects import Gone, Send
-from dunlin.messages.dispatch import Accepted, Adopt, Adopted, Cancel, NotHeld, Place, PromptScored
+from dunlin.messages.dispatch import (
+    Accepted,
+    Adopt,
+    Adopted,
+    Cancel,
+    NotHeld,
+    Place,
+    PromptScored,
+    Refusal,
+    Refused,
+    Reused,
+)
 from dunlin.messages.door import Admitted, Delta, PromptLogprobs, RejectionCode, SubmitRejected
-from dunlin.messages.types import SamplingParams, f32, i32
+from dunlin.messages.fleet import DispatcherReport
+from dunlin.messages.types import FinishReason, SamplingParams, f32, i32
 from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -50,6 +63,7 @@ def test_the_next_attempt_goes_on_after_those_that_came() -> None:
     # Computed anew from where its KV was trusted: what is known is not told twice.
     assert told(bench.give(B, scored(2, 5, attempt=2))) == [columns(3, 5)]
     assert told(bench.give(B, scored(2, 5, attempt=2))) == []
+    assert bench.core.report().stale_total == 2
     assert told(bench.give(B, rows((1, 2, 5, 70)))) == [None]
 
 
@@ -72,9 +86,10 @@ def test_columns_that_do_not_fit_and_those_that_nobody_wants_are_dropped() -> No
     part = columns(1, 3)
     broken = PromptScored(1, 1, 1, 1, part.logprob, part.rank, part.top_token, f32([-1.0]))
     assert bench.give(A, broken) == []
+    assert bench.give(A, replace(broken, start=0, top_logprob=part.top_logprob)) == [], "the first token has none"
     bench.run("d")
     assert bench.give(A, scored(1, 3, request=2)) == []
-    assert bench.core.report().stale_total == 2
+    assert bench.core.report().stale_total == 3
 
 
 def test_who_joins_gets_all_of_them_and_who_resumes_those_that_it_lacks() -> None:
@@ -115,3 +130,22 @@ def test_a_long_prompt_that_fits_one_instance_goes_there_alone() -> None:
     bench = Bench(placement__long_policy="group", placement__long_tokens=3).fleet(member(A))
     place = only(bench.give(client("c"), submit(**WANTED)), Place)
     assert place.group == 0
+
+
+def test_what_is_told_of_the_prompt_before_the_accepted_message_counts_as_accepted() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(**WANTED))
+    bench.give(A, Reused(1, 1, 2))
+    (delta,) = messages(bench.give(A, scored(1, 3)), Delta)
+    assert (delta.prompt, delta.cached_tokens) == (columns(1, 3), 2)
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1), "it runs already"
+
+
+def test_a_client_that_has_more_of_them_than_what_runs_here_resumed_it_elsewhere() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", **WANTED)
+    bench.give(A, scored(1, 3))
+    sent = bench.give(client("d"), submit(**WANTED, key=place.key, scored=3))
+    assert only(sent, Delta).finish is FinishReason.CANCELLED
+    assert only(sent, Adopt).scored == 3
