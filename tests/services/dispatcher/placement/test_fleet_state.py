@@ -219,3 +219,29 @@ def test_a_monitor_that_slept_is_not_heard_while_its_successor_is_there_though_i
     made.forget_monitor(successor)
     assert made.apply_view(MONITOR, FleetView(99, (member(A),)), 0.0) == []
     assert made.serving == [A]
+
+
+def test_an_instance_that_left_the_view_counts_as_new_when_it_is_back() -> None:
+    made = fleet(member(A), member(B))
+    made.remove_instance(A)
+    assert made.trusted == [B]
+    made.apply_view(MONITOR, FleetView(2, (member(B),)), 0.0)
+    made.apply_view(MONITOR, FleetView(3, (member(A), member(B))), 0.0)
+    assert made.trusted == [A, B]
+
+
+def test_a_suspect_is_told_by_the_view_that_tells_of_it_alone() -> None:
+    made = fleet(member(A), member(B))
+    assert made.apply_view(MONITOR, FleetView(2, (member(A, suspect=True),), base_version=1), 0.0) == [A]
+    assert made.apply_view(MONITOR, FleetView(3, (member(B),), base_version=2), 0.0) == []
+
+
+def test_an_instance_that_is_excluded_twice_leaves_out_no_other() -> None:
+    assert fleet(member(A), member(B)).fleet_max_length([A, A]) == 1000
+    assert fleet(member(A, capacity_slots=0), member(B)).fleet_max_length([A]) == 1000, "nor one without slots"
+
+
+def test_what_an_instance_says_of_its_length_is_no_news_where_its_positions_are_fewer() -> None:
+    made = fleet(member(A, max_positions=50))
+    made.limit_length(A, 800)
+    assert (made.capacity_slots(A), made.max_length(A)) == (1000, 50)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from dunlin.effects import Joined
-from dunlin.messages.dispatch import Place
-from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, submit, target
+from dunlin.effects import Address, Joined
+from dunlin.messages.dispatch import Place, Refusal, Refused
+from dunlin.messages.door import Delta
+from dunlin.messages.types import FinishReason
+from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, submit, target
 
 LONG = 100
 
@@ -45,3 +47,20 @@ def test_long_prompts_wait_behind_short_ones_that_came_later() -> None:
         late.give(client(n), submit(range(size)))
     late.give(A, Joined())
     assert [len(place.tokens) for place in messages(late.view(member(A)), Place)] == [10, 20, LONG + 1, LONG + 2]
+
+
+def test_an_instance_that_cannot_run_it_is_not_asked_again_nor_one_of_the_other_pool() -> None:
+    three = [A, B, Address("instance", "c", 13)]
+    split = Bench(placement__pool_policy="by_length", placement__long_tokens=LONG, placement__long_share=0.3)
+    split.fleet(*(member(each) for each in three))
+    assert target(split.give(client(1), submit(adapter="aa")), Place) == [A]
+    assert target(split.give(A, Refused(1, 1, Refusal.NO_ADAPTER)), Place) == [B]
+    assert only(split.give(B, Refused(1, 2, Refusal.NO_ADAPTER)), Delta).finish is FinishReason.ERROR
+
+
+def test_a_prompt_is_long_beyond_the_bound() -> None:
+    late = Bench(placement__queue_policy="short_first", placement__long_tokens=LONG)
+    for n, size in enumerate((LONG + 1, LONG)):
+        late.give(client(n), submit(range(size)))
+    late.give(A, Joined())
+    assert [len(place.tokens) for place in messages(late.view(member(A)), Place)] == [LONG, LONG + 1]

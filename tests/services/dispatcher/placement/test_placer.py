@@ -8,10 +8,12 @@ import pytest
 from dunlin.effects import Address, Gone, Joined
 from dunlin.messages.dispatch import (
     Accepted,
+    NotHeld,
     Place,
+    Returned,
 )
 from dunlin.messages.door import Admitted, Delta, RejectionCode, SubmitRejected
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass, SamplingParams, i32
 from tests.services.dispatcher.factories import (
     A,
     B,
@@ -187,6 +189,7 @@ def test_a_queued_request_that_no_known_instance_can_hold_ends_with_an_error() -
     bench.give(A, Joined())
     sent = bench.view(member(A, capacity_slots=80, free_slots=80))
     assert only(sent, Delta).detail == "93 tokens are more than any instance can hold"
+    assert bench.core.report().failed_total == 1
 
 
 def test_it_waits_for_a_bigger_instance_that_is_suspect() -> None:
@@ -208,3 +211,55 @@ def test_batch_requests_that_find_no_room_hold_up_no_interactive_one() -> None:
     bench = Bench().fleet(member(A, free_slots=0, waiting=16, batch_waiting=16))
     assert messages(bench.give(client(1), submit(request_class=RequestClass.BATCH)), Place) == []
     assert target(bench.give(client(2), submit()), Place) == [A]
+
+
+def test_an_instance_is_told_what_the_client_asked_for() -> None:
+    asked = submit(
+        sampling=SamplingParams(temperature=0.5, seed=9),
+        stop_ids=i32([2, 3]),
+        tenant="t",
+        request_class=RequestClass.BATCH,
+    )
+    place = only(Bench().fleet(member(A)).give(client("c"), asked), Place)
+    assert (place.sampling, place.stop_ids, place.tenant) == (asked.sampling, asked.stop_ids, "t")
+    assert place.request_class is RequestClass.BATCH
+
+
+def test_the_reason_of_a_new_attempt_has_the_policys_and_what_became_of_the_old_one() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=900))
+    first = bench.run("c")
+    assert first.why is not None
+    bench.give(A, rows((1, 1, 3, 70)))
+    again = only(bench.give(A, Returned(1, 1)), Place)
+    assert again.why is not None
+    figures = {figure.name: figure.value for figure in again.why.figures}
+    assert [*figures] == [*(figure.name for figure in first.why.figures), "attempt", "tokens_kept"]
+    assert (figures["attempt"], figures["tokens_kept"]) == (2, 1)
+    assert [each.option for each in again.why.rejected] == [str(A), str(B)]
+
+
+def test_the_reason_counts_all_candidates_though_few_are_looked_at() -> None:
+    many = [Address("instance", f"i{number}", number) for number in range(9)]
+    place = only(Bench().fleet(*(member(each) for each in many)).give(client("c"), submit()), Place)
+    assert place.why is not None
+    assert {figure.name: figure.value for figure in place.why.figures}["candidates"] == 9
+
+
+def test_a_resumed_requests_client_has_waited_since_it_came_here() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(key="req-7-9", received=i32([70])), 1.0)
+    place = only(bench.give(A, NotHeld(1, 1), 3.5), Place)
+    assert (place.queued_s, place.lost_s) == (0.0, 2.5)
+
+
+def test_one_that_no_instance_can_hold_ends_once_however_many_rounds_place_others() -> None:
+    bench = Bench()
+    bench.give(client("big"), submit(max_tokens=90))
+    for name in range(70):
+        bench.give(client(name), submit([5], max_tokens=1))
+    bench.give(A, Joined())
+    sent = bench.view(member(A, capacity_slots=80, free_slots=80))
+    assert [(send.to, send.message.finish) for send in sent if isinstance(send.message, Delta)] == [
+        (client("big"), FinishReason.TOO_LONG)
+    ]
+    assert len(messages(sent, Place)) == 70

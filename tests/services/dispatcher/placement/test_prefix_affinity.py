@@ -3,9 +3,9 @@
 import pytest
 
 from dunlin.effects import Address, Gone
-from dunlin.messages.dispatch import Accepted, Place, Reused
+from dunlin.messages.dispatch import Accepted, Place, Ready, Refusal, Refused, Reused
 from dunlin.messages.door import Delta
-from dunlin.messages.types import FinishReason, i32
+from dunlin.messages.types import FinishReason, SamplingParams, i32
 from services.dispatcher.placement.prefix_affinity import MAX_LISTED_HOLDERS, PrefixAffinity, prefix_depths
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import Request
@@ -166,3 +166,105 @@ def test_what_many_hold_is_not_listed_but_bounded() -> None:
     affinity.forget_instance(A)
     found = affinity.prefix_hits(request([*PROMPT, 1]))
     assert (found.most_elsewhere, found.holders) == (0, dict.fromkeys(many[1:], 48))
+
+
+def held_at(one: Bench, name: object, prompt: list[int], instance: Address = A) -> int:
+    """What the dispatcher expects that the instance, the only one, has of the prompt of a new request."""
+    place = only(one.give(client(name), submit(prompt, max_tokens=1)), Place)
+    assert place.why is not None
+    one.give(instance, Accepted(place.request, place.attempt, 1, reused_tokens=len(prompt)))
+    return int({figure.name: figure.value for figure in place.why.figures}["held_tokens"])
+
+
+def alone(slots: int = 10_000) -> Bench:
+    size = {"capacity_slots": slots, "free_slots": slots, "max_positions": slots}
+    return Bench(placement__policy="prefix_affinity").fleet(member(A, **size))
+
+
+def test_a_prompt_is_held_from_the_first_token_on() -> None:
+    one = alone()
+    one.run("1", tokens=PROMPT)
+    assert held_at(one, "2", PROMPT) == 0, "it may still be computed"
+    one.give(A, rows((1, 1, 100, 5)))
+    assert held_at(one, "3", PROMPT) == 96
+
+
+def test_an_answer_is_held_from_its_end_on() -> None:
+    one = alone()
+    one.run("1", tokens=PROMPT, max_tokens=50)
+    one.give(A, rows(*((1, 1, 100 + index, index) for index in range(49))))
+    assert held_at(one, "2", [*PROMPT, *range(50)]) == 96
+    one.give(A, rows((1, 1, 149, 49), finish=FinishReason.LENGTH))
+    assert held_at(one, "3", [*PROMPT, *range(50)]) == 144
+
+
+def test_no_more_is_held_than_the_instance_has_slots() -> None:
+    one = alone(slots=200)
+    for number, first in enumerate((1, 2, 3), 1):
+        place = one.run(number, tokens=[first, *PROMPT], max_tokens=1)
+        one.give(A, rows((place.request, 1, 101, 5), finish=FinishReason.LENGTH))
+    assert [held_at(one, f"again {first}", [first, *PROMPT]) for first in (3, 2, 1)] == [96, 96, 0]
+
+
+def test_an_instance_that_has_less_than_was_expected_is_expected_to_have_less() -> None:
+    one = alone()
+    finish(one, only(one.give(client("1"), submit(PROMPT, max_tokens=1)), Place))
+    place = only(one.give(client("2"), submit(PROMPT, max_tokens=1)), Place)
+    one.give(A, Accepted(place.request, place.attempt, 1, reused_tokens=0))
+    assert held_at(one, "3", PROMPT) == 48, "the longest ones are forgotten first"
+
+
+def test_an_attempt_after_a_migration_is_expected_to_reuse_nothing() -> None:
+    """It has its KV by then: the target looks for nothing in its prefix cache."""
+    one = bench()
+    finish(one, only(one.give(client("1"), submit(PROMPT, max_tokens=1)), Place))
+    one.view(member(A, **{**BIG, "free_slots": 0, "waiting": 16}), member(B, **BIG))
+    finish(one, only(one.give(client("2"), submit(PROMPT, max_tokens=1)), Place), B)
+    one.view(member(A, **BIG), member(B, **{**BIG, "free_slots": 9_000}))
+    place = only(one.give(client("3"), submit(PROMPT)), Place)
+    one.give(A, Accepted(place.request, 1, 1, reused_tokens=96))
+    one.give(A, rows((place.request, 1, 100, 5)))
+    assert target(one.give(A, Ready(place.request, 1, B, handle=7, tokens=100)), Place) == [B]
+    one.give(B, Accepted(place.request, 2, 1))
+    assert one.core._affinity.missed_total == 0
+
+
+def test_no_more_of_a_prompt_is_said_to_be_cached_than_it_has() -> None:
+    """A resumed request's answer is computed with its prompt."""
+    one = Bench().fleet(member(A))
+    one.run("c", tokens=range(40))
+    one.give(A, Reused(1, 1, 64))
+    assert only(one.give(A, rows((1, 1, 40, 5))), Delta).cached_tokens == 40
+
+
+def test_where_log_probabilities_of_the_prompt_are_missing_nothing_is_reused() -> None:
+    affinity = PrefixAffinity()
+    affinity.on_computed(request(PROMPT), A, 1000)
+    wanted = submit(PROMPT, sampling=SamplingParams(prompt_logprobs=0))
+    assert held(affinity, Journal().add(client("c"), wanted, 0.0), A) == [0]
+
+
+def test_what_is_computed_again_counts_once() -> None:
+    affinity = PrefixAffinity()
+    texts = [[number] * 64 for number in range(2)]
+    for text in (texts[0], texts[1], texts[1]):
+        affinity.on_computed(request(text), A, 128)
+    assert [held(affinity, request([*text, 0]), A)[0] for text in texts] == [64, 64]
+
+
+def test_what_was_computed_again_is_not_the_oldest_any_more() -> None:
+    affinity = PrefixAffinity()
+    texts = [[number] * 64 for number in range(3)]
+    for index in (0, 1, 0, 2):
+        affinity.on_computed(request(texts[index]), A, 128)
+    assert [held(affinity, request([*text, 0]), A)[0] for text in texts] == [64, 0, 64]
+    affinity.forget_instance(A)
+    assert not affinity._holders, "nothing is left of what nobody holds"
+
+
+def test_a_holder_that_takes_nothing_now_is_passed_over() -> None:
+    one = bench()
+    finish(one, only(one.give(client("1"), submit(PROMPT, max_tokens=1)), Place))
+    assert target(one.give(client("2"), submit(PROMPT)), Place) == [A]
+    sent = one.give(A, Refused(2, 1, Refusal.FULL))
+    assert target(sent, Place) == [B]
