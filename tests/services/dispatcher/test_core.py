@@ -79,6 +79,14 @@ def test_an_instance_is_told_how_long_the_client_has_waited() -> None:
     assert (last.attempt, last.queued_s, last.lost_s) == (3, 0.0, 0.75), "since the last token"
 
 
+def test_the_first_token_starts_the_clock_anew() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)), 5.0)
+    place = only(bench.give(A, Gone("killed"), 6.5), Place)
+    assert (place.queued_s, place.lost_s) == (0.0, 1.5)
+
+
 def test_the_journal_and_the_wire_share_no_array() -> None:
     bench = Bench().fleet(member(A))
     asked = submit()
@@ -209,6 +217,13 @@ def test_a_tenant_that_fills_the_queue_keeps_no_other_tenant_out() -> None:
     assert batch_of(bench, "first", 20) == batch_of(bench, "second", 1) == batch_of(bench, "third", 1) == 0
 
 
+def test_a_tenants_own_requests_count_once_while_the_queue_has_room() -> None:
+    bench = Bench(admission__max_queued=12)
+    assert batch_of(bench, "first", 8) + batch_of(bench, "second", 1) == 9
+    bench.now_s = 1.0
+    assert batch_of(bench, "first", 9) == 3
+
+
 def test_interactive_requests_share_one_bound() -> None:
     bench = Bench(admission__max_queued=2)
     sent = [bench.give(client(name), submit(tenant=name)) for name in ("a", "b", "c")]
@@ -271,6 +286,7 @@ def test_whose_deadline_comes_before_its_turn_is_refused_at_once() -> None:
     assert not messages(pressed().give(client("c"), submit(timeout_s=5.5), at_s=14.0), SubmitRejected)
     rejected = only(pressed().give(client("c"), submit(timeout_s=4.5), at_s=14.0), SubmitRejected)
     assert rejected.detail == "its turn would come in 5.0 s, and it is given up after 4.5 s"
+    assert rejected.retry_after_s == 0.5
 
 
 def test_batch_work_may_wait_as_long_as_there_is_room() -> None:

@@ -48,3 +48,10 @@ def test_fences_are_bounded_and_the_oldest_goes() -> None:
         fences.cancel(A, number, 1, "x")
     assert len(fences) == 2
     assert len(fences.cancel(A, 0, 1, "x")) == 1
+
+
+def test_an_answer_to_a_newer_attempt_is_one_to_the_older_ones_too() -> None:
+    fences = AttemptFences()
+    fences.cancel(A, 7, 2, "over")
+    fences.on_ended(A, 7, 3)
+    assert len(fences) == 0

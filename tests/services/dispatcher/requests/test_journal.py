@@ -8,7 +8,8 @@ from dunlin.effects import Address
 from dunlin.messages.types import RequestClass
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import TRANSITIONS, Request, RequestState
-from tests.services.dispatcher.factories import A, B, client, submit
+from services.dispatcher.requests.tenant_shares import FIRST_GUESS_TOKENS
+from tests.services.dispatcher.factories import A, B, Bench, client, member, submit
 
 INTERACTIVE, BATCH = RequestClass
 
@@ -176,3 +177,22 @@ def test_the_check_sees_a_broken_index() -> None:
     requests[0].state = RequestState.RUNNING
     with pytest.raises(AssertionError):
         journal.check_integrity()
+
+
+def test_what_was_dispatched_before_counts_against_every_tenants_new_requests() -> None:
+    journal = Journal()
+    (lost,) = opened(journal, 1, request_class=BATCH, tenant="a")
+    journal.dispatch(lost, A)
+    journal.requeue(lost, "lost")
+    journal.add(client("c"), submit(request_class=BATCH, tenant="a"), 1.5)
+    assert journal.queued_against(submit(request_class=BATCH, tenant="b")) == 1
+    assert journal.queued_against(submit(request_class=BATCH, tenant="a")) == 2
+
+
+def test_a_batch_request_without_a_limit_is_charged_for_what_is_expected_of_it() -> None:
+    """As its turn was reckoned: by what its client asked for, not by what its instance leaves."""
+    bench = Bench().fleet(member(A, capacity_slots=100, free_slots=100))
+    bench.give(client("c"), submit(request_class=BATCH, max_tokens=None))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    assert (request.max_tokens, request.charged_tokens) == (97, 3 + FIRST_GUESS_TOKENS)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Send
-from dunlin.messages.dispatch import Adopt, NotHeld
-from dunlin.messages.door import Delta, RejectionCode, SubmitRejected
+from dunlin.messages.dispatch import Adopt, NotHeld, PromptScored
+from dunlin.messages.door import CancelById, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.lifecycle import Admitted
 from dunlin.messages.types import FinishReason, SamplingParams, f32, i32
 from tests.services.dispatcher import factories
@@ -35,8 +35,10 @@ def test_a_finished_answer_is_replayed_until_it_is_too_old() -> None:
     ]
     assert bench.give(client("d"), named(), 59.9) == again
     assert len(bench.core.journal) == 0
-    other = bench.give(client("e"), named(digest=b"x"))
-    assert only(other, SubmitRejected).code is RejectionCode.CONFLICT
+    assert bench.core.report().joined_total == 1
+    other = only(bench.give(client("e"), named(digest=b"x")), SubmitRejected)
+    assert other.code is RejectionCode.CONFLICT
+    assert "the idempotency key 'k' was used" in other.detail
     assert only(bench.give(client("f"), named(tenant="u")), Adopt).tenant == "u"
     assert only(bench.give(client("g"), named(), 60.0), Adopt).request == 3
 
@@ -83,3 +85,23 @@ def test_log_probabilities_count_against_the_bound() -> None:
         bench.give(A, replace(row, top_count=tops[0], top_token=tops[1], top_logprob=tops[2]))
     again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=wanted)) for n in (1, 2, 3)]
     assert [bool(messages(sent, Delta)) for sent in again] == [False, True, True], "25 values each"
+
+
+def test_what_its_client_cancelled_runs_anew() -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, finish=FinishReason.RUNNING)
+    bench.give(client("tool"), CancelById("req-2a-1"))
+    assert only(bench.give(client("d"), named()), Adopt).request == 2
+
+
+def test_log_probabilities_of_prompts_count_against_the_bound_too() -> None:
+    bench = Bench(idempotency__max_replay_tokens=20).fleet(member(A))
+    wanted = SamplingParams(prompt_logprobs=2)
+    for number in (1, 2, 3):
+        bench.give(client(number), named(idempotency=f"{number}/0", sampling=wanted))
+        bench.give(A, NotHeld(number, 1))
+        columns = f32([-1.0, -2.0]), i32([1, 1]), i32(range(4)), f32([-1.0] * 4)
+        bench.give(A, PromptScored(number, 2, 1, 2, *columns))
+        bench.give(A, rows((number, 2, 3, 70), finish=FinishReason.LENGTH))
+    again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=wanted)) for n in (1, 2, 3)]
+    assert [bool(messages(sent, Delta)) for sent in again] == [False, True, True], "10 values each"

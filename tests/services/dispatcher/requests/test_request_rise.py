@@ -5,7 +5,7 @@ from typing import Any
 from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Accepted, Place, Refusal, Refused
 from dunlin.messages.lifecycle import RisenInQueue
-from dunlin.messages.types import RequestClass
+from dunlin.messages.types import Figure, RequestClass
 from services.dispatcher.requests.request import Request
 from tests.services.dispatcher.factories import MONITOR, A, B, Bench, client, member, messages, only, rows, submit
 
@@ -136,3 +136,32 @@ def test_an_instance_is_told_when_a_line_is_to_rise() -> None:
     bench.give(B, Accepted(1, 1, 1))
     bench.give(B, Gone("killed"), 6.0)
     assert only(bench.give(B, Joined()), Place).rises_after_s == 2.0
+
+
+def test_the_queue_is_looked_through_at_intervals() -> None:
+    bench = starving(wait_s=8.0)
+    bench.give(client("b"), submit(request_class=BATCH))
+    bench.give(MONITOR, Joined(), 7.9)
+    bench.give(MONITOR, Joined(), 8.1)
+    assert not request_of(bench, "b").is_risen
+    bench.give(MONITOR, Joined(), 8.9)
+    assert request_of(bench, "b").is_risen
+
+
+def test_of_two_that_rise_together_the_second_is_told_of_the_first() -> None:
+    bench = starving().fleet(member(B))
+    for number in range(4):
+        bench.run(f"c{number}", B)
+    bench.view(member(A, **FULL), member(B, **FULL))
+    for number in range(2):
+        bench.give(client(f"b{number}"), submit(request_class=BATCH))
+    told = messages(bench.give(MONITOR, Joined(), 8.0), RisenInQueue)
+    assert [one.why.figures[1] for one in told if one.why is not None] == [Figure("risen", 0), Figure("risen", 1)]
+
+
+def test_the_end_of_a_completion_window_lets_one_rise_that_has_tokens_already() -> None:
+    bench = starving(wait_s=0.0).fleet(member(B))
+    bench.give(client("b"), submit(request_class=BATCH, rises_after_s=3.0))
+    bench.give(B, rows((1, 1, 3, 70)), 1.0)
+    bench.give(B, Gone("killed"), 2.0)
+    assert only(bench.give(MONITOR, Joined(), 3.1), RisenInQueue).request == request_of(bench, "b").key

@@ -1,19 +1,20 @@
 """Tokens of the rows that the step before had: as if each row were looked at, and one effect."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dunlin.effects import Gone, SendEach, sends
-from dunlin.messages.dispatch import Cancel, Preempted, Returned
+from dunlin.messages.dispatch import Cancel, Preempted, Returned, Reused
 from dunlin.messages.door import Delta
 from dunlin.messages.types import FinishReason, i32
-from tests.services.dispatcher.factories import A, Bench, client, member, messages, rows
+from tests.services.dispatcher.factories import A, Bench, client, member, messages, only, rows, submit
 
 
-def decoding(most: int = 10) -> Bench:
+def decoding(most: int = 10, **config: Any) -> Bench:
     """Requests 1 and 2 at A, which have two tokens each, of two steps with the same rows."""
-    bench = Bench().fleet(member(A))
+    bench = Bench(**config).fleet(member(A))
     for name in ("c", "d"):
         bench.run(name, max_tokens=most)
     for position in (3, 4):
@@ -94,3 +95,50 @@ def test_another_batch_of_the_same_length_is_none_of_these_rows() -> None:
     bench.give(A, rows((2, 1, 5, 25), (1, 1, 5, 15)))
     assert tokens_of(bench, 1)[-1] == 15
     assert tokens_of(bench, 2)[-1] == 25
+
+
+def test_tokens_of_one_request_in_one_batch_come_in_order() -> None:
+    bench = decoding()
+    batch = rows((1, 1, 5, 15), (1, 1, 6, 16), finish=FinishReason.LENGTH)
+    batch.finish[0] = FinishReason.RUNNING
+    sent = bench.give(A, batch)
+    assert [(list(delta.tokens), delta.finish) for delta in messages(sent, Delta)] == [
+        ([15], FinishReason.RUNNING),
+        ([16], FinishReason.LENGTH),
+    ]
+
+
+def test_a_token_before_the_gap_that_ends_the_request_comes_before_the_error() -> None:
+    bench = decoding(placement__max_lost_attempts=1)
+    sent = bench.give(A, rows((1, 1, 5, 15), (1, 1, 9, 99)))
+    assert [(list(delta.tokens), delta.finish) for delta in messages(sent, Delta)] == [
+        ([15], FinishReason.RUNNING),
+        ([], FinishReason.ERROR),
+    ]
+
+
+def test_a_batch_with_a_row_of_a_newer_attempt_is_none_of_these_rows() -> None:
+    bench = decoding()
+    sent = bench.give(A, rows((1, 1, 5, 15), (2, 2, 5, 99)))
+    assert [(one.to, list(one.message.tokens)) for one in sent if isinstance(one.message, Delta)] == [
+        (client("c"), [15])
+    ]
+    assert tokens_of(bench, 2) == [5, 6, 7, 23, 24]
+
+
+def test_each_token_says_what_the_prompt_found_in_the_cache() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", max_tokens=10)
+    bench.give(A, Reused(1, 1, 2))
+    sent = [bench.give(A, rows((1, 1, position, 70))) for position in (3, 4, 5)]
+    assert bench.core.journal.steady_rows(A) is not None
+    assert [only(each, Delta).cached_tokens for each in sent] == [2, 2, 2]
+
+
+def test_every_reader_gets_every_token() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", max_tokens=10)
+    bench.give(client("d"), submit(key=place.key))
+    for position in (3, 4, 5, 6):
+        sent = bench.give(A, rows((1, 1, position, 70)))
+        assert [one.to for one in sent] == [client("c"), client("d")]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dunlin.messages.types import RequestClass
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import Request
-from services.dispatcher.requests.tenant_shares import FIRST_GUESS_TOKENS, MOST_IDLE_TENANTS, TenantShares
+from services.dispatcher.requests.tenant_shares import FIRST_GUESS_TOKENS, MOST_IDLE_TENANTS, SAMPLES_KEPT, TenantShares
 from tests.services.dispatcher.factories import A, client, submit
 
 INTERACTIVE, BATCH = RequestClass
@@ -241,3 +241,51 @@ def test_nobody_starves_beside_a_tenant_of_great_weight() -> None:
     queue(journal, "great", 3000)
     queue(journal, "small", 1)
     assert dispatch(journal, 1010).count("s") == 2
+
+
+def test_a_tenant_that_is_not_listed_any_more_has_the_weight_of_all() -> None:
+    shares = TenantShares()
+    shares.set_weights({"a": 4, "b": 2})
+    shares.set_weights({"b": 3})
+    assert (shares.weight("a"), shares.weight("b")) == (1, 3)
+
+
+def test_the_expectation_follows_the_last_answers() -> None:
+    shares = TenantShares()
+    shares.begin("a")
+    for generated in [100] * 200 + [0] * SAMPLES_KEPT:
+        shares.charge("a", 10)
+        shares.settle("a", 10, 10, generated)
+    assert shares.expected_tokens("a", 0, None) < 50
+
+
+def test_a_tenant_whose_request_leaves_the_queue_is_forgotten() -> None:
+    journal = Journal()
+    (request,) = queue(journal, "a", 1)
+    journal.remove(request)
+    assert len(journal.shares) == 0
+
+
+def test_of_too_many_idle_tenants_those_that_are_furthest_ahead_are_remembered() -> None:
+    shares = TenantShares()
+    shares.begin("waits")
+    for number in range(2 * MOST_IDLE_TENANTS):
+        shares.charge(f"tenant-{number}", 10 + number)
+        shares.settle(f"tenant-{number}", 10 + number, 10, number)
+    for tenant in ("tenant-0", f"tenant-{2 * MOST_IDLE_TENANTS - 2}"):
+        shares.begin(tenant)
+    assert [(tag, tenant) for tag, _, tenant in shares.in_turn] == [
+        (0.0, "waits"),
+        (0.0, "tenant-0"),
+        (8.0 + 2 * MOST_IDLE_TENANTS, f"tenant-{2 * MOST_IDLE_TENANTS - 2}"),
+    ]
+
+
+def test_one_that_is_charged_with_nothing_queued_begins_where_the_others_are() -> None:
+    """As one is whose only request rose."""
+    shares = TenantShares()
+    shares.begin("b")
+    shares.charge("b", 100)
+    shares.charge("a", 50)
+    shares.begin("a")
+    assert [(tag, tenant) for tag, _, tenant in shares.in_turn] == [(100.0, "b"), (150.0, "a")]
