@@ -241,10 +241,12 @@ class DispatcherCore:
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
         """Take a FleetView in: queue the requests of each instance that became suspect again, as if it had died."""
         effects: list[Effect] = []
-        for member in view.members:
-            if not member.ready:
-                self._affinity.forget_instance(member.address)
-        for suspect in self.fleet.apply_view(sender, view, now_s):
+        suspects = self.fleet.apply_view(sender, view, now_s)
+        if self.fleet.view_source == (sender, view.version):  # an old view says nothing of a cache
+            for member in view.members:
+                if not member.ready:
+                    self._affinity.forget_instance(member.address)
+        for suspect in suspects:
             for request in self.journal.ordered_requests_at(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
                 effects += self._completion.requeue_lost(now_s, request, "suspect: no sign of progress")

@@ -5,11 +5,24 @@ import pytest
 from dunlin.effects import Address, Gone
 from dunlin.messages.dispatch import Accepted, Place, Ready, Refusal, Refused, Reused
 from dunlin.messages.door import Delta
+from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import FinishReason, SamplingParams, i32
 from services.dispatcher.placement.prefix_affinity import MAX_LISTED_HOLDERS, PrefixAffinity, prefix_depths
 from services.dispatcher.requests.journal import Journal
 from services.dispatcher.requests.request import Request
-from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
+from tests.services.dispatcher.factories import (
+    MONITOR,
+    A,
+    B,
+    Bench,
+    client,
+    member,
+    messages,
+    only,
+    rows,
+    submit,
+    target,
+)
 
 PROMPT = [7 * token % 90 for token in range(100)]
 BIG = {"capacity_slots": 10_000, "free_slots": 10_000, "max_positions": 10_000}
@@ -268,3 +281,13 @@ def test_a_holder_that_takes_nothing_now_is_passed_over() -> None:
     assert target(one.give(client("2"), submit(PROMPT)), Place) == [A]
     sent = one.give(A, Refused(2, 1, Refusal.FULL))
     assert target(sent, Place) == [B]
+
+
+@pytest.mark.parametrize(("monitor", "version"), [(MONITOR, 1), (MONITOR._replace(incarnation=6), 99)])
+def test_an_old_view_takes_no_instances_cache_away(monitor: Address, version: int) -> None:
+    one = alone()
+    one.view(member(A, **BIG), base_version=1)
+    finish(one, only(one.give(client("1"), submit(PROMPT, max_tokens=1)), Place))
+    one.give(monitor, FleetView(version, (member(A, ready=False),)))
+    assert one.core.report().stale_total == 1
+    assert held_at(one, "2", PROMPT) == 96
