@@ -41,6 +41,15 @@ def test_a_full_pool_holds_up_none_of_the_other() -> None:
     assert target(split.give(client(12), submit(range(LONG + 1))), Place) == [B]
 
 
+def test_nothing_smaller_overtakes_what_waits_for_room_in_its_pool() -> None:
+    named = {"pool_policy": "by_length", "long_tokens": LONG, "max_waiting_per_instance": 1}
+    split = Bench(**{f"placement__{name}": value for name, value in named.items()})
+    split.fleet(member(A, free_slots=50), member(B))
+    sizes = (5, 80, 5, LONG + 1)
+    placed = [target(split.give(client(n), submit(range(size))), Place) for n, size in enumerate(sizes)]
+    assert placed == [[A], [], [], [B]]
+
+
 def test_long_prompts_wait_behind_short_ones_that_came_later() -> None:
     late = Bench(placement__queue_policy="short_first", placement__long_tokens=LONG)
     for n, size in enumerate((LONG + 1, 10, LONG + 2, 20)):
