@@ -380,3 +380,22 @@ def test_an_answer_that_ended_elsewhere_is_replayed_with_its_end() -> None:
     bench.give(A, adopted(70, finish=FinishReason.LENGTH))
     sent = bench.give(client("d"), named())
     assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70]), finish=FinishReason.LENGTH))]
+
+
+def test_a_client_that_has_all_tokens_is_told_that_it_ended() -> None:
+    bench = asking()
+    sent = bench.give(A, adopted(finish=FinishReason.LENGTH))
+    assert sent == [Send(client("c"), Admitted(KEY)), Send(client("c"), Delta(i32(), finish=FinishReason.LENGTH))]
+
+
+def test_a_second_holder_where_it_ended_has_nothing_to_stop() -> None:
+    bench = asking()
+    bench.give(A, adopted(72))
+    assert bench.give(B, adopted(72, finish=FinishReason.LENGTH)) == []
+
+
+def test_the_timeout_of_a_query_that_was_answered_ends_nothing() -> None:
+    bench = asking()
+    bench.give(A, adopted(72))
+    assert bench.fire(AdoptionQueryTimeout) == []
+    assert state(bench) is RequestState.RUNNING

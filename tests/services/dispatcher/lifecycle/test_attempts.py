@@ -92,6 +92,18 @@ def test_an_unknown_attempt_is_cancelled_once() -> None:
     assert bench.core.report().stale_total == 3
 
 
+@pytest.mark.parametrize(
+    "message",
+    [Refused(77, 1, Refusal.FULL), Returned(77, 1), Preempted(77, 1), Continued(77, 1), Poisoned(77, 1), Failed(77, 1)],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_is_said_of_an_unknown_request_is_stale(message: object) -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, message) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
 def test_a_token_from_an_instance_that_does_not_hold_the_attempt_changes_nothing() -> None:
     bench = Bench().fleet(member(A), member(B, free_slots=10))
     bench.run("c")
