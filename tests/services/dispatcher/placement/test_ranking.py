@@ -1,5 +1,6 @@
 """The ranking finds what a policy would find among all, without looking at all."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -134,6 +135,36 @@ def test_of_many_alike_few_are_looked_at() -> None:
         999,
     ]
     assert len(looked) <= 3 * KEPT_PER_SHAPE
+
+
+def alike(number: int, looked: list[Address]) -> tuple[InstanceRanking, Callable[[Address], int]]:
+    """So many instances of one shape, the first the least loaded; the last eight hold 16 tokens. What was `looked` at
+    is noted."""
+    ranking = InstanceRanking(CANDIDATE_ORDERS["prefix_affinity"])
+    for each in range(number):
+        candidate = DispatchCandidate("i", 1000, 900 - each, 0)
+        ranking.put(RankedInstance(each, address(each), candidate, 1000, has_short_queue=True))
+
+    def of(instance: Address) -> int:
+        looked.append(instance)
+        return 16 if instance.incarnation >= number - 8 else 0
+
+    return ranking, of
+
+
+def test_few_are_looked_at_also_where_those_without_the_prefix_are_better() -> None:
+    looked: list[Address] = []
+    ranking, of = alike(800, looked)
+    hits = PrefixHits({address(each): 16 for each in range(792, 800)}, 0, of)
+    assert [entry.number for entry in ranking.best(10, 10, [], hits)] == [0, 1, 2, 3]
+    assert len(looked) <= 3 * KEPT_PER_SHAPE
+
+
+def test_of_many_that_hold_the_prefix_few_are_compared() -> None:
+    ranking, of = alike(8, [])
+    hits = PrefixHits({address(each): 16 for each in range(8)}, 0, of)
+    assert [entry.number for entry in ranking.best(10, 10, [], hits)] == [0, 1, 2, 3]
+    assert [entry.number for entry in ranking.best(10, 10, [address(0)], hits)] == [1, 2, 3, 4], "one may not take it"
 
 
 def member_of(address: Address, waiting: int, batch_waiting: int, **fields: Any) -> MemberView:
