@@ -71,3 +71,10 @@ def test_a_stop_string_of_the_only_reader_ends_it_at_once() -> None:
     bench.give(A, rows((1, 2, 3, 70)))
     assert target(bench.give(client("c"), Abort(FinishReason.STOP)), Cancel) == [A]
     assert bench.core.report().finished_total == 1
+
+
+def test_one_that_ends_before_the_time_is_over_ends_once() -> None:
+    bench = left_at(5.0)
+    bench.give(A, rows((1, 2, 4, 71), finish=FinishReason.LENGTH))
+    assert bench.fire(AbandonTimeout) == []
+    assert bench.core.report() == DispatcherReport(finished_total=1, tokens_total=2)

@@ -105,15 +105,16 @@ def test_a_stop_string_of_one_reader_ends_nothing_for_another() -> None:
     assert len(bench.core.journal) == 0
 
 
-def test_what_is_behind_its_client_and_has_no_other_reader_gives_way_under_its_name_too() -> None:
+@pytest.mark.parametrize("key", ["req-2a-1", "req-7-9"], ids=["the id here", "another dispatcher's"])
+def test_what_is_behind_its_client_and_has_no_other_reader_gives_way_under_its_name_too(key: str) -> None:
     bench = Bench().fleet(member(A))
     bench.give(client("c"), named())
     bench.give(A, NotHeld(1, 1))
     bench.give(client("c"), Gone("left"))
-    sent = bench.give(client("c'"), named(key="req-2a-1", received=i32([70])))
+    sent = bench.give(client("c'"), named(key=key, received=i32([70])))
     assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(1, 2)]
     adopt = only(sent, Adopt)
-    assert (adopt.request, adopt.key, adopt.idempotency, adopt.received) == (2, "req-2a-1", "k/0", 1)
+    assert (adopt.request, adopt.key, adopt.idempotency, adopt.received) == (2, key, "k/0", 1)
     assert len(bench.core.journal) == 1
 
 

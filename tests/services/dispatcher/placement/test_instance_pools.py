@@ -73,3 +73,11 @@ def test_a_prompt_is_long_beyond_the_bound() -> None:
         late.give(client(n), submit(range(size)))
     late.give(A, Joined())
     assert [len(place.tokens) for place in messages(late.view(member(A)), Place)] == [LONG, LONG + 1]
+
+
+def test_unless_it_is_asked_for_the_oldest_is_first_however_long() -> None:
+    late = Bench(placement__long_tokens=LONG)
+    for n, size in enumerate((LONG + 1, 10)):
+        late.give(client(n), submit(range(size)))
+    late.give(A, Joined())
+    assert [len(place.tokens) for place in messages(late.view(member(A)), Place)] == [LONG + 1, 10]
