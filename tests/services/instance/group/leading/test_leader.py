@@ -48,6 +48,8 @@ def test_a_member_that_does_not_answer_the_dial_is_dialed_again_a_few_times() ->
     assert len(group.dials) == 9
     group.order(*group.members)
     assert len(group.dials) == 10
+    group.run(60.0)
+    assert len(group.dials) == 18, "an order lets it be tried as often again"
 
 
 def test_a_member_takes_part_once_it_can_reach_all_others() -> None:

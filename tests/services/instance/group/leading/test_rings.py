@@ -141,3 +141,12 @@ def test_tokens_of_others_ride_along() -> None:
     times = group.dispatcher.times(Tokens)
     assert max(b - a for a, b in itertools.pairwise(times)) == pytest.approx(STEP_S + 0.001)
     assert group.is_quiet
+
+
+def test_a_prompt_that_earlier_attempts_computed_in_part_does_not_go_round() -> None:
+    group = make_group(60, 60)
+    group.at(1).kept["name"] = ((8,), (32,))
+    attempt = group.place(tokens=48, max_tokens=4, key="name")
+    group.run(2.0)
+    assert attempt.tokens == attempt.expected
+    assert {step.kind for _, _, step in group.steps} == {GroupKind.MASTERS}

@@ -2,6 +2,7 @@
 
 from dunlin.messages.dispatch import Refusal, Returned
 from dunlin.messages.group import GroupStepDone, OpenGuest
+from dunlin.messages.plan import ReturnMembers
 from tests.services.instance.bench import ME
 from tests.services.instance.group.leading.scripted_group import ScriptedGroup, heard, member_address
 from tests.services.instance.group.leading.scripted_member import GROUP
@@ -82,6 +83,14 @@ def test_who_is_asked_for_slots_hears_who_refused_them() -> None:
     first, *_, last = heard(group, 0, OpenGuest)
     assert first.why.rejected == ()
     assert [each.reason for each in last.why.rejected] == ["23 slots asked for, 5 were free"]
+
+
+def test_a_member_whose_slots_are_needed_soon_is_not_given_back() -> None:
+    group = ScriptedGroup(30, 30, groups__ahead_tokens=20, groups__return_after_s=0.2)
+    attempt = group.place(tokens=10, max_tokens=40)
+    group.run(0.55)
+    assert attempt.tokens == attempt.expected
+    assert not group.wished(ReturnMembers)
 
 
 # --- who goes back ---
