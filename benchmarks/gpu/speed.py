@@ -66,11 +66,10 @@ class SpeedPart:
     def prefill_by_flashinfer(self) -> None:
         """The same prompts with flashinfer's attention, where an engine would choose that."""
         decoder, plain = self.loaded.decoder, self._driver
-        chosen = self.device.choose_prompts and self.device.choose_prompts(decoder)
-        if chosen is None:
+        if self.device.choose_prompts is None:
             self.results.skipped.append("prompts by flashinfer: flashinfer-python is not installed")
             return
-        numerics, told = chosen
+        numerics, told = self.device.choose_prompts(decoder)
         self.results.put(PREFILL, "an engine that starts says", told)
         if numerics.attention is decoder.numerics.attention:
             return

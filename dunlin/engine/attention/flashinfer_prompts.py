@@ -6,6 +6,7 @@ another took its own meanwhile plans again.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from math import log
@@ -20,6 +21,8 @@ WORK_SPACE_BYTES = 128 << 20
 """For partial results of long rows: as much as its documentation asks for. All wrappers share it, one after another."""
 WRAPPERS, WRAPPER_BYTES = 8, 8 << 20
 """Each has so much on the device, and as much on the host. A step has a plan for each piece and kind of attention."""
+DEVICE_BYTES = WORK_SPACE_BYTES + WRAPPERS * WRAPPER_BYTES
+"""What it takes of a device's memory at most."""
 HEAD_DIMS = (64, 128, 256)
 """That its kernels are made for."""
 DTYPES = (torch.bfloat16, torch.float16)
@@ -41,12 +44,7 @@ def installed_flashinfer() -> str | None:
         return None
 
 
-def flashinfer_bytes() -> int:
-    """What it takes of a device's memory, if it is here."""
-    return 0 if installed_flashinfer() is None else WORK_SPACE_BYTES + WRAPPERS * WRAPPER_BYTES
-
-
-def open_flashinfer(device: torch.device, head_dim: int, dtype: torch.dtype) -> "FlashinferPrompts":
+def open_flashinfer(device: torch.device, head_dim: int, dtype: torch.dtype, fence: Fence) -> "FlashinferPrompts":
     """Its kernels on a GPU, for queries of `head_dim` numbers of `dtype`.
 
     :raises FlashinferUnavailable: there are none.
@@ -57,14 +55,7 @@ def open_flashinfer(device: torch.device, head_dim: int, dtype: torch.dtype) -> 
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
     space = torch.empty(WORK_SPACE_BYTES, dtype=torch.uint8, device=device)
-    return FlashinferPrompts(lambda: BatchPrefillWithPagedKVCacheWrapper(space, "NHD"), cuda_fence)
-
-
-def cuda_fence() -> Callable[[], None]:
-    """A `Fence` on the current stream."""
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event.synchronize
+    return FlashinferPrompts(lambda: BatchPrefillWithPagedKVCacheWrapper(space, "NHD"), fence)
 
 
 class FlashinferPrompts:
@@ -84,34 +75,29 @@ class FlashinferPrompts:
         """The wrapper that keeps `plan`."""
         kept = next((each for each in self._kept if each.plan is plan), None)
         if kept is None:
-            kept = self._free()
-            kept.plan, kept.is_copied = plan, _nothing
-            plan.write(kept.wrapper, query, layer_kv)
-            kept.is_copied = self._fence()
+            wrapper = self._free_wrapper()
+            plan.write(wrapper, query, layer_kv)
+            kept = _Kept(wrapper, plan, self._fence())
         else:
             self._kept.remove(kept)
         self._kept.append(kept)
         return kept.wrapper
 
-    def _free(self) -> "_Kept":
+    def _free_wrapper(self) -> Any:
         if len(self._kept) < WRAPPERS:
-            return _Kept(self._make_wrapper())
+            return self._make_wrapper()
         kept = self._kept.popleft()
-        kept.is_copied()  # from the host's memory, which the next plan is written to
-        return kept
+        kept.wait_for_copy()  # from the host's memory, which the next plan is written to
+        return kept.wrapper
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     """A wrapper, the plan that it keeps, and what waits until that was copied to the device."""
 
-    def __init__(self, wrapper: Any) -> None:
-        self.wrapper = wrapper
-        self.plan: FlashinferPlan | None = None
-        self.is_copied: Callable[[], None] = _nothing
-
-
-def _nothing() -> None:
-    pass
+    wrapper: Any
+    plan: "FlashinferPlan"
+    wait_for_copy: Callable[[], None]
 
 
 class FlashinferPlan:

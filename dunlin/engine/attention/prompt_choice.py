@@ -49,9 +49,13 @@ def choose_prompt_kernel(
     try:
         kernel = open_kernel()
         theirs = TritonAttention(prompts=kernel)
-        if not all(_agree(ours, theirs, shape, kind) for kind in shape.kinds):
+        scattered = torch.randperm(sum(map(sum, AGREED_ROWS)), generator=torch.Generator().manual_seed(1))
+        agreed = _Trial(shape, AGREED_ROWS, scattered)
+        if not all(agreed.is_same_by(ours, theirs, kind) for kind in shape.kinds):
             return None, f"prompts by Triton ({library} gives other results here)"
-        share = _time(theirs, shape, measure) / _time(ours, shape, measure)
+        timed = [_Trial(shape, [row], torch.arange(sum(row))) for row in TIMED_ROWS]
+        took_s = [sum(measure(trial.work(each, _widest(shape))) for trial in timed) for each in (theirs, ours)]
+        share = took_s[0] / took_s[1]
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         return None, f"prompts by Triton ({library} fails here: {type(error).__name__}: {first})"
@@ -60,29 +64,27 @@ def choose_prompt_kernel(
     return kernel, f"prompts by {library}, in {share:.2f} of Triton's time"
 
 
-def _agree(ours: TritonAttention, theirs: TritonAttention, shape: AttentionShape, kind: AttentionKind) -> bool:
-    slots = torch.randperm(sum(map(sum, AGREED_ROWS)), generator=torch.Generator().manual_seed(1))
-    first, second = (_compute(each, shape, AGREED_ROWS, kind, slots)() for each in (ours, theirs))
-    return all(torch.allclose(a.float(), b.float(), atol=TOLERANCE) for a, b in zip(first, second, strict=True))
+def _widest(shape: AttentionShape) -> AttentionKind:
+    """A kind of layers without a window, if there is one."""
+    return max(shape.kinds, key=lambda each: each.window == 0)
 
 
-def _time(attention: TritonAttention, shape: AttentionShape, measure: Measure) -> float:
-    """Seconds of a layer of each of `TIMED_ROWS`, planned before, whose keys lie in one run of slots as most do."""
-    kind = max(shape.kinds, key=lambda each: each.window == 0)
-    return sum(measure(_compute(attention, shape, [row], kind, torch.arange(sum(row)))) for row in TIMED_ROWS)
+class _Trial:
+    """Rows of (tokens, tokens before them) in one layer, random, whose keys lie in these slots one after another."""
 
+    def __init__(self, shape: AttentionShape, rows: Sequence[tuple[int, int]], slots: Tensor) -> None:
+        random = torch.Generator().manual_seed(1)
+        query = torch.randn(sum(tokens for tokens, _ in rows), shape.heads, shape.head_dim, generator=random)
+        kv = torch.randn(len(slots), 2, shape.kv_heads, shape.head_dim, generator=random)
+        self._there = query.to(shape.device, shape.dtype), kv.to(shape.device, shape.kv_dtype)
+        self._rows = ragged_rows(rows, slots.tolist())
 
-def _compute(
-    attention: TritonAttention,
-    shape: AttentionShape,
-    rows: Sequence[tuple[int, int]],
-    kind: AttentionKind,
-    slots: Tensor,
-) -> Callable[[], Result]:
-    """Attention of such rows in one layer: random, but the same for all backends."""
-    random = torch.Generator().manual_seed(1)
-    query = torch.randn(sum(tokens for tokens, _ in rows), shape.heads, shape.head_dim, generator=random)
-    kv = torch.randn(len(slots), 2, shape.kv_heads, shape.head_dim, generator=random)
-    there = query.to(shape.device, shape.dtype), kv.to(shape.device, shape.kv_dtype)
-    plan = attention.plan(ragged_rows(rows, slots.tolist()), kind)
-    return lambda: run_pass(plan.start(*there), lambda: None)
+    def work(self, attention: TritonAttention, kind: AttentionKind) -> Callable[[], Result]:
+        """Computes them, planned before."""
+        plan = attention.plan(self._rows, kind)
+        return lambda: run_pass(plan.start(*self._there), lambda: None)
+
+    def is_same_by(self, ours: TritonAttention, theirs: TritonAttention, kind: AttentionKind) -> bool:
+        """Whether both compute the same, but for what is rounded."""
+        pairs = zip(self.work(ours, kind)(), self.work(theirs, kind)(), strict=True)
+        return all(torch.allclose(a.float(), b.float(), atol=TOLERANCE) for a, b in pairs)

@@ -47,7 +47,7 @@ class EngineDevice:
     pacer: Pacer = HOST_PACER
     work_clock: Callable[[], float] = time.thread_time
     begin_segments: Callable[[Decoder, Callable[[], object] | None], BeginSegments] | None = None
-    choose_prompts: Callable[[Decoder], tuple[Numerics, str] | None] | None = None
+    choose_prompts: Callable[[Decoder], tuple[Numerics, str]] | None = None
     rows_may_leave_segments: bool = False
     warm_steps: tuple[WarmStep, ...] = field(default_factory=host_warm_steps)
     room: DeviceRoom | None = None

@@ -3,11 +3,12 @@
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from dunlin.engine.attention.flashinfer_prompts import flashinfer_bytes
+from dunlin.engine.attention.flashinfer_prompts import DEVICE_BYTES, installed_flashinfer
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.layer_segments import BeginSegments, Record
 from dunlin.engine.decoder.numerics import Numerics
@@ -17,7 +18,7 @@ from dunlin.engine.device.host_driver import HostMemoryDriver
 from dunlin.engine.device.kv_access import DeviceKvAccess
 from dunlin.engine.device.memory_driver import CudaMemoryDriver
 from dunlin.engine.device.names import INTERPRET
-from dunlin.engine.device.pacing import CudaPacer, HostPacer
+from dunlin.engine.device.pacing import CudaMark, CudaPacer, HostPacer
 from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, DeviceRoom
 from dunlin.engine.device.staging import CudaStaging, HostStaging
 from dunlin.engine.device.warm_steps import GPU_WARM_STEPS
@@ -41,6 +42,7 @@ def cuda_device(name: str) -> EngineDevice:
         driver = CudaMemoryDriver(device)
     except ModuleNotFoundError as error:
         raise DeviceUnavailable(f"{name}: no package {error.name}; {INSTALL}") from None
+    library = installed_flashinfer()
     return EngineDevice(
         name,
         device,
@@ -50,11 +52,13 @@ def cuda_device(name: str) -> EngineDevice:
         CudaPacer(device),
         time.perf_counter,
         _segments(CudaGraphs(), warms_up=True),
-        _choose_prompts,
+        partial(_choose_prompts, library) if library else None,
         rows_may_leave_segments=True,
         warm_steps=GPU_WARM_STEPS,
         room=DeviceRoom(
-            lambda: torch.cuda.mem_get_info(device), CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES + flashinfer_bytes()
+            lambda: torch.cuda.mem_get_info(device),
+            CUDA_CONTEXT_BYTES,
+            CUDA_LIBRARY_BYTES + (DEVICE_BYTES if library else 0),
         ),
         reads_fp8=torch.cuda.get_device_capability(device) >= ADA,
     )
@@ -94,10 +98,10 @@ def _gpu_numerics(name: str) -> Callable[[], tuple[Numerics, str]]:
     return choose
 
 
-def _choose_prompts(decoder: Decoder) -> tuple[Numerics, str] | None:
+def _choose_prompts(library: str, decoder: Decoder) -> tuple[Numerics, str]:
     from dunlin.engine.decoder.gpu.gpu_numerics import choose_prompts
 
-    return choose_prompts(decoder, device_seconds)
+    return choose_prompts(library, decoder, device_seconds, lambda: CudaMark(torch.cuda.current_stream()).wait)
 
 
 def device_seconds(work: Callable[[], object]) -> float:

@@ -37,10 +37,7 @@ def with_chosen_prompts(engine: str, device: EngineDevice, decoder: Decoder, cou
     if device.choose_prompts is None:
         return decoder
     with counted(count, COMPILE_S):
-        chosen = device.choose_prompts(decoder)
-    if chosen is None:
-        return decoder
-    numerics, description = chosen
+        numerics, description = device.choose_prompts(decoder)
     print(f"dunlin engine {engine}: {description}", file=sys.stderr, flush=True)
     return decoder.with_numerics(numerics)
 

@@ -90,9 +90,14 @@ def test_adjacent_prompts_are_written_where_they_belong() -> None:
     assert library.runs == [[35, 40]]
 
 
-def test_pieces_of_a_long_row_have_plans_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_paged, "PIECE_PAIRS", 1 << 12)
     monkeypatch.setattr(triton_paged, "QUERY_BLOCK", 32)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_of_a_long_row_have_plans_of_their_own() -> None:
     library = Library()
     rows, query, kv, exact = ragged([(100, 20)], PLAIN)
     plan = TritonAttention(SMALL, library.prompts()).plan(rows)
@@ -103,9 +108,8 @@ def test_pieces_of_a_long_row_have_plans_of_their_own(monkeypatch: pytest.Monkey
     assert library.plans == len(blocks)
 
 
-def test_a_piece_of_the_last_keys_is_merged_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_paged, "PIECE_PAIRS", 1 << 12)
-    monkeypatch.setattr(triton_paged, "QUERY_BLOCK", 32)
+@pytest.mark.usefixtures("small_pieces")
+def test_a_piece_of_the_last_keys_is_merged_with_those_before() -> None:
     library = Library()
     rows, query, kv, exact = ragged([(96, 70)], PLAIN)
     plan = TritonAttention(SMALL, library.prompts()).plan(rows)
@@ -175,7 +179,7 @@ def test_queries_that_see_none_of_the_keys_are_not_its_work() -> None:
 def test_it_is_refused_for_heads_and_numbers_that_it_has_no_kernels_for() -> None:
     for head_dim, dtype in ((80, torch.bfloat16), (128, torch.float32)):
         with pytest.raises(FlashinferUnavailable, match=f"no kernels for heads of {head_dim} in"):
-            open_flashinfer(torch.device("cpu"), head_dim, dtype)
+            open_flashinfer(torch.device("cpu"), head_dim, dtype, lambda: lambda: None)
 
 
 def test_the_library_takes_what_it_is_given() -> None:

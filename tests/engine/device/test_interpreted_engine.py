@@ -139,13 +139,14 @@ def test_texts_are_the_cpus_with_flashinfers_prompts_too(
     is_recorded: bool,
 ) -> None:
     wrapper, seconds = PrefillWrapper(), iter((1.0, 2.0))
-    monkeypatch.setattr(gpu_numerics, "installed_flashinfer", lambda: "flashinfer 9")
     monkeypatch.setattr(
         gpu_numerics, "open_flashinfer", lambda *_: FlashinferPrompts(lambda: wrapper, lambda: lambda: None)
     )
     monkeypatch.setattr(flashinfer_prompts, "WRAPPERS", 1)
     monkeypatch.setattr(prompt_choice, "TIMED_ROWS", ((20, 0),))
-    numerics, told = gpu_numerics.choose_prompts(model.decoder, lambda work: next(seconds))
+    numerics, told = gpu_numerics.choose_prompts(
+        "flashinfer 9", model.decoder, lambda work: next(seconds), lambda: lambda: None
+    )
     assert told == "prompts by flashinfer 9, in 0.50 of Triton's time"
     wrapper.runs.clear()
     decoder = model.decoder.with_numerics(numerics)

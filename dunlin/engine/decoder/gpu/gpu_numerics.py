@@ -6,7 +6,7 @@ Imported only where a GPU is chosen: Triton may not be there.
 from dataclasses import replace
 
 from dunlin.engine.attention.base import Attention
-from dunlin.engine.attention.flashinfer_prompts import installed_flashinfer, open_flashinfer
+from dunlin.engine.attention.flashinfer_prompts import Fence, open_flashinfer
 from dunlin.engine.attention.prompt_choice import AttentionShape, Measure, choose_prompt_kernel
 from dunlin.engine.attention.triton_paged import TritonAttention
 from dunlin.engine.decoder.decoder import Decoder
@@ -38,13 +38,11 @@ def gpu_numerics(attention: Attention | None = None, piece_rows: int = PIECE_ROW
     )
 
 
-def choose_prompts(decoder: Decoder, measure: Measure) -> tuple[Numerics, str] | None:
-    """The decoder's numerics with flashinfer's attention of prompts where that is faster for its shape, and what to
-    tell of it; None: there is nothing to choose.
+def choose_prompts(library: str, decoder: Decoder, measure: Measure, fence: Fence) -> tuple[Numerics, str]:
+    """The decoder's numerics, with flashinfer's attention of prompts where that is faster for its shape, and what to
+    tell of it. `library`: its name and version.
     """
-    library, config = installed_flashinfer(), decoder.config
-    if library is None or not isinstance(decoder.numerics.attention, TritonAttention):
-        return None
+    config = decoder.config
     shape = AttentionShape(
         config.heads,
         config.kv_heads,
@@ -55,7 +53,7 @@ def choose_prompts(decoder: Decoder, measure: Measure) -> tuple[Numerics, str] |
         decoder.device,
     )
     kernel, told = choose_prompt_kernel(
-        library, lambda: open_flashinfer(decoder.device, config.head_dim, decoder.dtype), shape, measure
+        library, lambda: open_flashinfer(decoder.device, config.head_dim, decoder.dtype, fence), shape, measure
     )
     if kernel is None:
         return decoder.numerics, told

@@ -15,7 +15,7 @@ from dunlin.engine.attention.triton_paged import TritonAttention
 from dunlin.engine.attention.triton_tiles import DeviceTable, TileLauncher, has_long_runs, launch
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.gpu.recordings import Recordings
-from dunlin.engine.decoder.gpu.step_buffers import StepBuffers, StepTables, first_keys
+from dunlin.engine.decoder.gpu.step_buffers import StepBuffers, StepTables
 from dunlin.engine.decoder.layer_segments import Record
 
 
@@ -66,11 +66,11 @@ class MixedSegments:
         self._buffers = buffers
         scratch, narrow, wide = buffers.scratch, buffers.narrow[: len(tables.narrow)], buffers.wide[: len(tables.wide)]
         long_runs = runs if has_long_runs(tables.whole, tables.wide) else None
-        kernel, slot_at = _prompt_kernel(linear.decoder), first_keys(tables.whole)
+        kernel = _prompt_kernel(linear.decoder)
         self._tables = {
             kind: DeviceTable(
                 table, buffers.slot_at, scratch.slots, narrow, wide, tables.splits, long_runs,
-                plan_prompts(kernel, kind, tables.by_kind[kind], tables.wide, slot_at, scratch.slots),
+                plan_prompts(kernel, kind, tables.by_kind[kind], tables.wide, tables.slot_at, scratch.slots),
             )
             for kind, table in buffers.tables.items()
         }  # fmt: skip

@@ -37,12 +37,13 @@ class DecodeSize:
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """What the host writes of a step: for each kind of attention a table of rows, and their tiles; `splits` of the keys
-    of narrow ones at most. `decode` or, of a step that has other rows, padded `tokens`: its size among those that are
-    recorded, if it is one.
+    """What the host writes of a step: for each kind of attention a table of rows, and their tiles; where each row's
+    keys begin among the slots of all (`slot_at`); `splits` of the keys of narrow ones at most. `decode` or, of a step
+    that has other rows, padded `tokens`: its size among those that are recorded, if it is one.
     """
 
     whole: Tensor
+    slot_at: Tensor
     by_kind: dict[AttentionKind, Tensor]
     narrow: Tensor
     wide: Tensor
@@ -104,7 +105,7 @@ class StepBuffers:
             into[:count] = given
         self.places[count:] = NO_SLOT
         lengths = tables.whole[:, 8]
-        self._write((tables.whole, *tables.by_kind.values()), tables.narrow, tables.wide)
+        self._write(tables.slot_at, (tables.whole, *tables.by_kind.values()), tables.narrow, tables.wide)
         # From each row's first key, so that layers of all kinds find slots at the same places.
         expand(self.whole[: len(lengths)], runs[0], runs[1], self.slot_at, self.scratch.slots, int(lengths.max()))
 
@@ -112,11 +113,11 @@ class StepBuffers:
         """Write a step without tokens: what is computed of it goes nowhere."""
         self.places.fill_(NO_SLOT)
         no_rows, no_tiles = torch.empty(0, COLUMNS, dtype=torch.int64), torch.empty(0, 2, dtype=torch.int64)
-        self._write([no_rows] * (1 + len(self._kinds)), no_tiles, no_tiles)
+        self._write(no_rows[:, 0], [no_rows] * (1 + len(self._kinds)), no_tiles, no_tiles)
 
-    def _write(self, tables: Sequence[Tensor], narrow: Tensor, wide: Tensor) -> None:
+    def _write(self, slot_at: Tensor, tables: Sequence[Tensor], narrow: Tensor, wide: Tensor) -> None:
         parts = [
-            _padded(first_keys(tables[0])[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
+            _padded(slot_at[:, None], self._rows, torch.zeros(1, 1, dtype=torch.int64)),
             *(_padded(each, self._rows, torch.tensor([_NO_ROW])) for each in tables),
             _padded(narrow, self._rows, self._none),
             _padded(wide, self._wide, self._none),
@@ -154,9 +155,16 @@ class StepTabler:
         by_kind = {kind: _windowed(whole, kind.window) for kind in self.kinds}
         narrow, wide = find_tiles(whole, self._narrow_queries, self.wide_queries)
         splits = _splits(narrow[:, 0], by_kind.values())
-        decode = _decode_size(whole, splits)
+        decode, lengths = _decode_size(whole, splits), whole[:, 8]
         return StepTables(
-            whole, by_kind, narrow, wide, splits, decode, _mixed_tokens(whole) if decode is None else None
+            whole,
+            lengths.cumsum(0) - lengths,
+            by_kind,
+            narrow,
+            wide,
+            splits,
+            decode,
+            _mixed_tokens(whole) if decode is None else None,
         )
 
 
@@ -165,12 +173,6 @@ def usual_decode_sizes() -> list[DecodeSize]:
     recorded.
     """
     return [DecodeSize(rows, most) for rows in DECODE_ROWS for most in DECODE_SPLITS[:3]]
-
-
-def first_keys(whole: Tensor) -> Tensor:
-    """Where each row's keys begin among the slots of all rows' keys."""
-    lengths = whole[:, 8]
-    return lengths.cumsum(0) - lengths
 
 
 def _splits(few: Tensor, tables: Collection[Tensor]) -> int:

@@ -1,5 +1,6 @@
 """The replay cache in the core: a retry gets a finished answer again, within bounds of age, number and tokens."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -74,17 +75,25 @@ def test_replays_are_bounded() -> None:
         assert kept == [False, False, True, True]
 
 
+def replayed(bench: factories.Bench, sampling: SamplingParams, answer: Callable[[int], list[Any]]) -> list[bool]:
+    """Whether each of three answers, given one after another by what `answer(request)` tells, is replayed then."""
+    for number in (1, 2, 3):
+        bench.give(client(number), named(idempotency=f"{number}/0", sampling=sampling))
+        bench.give(A, NotHeld(number, 1))
+        for message in answer(number):
+            bench.give(A, message)
+    again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=sampling)) for n in (1, 2, 3)]
+    return [bool(messages(sent, Delta)) for sent in again]
+
+
 def test_log_probabilities_count_against_the_bound() -> None:
     bench = Bench(idempotency__max_replay_tokens=60).fleet(member(A))
-    wanted = SamplingParams(logprobs=20)
-    for number in (1, 2, 3):
-        bench.give(client(number), named(idempotency=f"{number}/0", sampling=wanted))
-        bench.give(A, NotHeld(number, 1))
+
+    def answer(number: int) -> list[Any]:
         row = rows((number, 2, 3, 70), finish=FinishReason.LENGTH)
-        tops = i32([20]), i32(range(20)), f32([-1.0] * 20)
-        bench.give(A, replace(row, top_count=tops[0], top_token=tops[1], top_logprob=tops[2]))
-    again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=wanted)) for n in (1, 2, 3)]
-    assert [bool(messages(sent, Delta)) for sent in again] == [False, True, True], "25 values each"
+        return [replace(row, top_count=i32([20]), top_token=i32(range(20)), top_logprob=f32([-1.0] * 20))]
+
+    assert replayed(bench, SamplingParams(logprobs=20), answer) == [False, True, True], "25 values each"
 
 
 def test_what_its_client_cancelled_runs_anew() -> None:
@@ -96,12 +105,9 @@ def test_what_its_client_cancelled_runs_anew() -> None:
 
 def test_log_probabilities_of_prompts_count_against_the_bound_too() -> None:
     bench = Bench(idempotency__max_replay_tokens=20).fleet(member(A))
-    wanted = SamplingParams(prompt_logprobs=2)
-    for number in (1, 2, 3):
-        bench.give(client(number), named(idempotency=f"{number}/0", sampling=wanted))
-        bench.give(A, NotHeld(number, 1))
+
+    def answer(number: int) -> list[Any]:
         columns = f32([-1.0, -2.0]), i32([1, 1]), i32(range(4)), f32([-1.0] * 4)
-        bench.give(A, PromptScored(number, 2, 1, 2, *columns))
-        bench.give(A, rows((number, 2, 3, 70), finish=FinishReason.LENGTH))
-    again = [bench.give(client(f"{n}'"), named(idempotency=f"{n}/0", sampling=wanted)) for n in (1, 2, 3)]
-    assert [bool(messages(sent, Delta)) for sent in again] == [False, True, True], "10 values each"
+        return [PromptScored(number, 2, 1, 2, *columns), rows((number, 2, 3, 70), finish=FinishReason.LENGTH)]
+
+    assert replayed(bench, SamplingParams(prompt_logprobs=2), answer) == [False, True, True], "10 values each"

@@ -62,13 +62,19 @@ def test_the_share_of_the_dispatched_is_kept_and_the_next_rises_when_one_has_end
     assert [request_of(bench, number).is_risen for number in (1, 2)] == [True, False]
 
 
-def test_more_rise_where_more_are_dispatched() -> None:
+def after_four(batch: int) -> Bench:
+    """So many batch requests wait for full instances, to which four interactive ones were dispatched."""
     bench = starving().fleet(member(B))
     for number in range(4):
         bench.run(f"c{number}", B)
     bench.view(member(A, **FULL), member(B, **FULL))
-    for number in range(3):
+    for number in range(batch):
         bench.give(client(f"b{number}"), submit(request_class=BATCH))
+    return bench
+
+
+def test_more_rise_where_more_are_dispatched() -> None:
+    bench = after_four(batch=3)
     bench.give(MONITOR, Joined(), 8.0)
     assert [request_of(bench, f"b{number}").is_risen for number in range(3)] == [True, True, False]
 
@@ -149,12 +155,7 @@ def test_the_queue_is_looked_through_at_intervals() -> None:
 
 
 def test_of_two_that_rise_together_the_second_is_told_of_the_first() -> None:
-    bench = starving().fleet(member(B))
-    for number in range(4):
-        bench.run(f"c{number}", B)
-    bench.view(member(A, **FULL), member(B, **FULL))
-    for number in range(2):
-        bench.give(client(f"b{number}"), submit(request_class=BATCH))
+    bench = after_four(batch=2)
     told = messages(bench.give(MONITOR, Joined(), 8.0), RisenInQueue)
     assert [one.why.figures[1] for one in told if one.why is not None] == [Figure("risen", 0), Figure("risen", 1)]
 

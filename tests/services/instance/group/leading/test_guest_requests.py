@@ -41,12 +41,18 @@ def test_a_member_that_refuses_what_it_says_is_free_is_not_asked_again_at_once()
     assert requests.free(0) == 100
 
 
-def test_a_text_that_was_refused_with_its_slots_is_not_known() -> None:
+def refused_growth() -> tuple[GuestRequests, SpreadSequence]:
+    """Member 0 has 20 slots for a sequence, and refused 60 more."""
     requests, spread = make_requests()
     requests.open(spread, 0, 20)
     requests.on_slots(spread, 0, GuestSlots(7, 5, 20, 40))
     requests.grow(spread, 0, 60)
     requests.on_refused(spread, 0, GuestRefused(7, 5, 40))
+    return requests, spread
+
+
+def test_a_text_that_was_refused_with_its_slots_is_not_known() -> None:
+    requests, spread = refused_growth()
     assert spread.guests[0].knows_text
     opened = requests.open(spread, 0, 60).message
     assert isinstance(opened, OpenGuest)
@@ -56,11 +62,7 @@ def test_a_text_that_was_refused_with_its_slots_is_not_known() -> None:
 
 
 def test_what_a_member_refused_is_forgotten_once_it_has_slots() -> None:
-    requests, spread = make_requests()
-    requests.open(spread, 0, 20)
-    requests.on_slots(spread, 0, GuestSlots(7, 5, 20, 40))
-    requests.grow(spread, 0, 60)
-    requests.on_refused(spread, 0, GuestRefused(7, 5, 40))
+    requests, spread = refused_growth()
     assert list(spread.refusals) == [0]
     requests.grow(spread, 0, 8)
     requests.on_slots(spread, 0, GuestSlots(7, 5, 28, 32))
