@@ -34,7 +34,7 @@ from dunlin.engine.decoder.loading.random_checkpoint import write_random_checkpo
 from dunlin.engine.decoder.numerics import choose_fast_numerics
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
-from dunlin.engine.process.main import keep_freed_memory
+from dunlin.engine.process.host_allocator import keep_freed_memory
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.messages.engine import Close, Open, Step, StepDone
 from dunlin.messages.types import SamplingParams, i8, i32, i64

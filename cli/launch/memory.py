@@ -20,6 +20,7 @@ from services.instance.process_config import InstanceProcessConfig
 
 SHARE = "instance.engine.gpu_memory_utilization"
 _MEMORY, _DEVICE = "instance.engine.memory_bytes", "instance.engine.device"
+_RANKS = "instance.engine.ranks"
 _SAY_HOW_MUCH = ("instance.kv_cache.max_slots", "instance.engine.kv_bytes", _MEMORY)
 
 
@@ -31,9 +32,11 @@ def takes_share(settings: Settings) -> bool:
 def divided_share(settings: Settings, instances: int, gpus: int) -> Given | None:
     """Each instance's part of the share, where so many instances share `gpus` GPUs; None: it has the whole share.
 
-    With `cuda` they take the GPUs in turn: all get the part of those on the fullest one.
+    With `cuda` they take the GPUs in turn, as many as an instance has ranks: all get the part of those on the fullest
+    one.
     """
-    on_one = instances if settings[_DEVICE] != CUDA else -(-instances // max(gpus, 1))
+    places = max(gpus // settings[_RANKS], 1)
+    on_one = instances if settings[_DEVICE] != CUDA else -(-instances // places)
     if on_one == 1 or not takes_share(settings):
         return None
     share = settings[SHARE]
@@ -96,4 +99,5 @@ def _limit(settings: Settings) -> str:
     if not takes_share(settings):
         return ""
     number = int(settings[_DEVICE].partition(":")[2] or 0)
-    return f"{settings[SHARE]:.2g} of the GPU's {size_text(gpu_memory_bytes(number))}"
+    whose = "the GPU's" if settings[_RANKS] == 1 else f"each of {settings[_RANKS]} GPUs'"
+    return f"{settings[SHARE]:.2g} of {whose} {size_text(gpu_memory_bytes(number))}"

@@ -13,7 +13,15 @@ from cli.launch.memory import check_memory
 from cli.launch.options import UpOptions
 from dunlin.config.adapters import split_adapters
 from dunlin.config.resolve import Settings
-from dunlin.engine.device.names import CPU, CUDA, INTERPRET, DeviceNameError, check_device_name, device_kind
+from dunlin.engine.device.names import (
+    CPU,
+    CUDA,
+    INTERPRET,
+    DeviceNameError,
+    check_device_name,
+    device_kind,
+    lacking_gpus,
+)
 from dunlin.limits import MOST_NAME_CHARACTERS
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
 from dunlin.runtime.cuda_driver import gpu_names
@@ -62,7 +70,11 @@ def _check_settings(settings: Settings, nodes: int) -> None:
     kv_dtype = settings["instance.engine.kv_dtype"]
     if settings["instance.engine.deterministic"] and kv_dtype != "auto":
         raise LaunchError(f"--deterministic keeps KV in fp32, not {kv_dtype}: drop one of the two")
-    _check_device(settings["instance.engine.device"], settings["instance.engine.deterministic"])
+    _check_device(
+        settings["instance.engine.device"],
+        settings["instance.engine.deterministic"],
+        settings["instance.engine.ranks"],
+    )
     _check_model(settings["cluster.model"])
     _check_adapters(settings)
     _check_ranks(settings)
@@ -76,7 +88,7 @@ def _check_settings(settings: Settings, nodes: int) -> None:
         raise LaunchError(f"--keys {keys}: no such file; `dunlin keys add --keys {keys}` makes one")
 
 
-def _check_device(device: str, deterministic: bool) -> None:
+def _check_device(device: str, deterministic: bool, ranks: int) -> None:
     try:
         check_device_name(device)
     except DeviceNameError as error:
@@ -93,6 +105,8 @@ def _check_device(device: str, deterministic: bool) -> None:
     if number >= len(gpus):
         found = ", ".join(f"{at} ({name})" for at, name in enumerate(gpus)) or "none (see nvidia-smi)"
         raise LaunchError(f"--device {device}: the driver finds these GPUs: {found}; --device cpu needs none")
+    if fault := lacking_gpus(device, ranks, len(gpus)):
+        raise LaunchError(f"--tp {ranks} --device {device}: {fault}")
 
 
 def _check_host(host: str) -> None:

@@ -13,7 +13,7 @@ from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
 from dunlin.cost import PROFILES_FILE
-from dunlin.engine.device.names import CPU, device_of
+from dunlin.engine.device.names import CPU, device_of, lacking_gpus
 from dunlin.engine.process.options import ENGINE_MODULE, ENGINE_MODULES, engine_environment
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.model.builtin import models_folder, resolve_model
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = settings.configure("instance", InstanceProcessConfig, node=options.node, model=model)
         adapters = split_adapters(settings["cluster.lora"])
         engine = engine_settings(config, options.data_dir, arguments.engine_module, adapters)
-        device = own_device(config.engine.device, options.name)
+        device = own_device(config.engine.device, options.name, config.engine.ranks)
         is_reached = device == CPU and config.engine.ranks == 1  # by engines of other nodes
         helper = helper_options(config.peer_transfers, options) if is_reached else None
         engine = replace(engine, node=options.node, helper=helper, device=device)
@@ -155,10 +155,17 @@ def _check_ranks(model: ModelConfig, ranks: int, adapters: Mapping[str, str]) ->
         raise ConfigError(f"instance.engine.ranks: adapters are computed by one rank, not by {ranks}")
 
 
-def own_device(device: str, name: str) -> str:
-    """The device of the instance of that name, whose number it ends with."""
-    number = name.rpartition("-")[2]
-    return device_of(device, int(number) if number.isdecimal() else 0, len(gpu_names()))
+def own_device(device: str, name: str, ranks: int = 1) -> str:
+    """The device of the instance of that name, whose number it ends with: of the first of its `ranks`.
+
+    Raises:
+        ConfigError: there are fewer GPUs than its ranks take.
+    """
+    number, gpus = name.rpartition("-")[2], len(gpu_names())
+    own = device_of(device, int(number) if number.isdecimal() else 0, gpus, ranks)
+    if fault := lacking_gpus(own, ranks, gpus):
+        raise ConfigError(f"instance.engine.ranks: {fault}")
+    return own
 
 
 def helper_options(config: PeerTransfersConfig, options: ServiceOptions) -> HelperOptions | None:

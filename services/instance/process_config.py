@@ -53,8 +53,9 @@ class EngineConfig:
     ranks: int = setting(
         1,
         "Processes that compute each layer together, each with some of the heads and a share of the threads (tensor "
-        "parallelism). Must divide the model's attention heads, key-value heads and MLP columns. On the CPU only; not "
-        "with the deterministic mode, adapters or models with experts.",
+        "parallelism). Must divide the model's attention heads, key-value heads and MLP columns. With `cuda` or "
+        "`cuda:N` each has a GPU of its own, numbered one after the other from the first's. Not with the "
+        "deterministic mode, adapters or models with experts.",
         unit="processes",
         least=1,
         most=MOST_RANKS,
@@ -115,8 +116,6 @@ class EngineConfig:
             raise ValueError(f"deterministic computes on the CPU, not on {self.device}: drop one of the two")
         if self.ranks > 1 and self.deterministic:
             raise ValueError(f"deterministic computes with one rank, not with {self.ranks}: drop one of the two")
-        if self.ranks > 1 and self.device != CPU:
-            raise ValueError(f"{self.ranks} ranks compute on the CPU, not on {self.device}: drop one of the two")
 
     @property
     def item_bytes(self) -> int:

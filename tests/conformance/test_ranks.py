@@ -52,14 +52,16 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def ranked_sides(directory: Path, tier: Path) -> Iterator[Sides]:
+def ranked_sides(directory: Path, tier: Path, on_devices: bool = False) -> Iterator[Sides]:
     """Both engines, and a token's KV in bytes: what the model knows of it is that of one rank."""
-    runner = RankedRunner(directory, RunnerLimits(steps=MAX_QUEUED, parked_rows=PARKED_ROWS))
+    limits = RunnerLimits(steps=MAX_QUEUED, parked_rows=PARKED_ROWS)
+    runner = RankedRunner(directory, limits, on_devices=on_devices)
     with loaded_from(directory) as loaded:
         yield RankedSide(runner, tier), TwinSide(loaded, TIER_BYTES), token_bytes(loaded)
     runner.close()
 
 
+@pytest.mark.parametrize("on_devices", [False, True])
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(
     ops=st.lists(
@@ -68,8 +70,8 @@ def ranked_sides(directory: Path, tier: Path) -> Iterator[Sides]:
         max_size=60,
     )
 )
-def test_both_answer_alike(directory: Path, tier: Path, ops: list[tuple[str, int, int]]) -> None:
-    with ranked_sides(directory, tier) as sides:
+def test_both_answer_alike(directory: Path, tier: Path, on_devices: bool, ops: list[tuple[str, int, int]]) -> None:
+    with ranked_sides(directory, tier, on_devices) as sides:
         conduct(Pair(*sides), ops)
 
 

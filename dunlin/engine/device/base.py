@@ -19,6 +19,7 @@ from dunlin.engine.decoder.numerics import Numerics, choose_fast_numerics
 from dunlin.engine.device.names import CPU
 from dunlin.engine.device.pacing import HOST_PACER, Pacer, choose_host_pacer
 from dunlin.engine.device.room import DeviceRoom
+from dunlin.engine.device.staging import Staging
 from dunlin.engine.device.warm_steps import WarmStep, host_warm_steps
 from dunlin.engine.transfer.slab import HOST_KV, KvAccess
 
@@ -37,6 +38,7 @@ class EngineDevice:
     gives the decoder's numerics with it, and what to tell of it; None: there is no choice. `warm_steps` are computed
     once at the start.
     `room` tells how much memory a device of its own has; None: it is the host's. `reads_fp8`: KV may be fp8.
+    `staging` is what `kv` copies through; None: KV is the host's.
     """
 
     name: str
@@ -52,6 +54,7 @@ class EngineDevice:
     warm_steps: tuple[WarmStep, ...] = field(default_factory=host_warm_steps)
     room: DeviceRoom | None = None
     reads_fp8: bool = True
+    staging: Staging | None = None
 
     @property
     def is_host(self) -> bool:

@@ -42,13 +42,13 @@ def cuda_device(name: str) -> EngineDevice:
         driver = CudaMemoryDriver(device)
     except ModuleNotFoundError as error:
         raise DeviceUnavailable(f"{name}: no package {error.name}; {INSTALL}") from None
-    library = installed_flashinfer()
+    library, staging = installed_flashinfer(), CudaStaging(device)
     return EngineDevice(
         name,
         device,
         _gpu_numerics(name),
         DeviceMemory(driver),
-        DeviceKvAccess(CudaStaging(device)),
+        DeviceKvAccess(staging),
         CudaPacer(device),
         time.perf_counter,
         _segments(CudaGraphs(), warms_up=True),
@@ -61,6 +61,7 @@ def cuda_device(name: str) -> EngineDevice:
             CUDA_LIBRARY_BYTES + (DEVICE_BYTES if library else 0),
         ),
         reads_fp8=torch.cuda.get_device_capability(device) >= ADA,
+        staging=staging,
     )
 
 
@@ -71,19 +72,20 @@ def interpreted_device(name: str = INTERPRET, granule_bytes: int = 1 << 16) -> E
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise DeviceUnavailable(f"{name}: set TRITON_INTERPRET=1 before Python starts: Triton reads it once")
-    driver = HostMemoryDriver(granule_bytes)
+    driver, staging = HostMemoryDriver(granule_bytes), HostStaging()
     return EngineDevice(
         name,
         torch.device("cpu"),
         _gpu_numerics(name),
         DeviceMemory(driver),
-        DeviceKvAccess(HostStaging()),
+        DeviceKvAccess(staging),
         HostPacer(),
         work_clock=time.perf_counter,
         begin_segments=_segments(call_again, warms_up=False),
         rows_may_leave_segments=True,
-        warm_steps=GPU_WARM_STEPS,
+        warm_steps=(),  # no kernel is compiled
         room=DeviceRoom(driver.memory_left),
+        staging=staging,
     )
 
 
@@ -171,7 +173,8 @@ class CudaGraphs:
             for _ in range(0 if is_known else 2):
                 function()
             # `torch.cuda.graph` collects garbage and empties the allocator's cache each time: longer than all the rest.
-            graph.capture_begin(pool=self._pool)
+            # Another thread of this process may ask the driver meanwhile: torch's, that watches over several ranks.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 function()
             finally:

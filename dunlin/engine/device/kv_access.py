@@ -15,10 +15,11 @@ from dunlin.kv.region_identity import signed_digest
 
 
 class DeviceKvAccess:
-    """See `KvAccess`."""
+    """See `KvAccess`. A chunk has a multiple of `unit_bytes`."""
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, unit_bytes: int = 1) -> None:
         self._staging = staging
+        self._unit_bytes = unit_bytes
 
     def slots(self, layer: Tensor, slot_bytes: int) -> Tensor:
         return layer.view(torch.uint8).reshape(len(layer), slot_bytes)
@@ -27,21 +28,24 @@ class DeviceKvAccess:
         self, identity: bytes, size_bytes: int, own: Iterator[Any], other: Iterator[Bytes] | None, to_own: bool,
         guard: Guard,
     ) -> "DeviceRegionCopy":  # fmt: skip
-        return DeviceRegionCopy(self._staging, identity, size_bytes, own, other, to_own, guard)
+        return DeviceRegionCopy(self._staging, identity, size_bytes, own, other, to_own, guard, self._unit_bytes)
 
 
 class DeviceRegionCopy:
-    """As `RegionCopy`, where the own pieces are tensors of a device: `[bytes]` uint8."""
+    """As `RegionCopy`, where the own pieces are what `staging` copies: of a device, tensors `[bytes]` uint8. Copies
+    multiples of `unit_bytes`: of a smaller chunk, one.
+    """
 
     def __init__(
         self,
         staging: Staging,
         identity: bytes,
         size_bytes: int,
-        own: Iterator[Tensor],
+        own: Iterator[Any],
         other: Iterator[Bytes] | None,
         to_own: bool,
         guard: Guard,
+        unit_bytes: int = 1,
     ) -> None:
         self.left_bytes = size_bytes
         self._staging = staging
@@ -51,6 +55,7 @@ class DeviceRegionCopy:
         self._to_own = to_own
         self._guard = guard
         self._hasher = xxhash.xxh3_64(identity)
+        self._unit_bytes = unit_bytes
 
     @property
     def checksum(self) -> int:
@@ -59,7 +64,10 @@ class DeviceRegionCopy:
 
     def copy_chunk(self, most_bytes: int) -> int:
         """See `RegionCopy.copy_chunk`."""
-        count = min(most_bytes, self.left_bytes, len(self._host))
+        units = min(most_bytes, len(self._host)) // self._unit_bytes
+        count = min(max(units, 1) * self._unit_bytes, self.left_bytes)
+        if not count:
+            return 0
         with self._guard():
             pieces = list(self._own.take(count))
             if self._to_own:

@@ -31,11 +31,30 @@ def granule_bytes(name: str) -> int:
     return 2 << 20 if device_kind(name) == CUDA else 1 << 16
 
 
-def device_of(name: str, instance: int, devices: int) -> str:
-    """The device of instance number `instance` where `devices` GPUs are: `cuda` without a number is each instance's
-    own, in turn.
+def device_of(name: str, instance: int, devices: int, ranks: int = 1) -> str:
+    """The device of instance number `instance`, of the first of its `ranks`, where `devices` GPUs are: `cuda` without a
+    number is each instance's own, in turn.
     """
-    return f"{CUDA}:{instance % devices}" if name == CUDA and devices else name
+    return f"{CUDA}:{instance % (devices // ranks) * ranks}" if name == CUDA and devices >= ranks else name
+
+
+def rank_device(name: str, rank: int) -> str:
+    """The device of another rank than the first, which has `name`: the ranks of an engine have GPUs that follow each
+    other.
+    """
+    if device_kind(name) != CUDA:
+        return name
+    return f"{CUDA}:{int(name.partition(':')[2] or 0) + rank}"
+
+
+def lacking_gpus(name: str, ranks: int, devices: int) -> str:
+    """Why an engine of `ranks`, the first of which has the device `name`, finds too few of `devices` GPUs; empty: it
+    does not.
+    """
+    first = int(name.partition(":")[2] or 0)
+    if device_kind(name) != CUDA or first + ranks <= devices or ranks == 1:
+        return ""
+    return f"{ranks} ranks take a GPU each, from {CUDA}:{first} on: {devices} are here, numbered from 0"
 
 
 def counted_threads(name: str, threads: int) -> int:

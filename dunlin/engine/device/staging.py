@@ -1,7 +1,7 @@
 """Host memory through which transfers pass between a device and the rest of the node: pinned, on its own stream."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,16 +10,18 @@ STAGING_BYTES = 8 << 20
 
 
 class Staging(Protocol):
-    """One buffer, `[size_bytes]` uint8, and copies between its beginning and pieces of device memory, in order."""
+    """One buffer, `[size_bytes]` uint8, and copies between its beginning and pieces of device memory, in order. They
+    are tensors, or name memory of other processes, too.
+    """
 
     @property
     def buffer(self) -> Tensor: ...
 
-    def read(self, pieces: Sequence[Tensor]) -> None:
+    def read(self, pieces: Sequence[Any]) -> None:
         """Device to buffer: what was launched before has written the pieces. The bytes are there on return."""
         ...
 
-    def write(self, pieces: Sequence[Tensor]) -> None:
+    def write(self, pieces: Sequence[Any]) -> None:
         """Buffer to device: after what was launched before; what is launched on return sees the bytes."""
         ...
 

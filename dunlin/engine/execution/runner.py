@@ -73,8 +73,8 @@ class EngineRunner:
     ) -> None:
         """`layers`: those that can change; None: the ones held are fixed. `grammars` None: no text can have one.
         `pacer`: bounds how far this thread runs ahead of what computes beside it. `begin_segments`: computes several
-        layers of a small step in one piece, of decode rows alone unless `rows_may_leave_segments`. `lockstep`: tells
-        the other ranks of this engine.
+        layers of a small step in one piece, of decode rows alone unless `rows_may_leave_segments`. `lockstep`: keeps
+        the ranks of this engine together.
         """
         self._pacer = pacer
         self._lockstep = lockstep
@@ -149,7 +149,7 @@ class EngineRunner:
         Ends early where `safepoint` returns something true, or a transfer ended: what has arrived is to be received,
         and `work` called again goes on there.
         """
-        if self.steps.wait_ahead():
+        if self._lockstep.is_alone and self.steps.wait_ahead():
             return []
         is_between = self.steps.is_ahead or not self.steps.is_running
         changed = [] if self.layers is None or self.steps.is_running else self.layers.work()
@@ -169,6 +169,7 @@ class EngineRunner:
             return self._lockstep.passed(bool(safepoint() or landed))
 
         answers = self.steps.work(copy_and_look)
+        self._lockstep.end_turn()
         return [*changed, *before, *landed, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
 
     def land_as(self, done: TransferDone) -> None:
@@ -177,7 +178,7 @@ class EngineRunner:
 
     def _may_run_ahead(self) -> bool:
         """Whether nothing waits for a moment in which no step runs."""
-        return not self._transfers.has_work and (self.layers is None or not self.layers.busy)
+        return self._lockstep.agree(not self._transfers.has_work and (self.layers is None or not self.layers.busy))
 
     def _write_behind(self) -> None:
         """Layers that the running step has finished may be copied."""

@@ -3,24 +3,19 @@
 It decides nothing; `EngineRunner` does. Blocking reads when idle, a look at the socket between iterations when busy.
 """
 
-import ctypes
 import select
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from dunlin.effects import Address, Message
-from dunlin.engine.decoder.loading.loader import LoadedModel, load_model, open_loaded_model, open_rank_kv
+from dunlin.engine.decoder.loading.loader import LoadedModel, open_loaded_model
 from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
-from dunlin.engine.decoder.loading.weights import TORCH_DTYPES
-from dunlin.engine.decoder.lora.loading import load_adapters
 from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.device.choice import open_device
 from dunlin.engine.device.names import CPU, device_kind
@@ -30,22 +25,18 @@ from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
+from dunlin.engine.process.host_allocator import keep_freed_memory
+from dunlin.engine.process.loading import check_model, load
 from dunlin.engine.process.memory import say_memory, with_kv_bytes
-from dunlin.engine.process.numerics import engine_numerics, with_chosen_prompts
-from dunlin.engine.process.options import CANNOT_START, EngineOptions
+from dunlin.engine.process.numerics import engine_numerics
+from dunlin.engine.process.options import CANNOT_CONTINUE, CANNOT_START, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
-from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
-from dunlin.engine.process.warmup import warm_up
+from dunlin.engine.process.rank_start import leading_runner, run_rank
 from dunlin.engine.ranks.errors import RankGone
-from dunlin.engine.ranks.follower import follow
-from dunlin.engine.ranks.frames import RankReceiver, RankSender
-from dunlin.engine.ranks.leader import LeadingRunner, RankLeader
-from dunlin.engine.ranks.membership import RankMembership, join_ranks
-from dunlin.engine.ranks.numerics import rank_numerics
-from dunlin.engine.ranks.pace import FollowingPace, LeadingPace
+from dunlin.engine.ranks.leader import LeadingRunner
+from dunlin.engine.ranks.membership import RankMembership, check_rank_options, join_ranks
 from dunlin.engine.ranks.processes import RankProcesses
-from dunlin.engine.ranks.slab import RankSlab
-from dunlin.engine.transfer.arena_slots import slab_of, slots_by_layer
+from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
@@ -54,11 +45,8 @@ from dunlin.model.errors import ModelError
 from dunlin.structured_output.compiler import GrammarCompiler
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
-CANNOT_CONTINUE = 3
 _READ_BYTES = 1 << 20
 _PEER_PAUSE_S = 50e-6
-# glibc's mallopt: keep freed memory, or every large temporary costs its page faults again.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 class ActivationRequested(Exception):
@@ -125,7 +113,7 @@ def run(options: EngineOptions, others: RankProcesses | None = None) -> int:
     """Serve the parent, which this process is tied to already; returns the exit code. `others`: the other ranks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends this process
     if options.rank:
-        return _run_rank(options)
+        return run_rank(options)
     channel = ParentChannel(
         socket.socket(fileno=options.socket_fd), Address("engine", options.name, options.incarnation)
     )
@@ -144,7 +132,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
         if options.standby:
             channel.wait_for_activation()
         device = open_device(options.device)
-        joined = RankMembership() if others is None else _join(options, channel, others)
+        joined = RankMembership() if others is None else _join(options, device, channel, others)
         rooms = TransitRooms()
         # Peers map the memory file: a device's memory, or that of several ranks, they reach by the host tier alone.
         access = PeerAccess(options.progress_fd, rooms, options.node) if device.is_host and others is None else None
@@ -154,10 +142,10 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
             page.count()
             threads.adjust()
 
-        options = with_kv_bytes(options, device, beat)
-        loaded = _load(options, device, beat, joined, page.count)
+        options = with_kv_bytes(options, device, beat, joined.least)
+        loaded = load(options, device, beat, joined, page.count)
         say_memory(loaded, options, device)
-        threads.allow(checked or _check(loaded, options, beat, device))
+        threads.allow(checked or check_model(loaded, options, beat, device))
         identity = joined.shared_identity(loaded.arena.identity)
         clock = time.perf_counter
         grammars = GrammarCompiler(options.model, loaded.config.vocab, loaded.config.eos_ids)
@@ -171,7 +159,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel, others: Ran
                 rows_may_leave_segments=device.rows_may_leave_segments,
             )  # fmt: skip
         else:
-            runner = _leading_runner(loaded, options, joined, others, beat, grammars)
+            runner = leading_runner(loaded, options, device, joined, others, beat, grammars)
         beat()
     except (ModelError, ValueError, MemoryError, OSError, RankGone) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
@@ -215,116 +203,18 @@ def serve(
             time.sleep(_PEER_PAUSE_S)
 
 
-def keep_freed_memory() -> None:
-    """Large temporaries of one piece of work are memory of the next."""
-    libc = ctypes.CDLL(None)
-    for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
-        libc.mallopt(option, value)
-
-
-def _join(options: EngineOptions, channel: ParentChannel, others: RankProcesses) -> RankMembership:
+def _join(
+    options: EngineOptions, device: EngineDevice, channel: ParentChannel, others: RankProcesses
+) -> RankMembership:
     """Compute with the other ranks from now on. :raises ValueError: it cannot be done here."""
-    joined = join_ranks(options, others.shared_fd, others.is_alive)
+    check_rank_options(options)
     for each in others.sockets:
         channel.watch(each)
+    if not device.is_host:
+        others.end_process_with_them()
     others.go()
-    return joined
-
-
-def _leading_runner(
-    loaded: LoadedModel, options: EngineOptions, joined: RankMembership, others: RankProcesses,
-    beat: Callable[[], None], grammars: GrammarCompiler,
-) -> LeadingRunner:  # fmt: skip
-    """The runner of rank 0, once all ranks have loaded."""
-    assert joined.words is not None
-    kv = open_rank_kv(options.model, options.dtype, options.kv_bytes, others.arena_fds, options.kv_dtype)
-    memory = OwnMemory(RankSlab([loaded.decoder.kv, *kv], slots_by_layer(loaded.arena)), node=options.node)
-    leader = RankLeader(RankSender(others.sockets), LeadingPace(joined.words, options.ranks))
-    runner = EngineRunner(
-        loaded.decoder, loaded.slots, time.perf_counter, beat=beat, memory=memory, work_clock=_no_clock,
-        grammars=grammars, lockstep=leader,
-    )  # fmt: skip
-    return LeadingRunner(runner, leader)
-
-
-def _run_rank(options: EngineOptions) -> int:
-    """Compute what rank 0 computes, until it ends."""
-    connected = socket.socket(fileno=options.socket_fd)
-    if not connected.recv(1):
-        return 0
-    keep_freed_memory()
-    device, threads = open_device(options.device), ComputeThreadPool(options.threads)
-    joined = join_ranks(options, options.shared_fd)
-    assert joined.words is not None
-    loaded = _load(options, device, threads.adjust, joined, lambda: None)
-    threads.allow(_check(loaded, options, threads.adjust, device))
-    joined.shared_identity(loaded.arena.identity)
-    runner = EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, beat=threads.adjust, work_clock=_no_clock)
-    pace = FollowingPace(joined.words, options.rank, options.ranks)
-    try:
-        follow(runner, RankReceiver(connected), pace, threads.adjust)
-    except (EOFError, ConnectionResetError):
-        pass
-    return 0
-
-
-def _no_clock() -> float:
-    """Ranks cut work by counts: their clocks differ."""
-    return 0.0
-
-
-def _load(
-    options: EngineOptions,
-    device: EngineDevice,
-    safepoint: Callable[[], None],
-    joined: RankMembership,
-    count: Callable[[], None],
-) -> LoadedModel:
-    """`count` is a sign of life that any thread may give.
-
-    :raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
-    chosen = rank_numerics(engine_numerics(options, device), joined.collective)
-    loaded = load_model(
-        options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
-        collective=joined.collective, kv_dtype=options.kv_dtype,
-    )  # fmt: skip
-    decoder = with_chosen_prompts(options.name, device, loaded.decoder, count)
-    wanted = {digest: Path(directory) for digest, _, directory in (each.partition("=") for each in options.adapters)}
-    adapters = load_adapters(wanted, loaded.config, TORCH_DTYPES[options.dtype], device.torch_device)
-    if adapters:
-        size = f"{adapters.size_bytes / (1 << 20):.1f} MiB beside the weights"
-        print(f"dunlin engine {options.name}: LoRA adapters: {len(wanted)}, {size}", file=sys.stderr, flush=True)
-    return replace(loaded, decoder=decoder.with_adapters(adapters))
-
-
-def _check(
-    loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None], device: EngineDevice
-) -> Sequence[int]:
-    """Compute once, with KV of its own; the numbers of threads that may compute from now on.
-
-    :raises ModelError: nothing that it computes is a number.
-    :raises ValueError: the deterministic mode's promise cannot be kept here.
-    """
-    if not has_finite_logits(loaded.decoder):
-        remedy = "fetch it again" if options.dtype == "float32" else "fetch it again, or compute in float32"
-        what = f"the logits are not finite in {options.dtype}: the checkpoint is damaged, or too large for that format"
-        raise ModelError(options.model, what, remedy)
-    if options.deterministic:  # it computes one shape only, so there is nothing to warm up
-        return _deterministic_counts(loaded, options.threads)
-    warm_up(loaded.decoder, safepoint, device.warm_steps)
-    return range(1, options.threads + 1)
-
-
-def _deterministic_counts(loaded: LoadedModel, most: int) -> Sequence[int]:
-    """`most`, and one thread where that gives the same bits. :raises ValueError: see `_check`."""
-    found = {}
-    for count in sorted({1, most}):
-        torch.set_num_threads(count)
-        found[count] = determinism_self_test(loaded.decoder)
-    bits, alone = found[most], found[1]
-    if bits is None:
-        raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
-    return [1, most] if alone is not None and torch.equal(alone, bits) else [most]
+    options = replace(options, rendezvous_fd=others.rendezvous_fd)
+    return join_ranks(options, device, others.shared_fd, others.is_alive)
 
 
 def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] | None:
@@ -345,7 +235,7 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         if model is None:
             return None
         try:
-            checked = _check(model, options, channel.raise_if_activated, device)
+            checked = check_model(model, options, channel.raise_if_activated, device)
             if device.begin_segments is not None:
                 device.begin_segments(model.decoder, None)  # its library is loaded before it is needed
             return checked if model.arena.is_current() else None

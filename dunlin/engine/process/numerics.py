@@ -32,9 +32,10 @@ COMPILE_S = 900.0
 
 def with_chosen_prompts(engine: str, device: EngineDevice, decoder: Decoder, count: Callable[[], None]) -> Decoder:
     """The decoder of a model that is loaded, with what attends to prompts fastest where its device has a choice.
-    `count` is called meanwhile, by another thread.
+    `count` is called meanwhile, by another thread. Ranks, which measure each for itself and have to cut a step alike,
+    have no choice.
     """
-    if device.choose_prompts is None:
+    if device.choose_prompts is None or decoder.collective.ranks > 1:
         return decoder
     with counted(count, COMPILE_S):
         numerics, description = device.choose_prompts(decoder)

@@ -16,6 +16,8 @@ DTYPES = ("float32", "bfloat16")
 """Of weights and hidden states."""
 CANNOT_START = 2
 """The exit code of one that will never start with these options."""
+CANNOT_CONTINUE = 3
+"""The exit code of one that has failed while it served."""
 SPINS = 10_000
 """How often an OpenMP thread looks for the next parallel region before it sleeps: 0.1 to 0.5 ms, longer than the gaps
 within a step. libgomp's own choice is 30 times as long, and other threads wait for the core meanwhile.
@@ -59,6 +61,8 @@ class EngineOptions:
     """Of rank 0: the other ranks' arenas."""
     shared_fd: int = -1
     """Of the other ranks: the memory that all of them share; `socket_fd` is a socket to rank 0."""
+    rendezvous_fd: int = -1
+    """Of all ranks, where there are several: an empty memory file, by which devices find each other."""
     gpu_share: float = 0.0
     """Of the device's whole memory, for weights, KV and work space; `kv_bytes` 0: what of it is left is KV."""
     step_tokens: int = 0
@@ -73,7 +77,7 @@ class EngineOptions:
     @property
     def fds(self) -> tuple[int, ...]:
         """The descriptors that the child inherits."""
-        shared = () if self.shared_fd < 0 else (self.shared_fd,)
+        shared = [each for each in (self.shared_fd, self.rendezvous_fd) if each >= 0]
         return self.socket_fd, self.arena_fd, self.progress_fd, *self.rank_arena_fds, *shared
 
     def command(self, module: str = ENGINE_MODULE) -> list[str]:
@@ -116,6 +120,7 @@ _TYPES = {
     "ranks": int,
     "rank": int,
     "shared_fd": int,
+    "rendezvous_fd": int,
     "gpu_share": float,
     "step_tokens": int,
     "step_rows": int,

@@ -8,14 +8,14 @@ from torch import Tensor
 class Collective(Protocol):
     """Calls that every rank makes in the same order, with tensors of the same shape and dtype.
 
-    The results have the same bits at every rank. All raise RankGone where another rank has ended.
+    The results have the same bits at every rank. On the host all raise RankGone where another rank has ended.
     """
 
     rank: int
     ranks: int
 
     def all_reduce(self, part: Tensor) -> Tensor:
-        """The sum of all ranks' parts, added in the order of the ranks."""
+        """The sum of all ranks' parts, on the host added in the order of the ranks; it may be `part` itself."""
         ...
 
     def all_gather(self, part: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dunlin.engine.decoder.iteration import Safepoint
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.ranks.frames import RankSender
 from dunlin.engine.ranks.pace import LeadingPace
+from dunlin.engine.ranks.part_copies import PartCopy
 from dunlin.messages.engine import Close, Discard, Interrupt, Open, Resume, Step, Transfer, TransferDone, Unsupported
 
 Event = Any
@@ -17,16 +18,33 @@ SHARED = (Open, Close, Step, Interrupt, Resume, Discard, Transfer)
 class RankLeader:
     """See `Lockstep`."""
 
+    is_alone = False
+
     def __init__(self, sender: RankSender, pace: LeadingPace) -> None:
         self._sender = sender
         self._pace = pace
+        self._is_in_turn = False
 
     def begin_turn(self, landed: Sequence[Event]) -> None:
         self.tell_landed(landed)
         self._sender.tell_work()
+        self._is_in_turn = True
 
     def passed(self, pause: bool) -> bool:
         return self._pace.passed(pause)
+
+    def end_turn(self) -> None:
+        self._is_in_turn = False
+
+    def agree(self, wanted: bool) -> bool:
+        """What is not wanted is a stop for a moment."""
+        return not self._pace.passed(not wanted)
+
+    def tell_copy(self, copy: PartCopy) -> None:
+        """All copy at once: the others wait for what they are told, in a turn at the safepoint that is reached."""
+        self._sender.tell_copy(copy)
+        if self._is_in_turn:
+            self._pace.copy_here()
 
     def tell(self, message: Any) -> None:
         """A command was taken in."""

@@ -16,6 +16,11 @@ ROOMS = 2
 """A rank that writes piece n has all parts of piece n-1, so every rank has read piece n-2, which lay in this room."""
 
 
+def staging_offset(ranks: int) -> int:
+    """Where the memory file goes on behind what sums take."""
+    return WORDS_BYTES + ranks * ROOMS * ROOM_BYTES
+
+
 class SharedMemoryCollective:
     """See `Collective`. `fd` is the memory file of the `words`, new when the first rank opens it; the first `ranks` of
     them count the pieces that each has written.

@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def settings(source: str = "--set", **given: Any) -> Settings:
     names = {"memory": MEMORY, "device": DEVICE, "share": SHARE, "model": "cluster.model"}
-    names["slots"] = "instance.kv_cache.max_slots"
+    names |= {"slots": "instance.kv_cache.max_slots", "ranks": "instance.engine.ranks"}
     return resolve(TABLES, [Given(names[name], value, source) for name, value in given.items()])
 
 
@@ -51,6 +51,12 @@ def test_instances_on_one_gpu_divide_its_share(device: str, instances: int, gpus
     assert (
         found is None or found.source == f"dunlin up: 0.9, divided by {round(0.9 / found.value)} instances on one GPU"
     )
+
+
+@pytest.mark.parametrize(("instances", "gpus", "share"), [(2, 4, None), (3, 4, 0.45), (1, 2, None), (2, 2, 0.45)])
+def test_instances_of_several_ranks_take_as_many_gpus(instances: int, gpus: int, share: float | None) -> None:
+    found = divided_share(settings(device="cuda", ranks=2), instances, gpus)
+    assert (found and found.value) == (share and pytest.approx(share))
 
 
 def test_a_share_that_was_given_is_divided_and_not_where_something_else_says_how_much() -> None:

@@ -177,6 +177,14 @@ def test_a_model_that_does_not_divide_is_said_before_anything_starts(tmp_path: P
         preflight.check_options(options({"cluster.model": model, "instance.engine.ranks": 4}))
 
 
+def test_too_few_gpus_for_the_ranks_are_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "gpu_names", lambda: ("A100", "A100"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    asked = options({"instance.engine.device": "cuda:1", "instance.engine.ranks": 2})
+    with pytest.raises(LaunchError, match=r"--tp 2 --device cuda:1: 2 ranks take a GPU each, from cuda:1 on: 2 are"):
+        preflight.check_options(asked)
+
+
 def test_nixl_where_there_is_none_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dunlin.transport.one_sided.nixl_agent.is_installed", lambda: False)
     with pytest.raises(

@@ -2,7 +2,15 @@
 
 import pytest
 
-from dunlin.engine.device.names import DeviceNameError, check_device_name, device_kind, device_of, granule_bytes
+from dunlin.engine.device.names import (
+    DeviceNameError,
+    check_device_name,
+    device_kind,
+    device_of,
+    granule_bytes,
+    lacking_gpus,
+    rank_device,
+)
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:0", "cuda:12", "interpret"])
@@ -20,6 +28,15 @@ def test_instances_take_gpus_in_turn_unless_one_is_named() -> None:
     assert [device_of("cuda", instance, 2) for instance in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     assert [device_of(name, 5, 2) for name in ("cuda:1", "cpu", "interpret")] == ["cuda:1", "cpu", "interpret"]
     assert device_of("cuda", 1, 0) == "cuda", "the engine says that there is none"
+
+
+def test_ranks_take_gpus_that_follow_each_other() -> None:
+    assert [device_of("cuda", instance, 5, 2) for instance in range(3)] == ["cuda:0", "cuda:2", "cuda:0"]
+    assert device_of("cuda", 1, 1, 2) == "cuda"
+    assert [rank_device("cuda:4", rank) for rank in (1, 2)] == ["cuda:5", "cuda:6"]
+    assert [rank_device(name, 1) for name in ("cuda", "cpu", "interpret")] == ["cuda:1", "cpu", "interpret"]
+    assert lacking_gpus("cuda:2", 2, 3) == "2 ranks take a GPU each, from cuda:2 on: 3 are here, numbered from 0"
+    assert [lacking_gpus(*each) for each in (("cuda:1", 2, 3), ("cpu", 2, 0), ("cuda", 1, 0))] == [""] * 3
 
 
 def test_kinds_and_their_granules() -> None:

@@ -19,8 +19,7 @@ from dunlin.engine.decoder.loading.weight_sources import CheckpointSource
 from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.engine.process.main import CANNOT_CONTINUE
-from dunlin.engine.process.options import CANNOT_START, SPINS, EngineOptions, parse_options
+from dunlin.engine.process.options import CANNOT_CONTINUE, CANNOT_START, SPINS, EngineOptions, parse_options
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.messages.engine import (
     Close,
@@ -303,7 +302,7 @@ def test_a_rehearsal_counts_unless_the_arena_changed_meanwhile(model: Path, monk
                     raise ModelError(model, "nothing is a number", "-")
                 return range(1, 3)
 
-            monkeypatch.setattr(main, "_check", check)
+            monkeypatch.setattr(main, "check_model", check)
             if faulty and not changes:
                 with pytest.raises(ModelError, match="nothing is a number"):
                     main._rehearse(running.options, channel)

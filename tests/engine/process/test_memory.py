@@ -47,6 +47,26 @@ def test_what_was_told_is_taken_where_it_fits(model: Path) -> None:
         with_kv_bytes(told, device(9, 128), nothing, wait_s=0.0)
 
 
+def test_ranks_have_a_device_each_and_the_least_that_one_of_them_has(model: Path) -> None:
+    """Each counts its own part of the weights."""
+    others, heard = iter((30 * MIB, 500 * MIB)), []
+
+    def least(own: int) -> int:
+        heard.append(own)
+        return min(own, next(others))
+
+    options = replace(OPTIONS, model=model, ranks=2, rank=1)
+    found = [with_kv_bytes(options, device(500, 512), nothing, least).kv_bytes for _ in range(2)]
+    assert found == [60 * MIB, 2 * heard[1]]
+    alone = with_kv_bytes(replace(OPTIONS, model=model), device(500, 512), nothing).kv_bytes
+    whole = model_sizes(load_config(model), 4, 1 << 16).weights_bytes
+    assert heard[1] > alone + whole // 4, "half of the layers' weights, and narrower work"
+    told = replace(options, kv_bytes=16 * MIB)
+    assert with_kv_bytes(told, device(9, 128), nothing, wait_s=0.0) == told, "8 MiB here"
+    with pytest.raises(TooLittleMemory):
+        with_kv_bytes(told, device(8, 128), nothing, wait_s=0.0)
+
+
 def test_what_was_loaded_is_said(model: Path) -> None:
     loaded = load(model, kv_bytes=3 * MIB)
     told = memory_text(loaded, cpu_device())

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.engine.process.main import CANNOT_CONTINUE
-from dunlin.engine.process.options import EngineOptions
-from dunlin.engine.ranks.membership import join_ranks
+from dunlin.engine.process.options import CANNOT_CONTINUE, EngineOptions
+from dunlin.engine.ranks.membership import check_rank_options
 from dunlin.messages.engine import (
     Close,
     EngineFailed,
@@ -153,11 +152,10 @@ def test_no_rank_outlives_the_first(model: Path) -> None:
     ("options", "said"),
     [
         ({"deterministic": True}, "the deterministic mode has the bits of one rank"),
-        ({"device": "interpret"}, "2 ranks compute on the CPU, not on interpret"),
         ({"adapters": ("0=x",)}, "adapters are computed by one rank"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused(model: Path, options: dict[str, Any], said: str) -> None:
     values = {"ranks": 2, "kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": 1, **options}
     with pytest.raises(ValueError, match=said):
-        join_ranks(EngineOptions(model, socket_fd=-1, arena_fd=-1, progress_fd=-1, **values), -1)
+        check_rank_options(EngineOptions(model, socket_fd=-1, arena_fd=-1, progress_fd=-1, **values))

@@ -1,6 +1,9 @@
 """Two ranks stop together wherever rank 0 says so, and compute what they would have computed undisturbed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 from dunlin.engine.execution.limits import RunnerLimits
+from dunlin.engine.transfer.transfer_queue import TransferLimits
 from dunlin.messages.engine import Close, Interrupt, Interrupted, StepDone, TransferDone
 from dunlin.messages.types import SamplingParams, TransferKind, TransferStatus, Verdict, i64
 from tests.engine.build import load, make_checkpoint
@@ -18,6 +22,7 @@ from tests.engine.execution.running import KV_BYTES_PER_TOKEN, make_move, make_r
 from tests.engine.ranks.runners import RankedRunner
 
 LIMITS = RunnerLimits(response_s=0.0, piece_tokens=16, piece_columns=64)
+FEW_SLOTS = TransferLimits(chunk_bytes=300, turn_bytes=1500, turn_share=0.0)
 LONG = [3 + 7 * at % 500 for at in range(120)]
 
 
@@ -26,9 +31,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture
-def engine(directory: Path) -> Iterator[RankedRunner]:
-    made = RankedRunner(directory, LIMITS)
+@pytest.fixture(params=["on the host", "on devices"])
+def engine(directory: Path, request: pytest.FixtureRequest) -> Iterator[RankedRunner]:
+    made = RankedRunner(directory, LIMITS, on_devices=request.param == "on devices")
     yield made
     made.close()
 
@@ -91,9 +96,12 @@ def test_tokens_are_those_of_one_rank(directory: Path, engine: RankedRunner) -> 
 @pytest.mark.parametrize("seed", range(4))
 def test_stops_anywhere_change_no_text(directory: Path, engine: RankedRunner, seed: int) -> None:
     """In the deterministic mode, so the bits of what goes on are the same; many stops fall into one prompt."""
+    found = texts(engine, Random(seed))
     undisturbed = RankedRunner(directory, LIMITS)
-    assert texts(engine, Random(seed)) == texts(undisturbed)
+    expected = texts(undisturbed)
     undisturbed.close()
+    assert found.tokens == expected.tokens
+    assert found.logprobs == expected.logprobs
 
 
 def test_rows_that_leave_for_good_leave_at_all_ranks(engine: RankedRunner) -> None:
@@ -146,3 +154,29 @@ def test_regions_have_the_bytes_of_one_rank_and_come_back(
     assert [list(event.dropped) for event in done] == [[2], []]
     (expected,) = [event.token for event in tell(one, Close(1), opened(4, PROMPT), make_step(9, (4, 0, 10, 90)))]
     assert done[1].token == expected
+
+
+def test_regions_are_copied_beside_a_prompt(directory: Path, tmp_path: Path) -> None:
+    """At its safepoints, where the other rank waits for what it is told; some of them stop the step as well."""
+    contents = []
+    for on_devices in (False, True):
+        engine = RankedRunner(directory, replace(LIMITS, transfers=FEW_SLOTS), on_devices=on_devices)
+        tier = tier_of(tmp_path)
+        tell(engine, map_host(tier), opened(1, PROMPT), make_step(1, (1, 0, 10, 20)), opened(2, LONG))
+        assert engine.receive(make_step(2, (2, 0, 120, 100))) == []
+        assert engine.work(lambda: True) == [], "it stands at the first safepoint"
+        moves = [make_move(ticket, TransferKind.SLAB_TO_HOST, 1, 9, (20, 9)) for ticket in (1, 2)]
+        assert [event for move in moves for event in engine.receive(move)] == []
+        events: list[Any] = []
+        stops = cycle((False, True))
+        while engine.busy:
+            events += engine.work(partial(next, stops))
+        kinds = [type(event) for event in events]
+        assert kinds == [TransferDone, TransferDone, StepDone], "they are done before the step"
+        assert [event.status for event in events[:2]] == [TransferStatus.OK] * 2
+        assert events[0].checksum == events[1].checksum
+        contents.append(tier.read_bytes()[4096:][: events[0].moved_bytes])
+        tokens = [event.token for event in tell(engine, make_step(3, (2, 120, 121, 220)))]
+        contents.append(bytes(str(tokens), "ascii"))
+        engine.close()
+    assert contents[:2] == contents[2:]

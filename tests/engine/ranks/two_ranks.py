@@ -3,11 +3,16 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loading.loader import LoadedModel, load_model
+from dunlin.engine.decoder.memory.arena import FILE_MEMORY
+from dunlin.engine.device.base import EngineDevice
 from dunlin.engine.ranks.collective import Collective
 from dunlin.engine.ranks.numerics import rank_numerics
 from dunlin.engine.ranks.shared_memory import SharedMemoryCollective
@@ -35,13 +40,25 @@ def load_ranks(directory: Path, ranks: int = 2, **options: Any) -> list[LoadedMo
 
 
 def load_parts(
-    directory: Path, joined: Sequence[Collective], *, deterministic: bool = False, dtype: str = "float32"
+    directory: Path,
+    joined: Sequence[Collective],
+    *,
+    deterministic: bool = False,
+    dtype: str = "float32",
+    devices: Sequence[EngineDevice] | None = None,
 ) -> list[LoadedModel]:
-    """The part of each rank."""
+    """The part of each rank; on `devices` tokens are chosen there."""
     chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics(FAST_BACKEND, ROW_KERNELS)
+    if devices is not None:
+        device_sampling = pytest.importorskip(
+            "dunlin.engine.decoder.sampling.device_sampling", exc_type=ModuleNotFoundError
+        )
+        chosen = replace(chosen, choose=device_sampling.choose_on_device)
     return [
         load_model(
-            directory, dtype, 8 << 20, rank_numerics(chosen, each), os.memfd_create("test-arena"), collective=each
+            directory, dtype, 8 << 20, rank_numerics(chosen, each, on_device=devices is not None),
+            os.memfd_create("test-arena"), source=FILE_MEMORY if devices is None else devices[each.rank].memory,
+            collective=each,
         )
         for each in joined
-    ]
+    ]  # fmt: skip

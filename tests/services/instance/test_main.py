@@ -6,6 +6,7 @@ import pytest
 
 from dunlin.config.errors import ConfigError
 from dunlin.engine.decoder.memory.layer_layout import GRANULE_BYTES
+from services.instance import __main__ as instance
 from services.instance.__main__ import engine_settings
 from services.instance.process_config import InstanceProcessConfig
 from tests.engine.build import make_checkpoint
@@ -37,3 +38,12 @@ def test_what_ranks_cannot_compute_is_refused(model: str, tmp_path: Path) -> Non
         engine_settings(config(model, 4), tmp_path)
     with pytest.raises(ConfigError, match=r"instance.engine.ranks: adapters are computed by one rank, not by 2"):
         engine_settings(config(model, 2), tmp_path, adapters={"a": "/a"})
+
+
+def test_the_ranks_of_an_instance_have_gpus_that_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "gpu_names", lambda: ("A", "A", "A", "A"))
+    assert [instance.own_device("cuda", f"instance-{number}", ranks=2) for number in range(3)] == [
+        "cuda:0", "cuda:2", "cuda:0",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"engine.ranks: 2 ranks take a GPU each, from cuda:3 on: 4 are here"):
+        instance.own_device("cuda:3", "instance-0", ranks=2)

@@ -11,7 +11,6 @@ from services.instance.process_config import EngineConfig
     ("chosen", "said"),
     [
         ({"ranks": 2, "deterministic": True}, "deterministic computes with one rank, not with 2"),
-        ({"ranks": 2, "device": "cuda:0"}, "2 ranks compute on the CPU, not on cuda:0"),
         ({"ranks": 9}, "ranks"),
         ({"dtype": "bf16", "deterministic": True}, "deterministic computes in fp32, not bf16"),
         ({"kv_dtype": "fp8", "deterministic": True}, "deterministic keeps KV in fp32, not fp8"),

@@ -24,13 +24,13 @@ class DeviceChoices:
 
     def __init__(self, logits: Tensor, draws: Sequence[SamplingInput], chosen: Tensor) -> None:
         """`chosen` `[2, rows]` int64: tokens, and whether there is one."""
-        self._chosen = chosen
+        self.chosen = chosen
         self._logits = logits
         self._draws = draws
         self._copy = HostCopy(chosen)
 
     def following(self, rows: Sequence[int]) -> Tensor:
-        return rows_at(self._chosen[0], rows)
+        return rows_at(self.chosen[0], rows)
 
     def read(self) -> list[SampledToken | None]:
         rows = enumerate(zip(*self._copy.read().tolist(), strict=True))
