@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.gpu.driver import GREEDY, EngineDriver
 from benchmarks.gpu.plan import GpuPlan
 from benchmarks.gpu.random_model import random_tokens
+from benchmarks.gpu.ranks import can_compare, compare_ranks
 from benchmarks.gpu.results import Results
 from dunlin.engine.attention.base import local_row, run_pass
 from dunlin.engine.attention.fused import FusedAttention
@@ -80,7 +81,15 @@ class EqualityPart:
             "interrupts": self.interrupts,
             "layers dropped and restored": self.remap,
             "regions out and back": self.copies,
+            "two ranks": self.ranks,
         }
+
+    def ranks(self) -> None:
+        """Processes of their own: where there are two devices."""
+        if not can_compare(self.device):
+            self.results.skipped.append(f"two ranks: {self.device.name} and the next one are wanted")
+            return
+        compare_ranks(self.plan, self.device, self.results, self.directory, self._kv_bytes, self.prompts)
 
     def attention(self) -> None:
         """The kernel beside torch's on the CPU, over scattered slots, in both dtypes."""
