@@ -5,14 +5,15 @@ from typing import Literal
 
 import instructor
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from benchmarks.clients.drivers.checks import KEY, MESSAGES, SCHEMA_TOKENS, Checks
 
 
 class Bird(BaseModel):
-    """What is asked for."""
+    """What is asked for: nothing beside it, or a model without sense adds to it for ever."""
 
+    model_config = ConfigDict(extra="forbid")
     colour: Literal["grey", "red"]
 
 

@@ -27,9 +27,11 @@ def load(
     joined: RankMembership,
     count: Callable[[], None],
 ) -> LoadedModel:
-    """`count` is a sign of life that any thread may give.
+    """The model of these options, or this rank's part of it. Passes a `safepoint` after each layer; `count` is a sign
+    of life that any thread may give.
 
-    :raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
+    :raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused.
+    """
     chosen = rank_numerics(engine_numerics(options, device), joined.collective, on_device=not device.is_host)
     loaded = load_model(
         options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint, source=device.memory,
@@ -63,7 +65,7 @@ def check_model(
 
 
 def _deterministic_counts(loaded: LoadedModel, most: int) -> Sequence[int]:
-    """`most`, and one thread where that gives the same bits. :raises ValueError: see `_check`."""
+    """`most`, and one thread where that gives the same bits. :raises ValueError: see `check_model`."""
     found = {}
     for count in sorted({1, most}):
         torch.set_num_threads(count)

@@ -4,6 +4,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from dunlin.engine.decoder.loading.loader import LoadedModel, open_rank_kv
 from dunlin.engine.device.base import EngineDevice
@@ -69,21 +70,19 @@ def run_rank(options: EngineOptions) -> int:
     if not connected.recv(1):
         return 0
     try:
-        follower, runner, beat, pacer = _start(options, connected)
+        follow = _join_and_load(options, connected)
     except (ModelError, ValueError, MemoryError, OSError) as error:
         print(f"dunlin engine {options.name}: rank {options.rank} cannot start: {error}", file=sys.stderr, flush=True)
         return CANNOT_START
     try:
-        follower.follow(runner, beat, pacer)
+        follow()
     except (EOFError, ConnectionResetError):
         pass
     return 0
 
 
-def _start(
-    options: EngineOptions, connected: socket.socket
-) -> tuple[RankFollower, EngineRunner, Callable[[], None], Pacer]:
-    """What follows, what it moves, what to call now and then, and what bounds how far ahead of its device it is."""
+def _join_and_load(options: EngineOptions, connected: socket.socket) -> Callable[[], None]:
+    """What follows rank 0 from then on; see `RankFollower.follow`."""
     keep_freed_memory()
     device, threads = open_device(options.device), ComputeThreadPool(options.threads)
     joined = join_ranks(options, device, options.shared_fd)
@@ -95,7 +94,7 @@ def _start(
     copier = None if device.is_host else _copier(loaded, device, joined)
     pace = FollowingPace(joined.words, options.rank, options.ranks)
     follower = RankFollower(RankReceiver(connected), pace, None if copier is None else copier.copy)
-    return follower, _runner(loaded, device, threads.adjust, follower), threads.adjust, device.pacer
+    return partial(follower.follow, _runner(loaded, device, threads.adjust, follower), threads.adjust, device.pacer)
 
 
 def _runner(
