@@ -11,16 +11,16 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.gpu.driver import GREEDY
 from benchmarks.gpu.plan import GpuPlan
 from benchmarks.gpu.results import Results
 from cli.profiling.engine_process import EngineProcess, ProbeOptions
 from dunlin.engine.device.base import EngineDevice
 from dunlin.messages.engine import Open, Step, StepDone
-from dunlin.messages.types import SamplingParams, i8, i32, i64
+from dunlin.messages.types import i8, i32, i64
 
 PART = "a: two ranks"
 RANKS = 2
-GREEDY = SamplingParams(temperature=0.0)
 
 
 def can_compare(device: EngineDevice) -> bool:
@@ -34,7 +34,7 @@ def compare_ranks(
     plan: GpuPlan, device: EngineDevice, results: Results, directory: Path, kv_bytes: int, prompts: Sequence[list[int]]
 ) -> None:
     """Greedy texts of the model in `directory`, in float32, and the median of their decode steps in seconds."""
-    texts, seconds = [], []
+    texts = []
     for ranks in (1, RANKS):
         options = ProbeOptions(directory, RANKS * kv_bytes, device=device.name, ranks=ranks)
         process = EngineProcess(options)
@@ -43,7 +43,6 @@ def compare_ranks(
         finally:
             process.close()
         texts.append(found)
-        seconds.append(took_s)
         results.put(PART, f"decode step of {len(prompts)} rows, {ranks} ranks, s", took_s)
     results.put(PART, "texts: equal", texts[0] == texts[1])
     results.expect(texts[0] == texts[1], f"texts of one rank and of {RANKS} differ: {texts}")

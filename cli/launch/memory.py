@@ -8,7 +8,7 @@ from cli.launch.options import UpOptions
 from dunlin.config.errors import ConfigError
 from dunlin.config.resolve import Settings
 from dunlin.config.sources import Given
-from dunlin.engine.device.names import CUDA, device_kind, granule_bytes
+from dunlin.engine.device.names import CUDA, device_kind, device_number, granule_bytes
 from dunlin.messages.fleet import FleetStatus
 from dunlin.model.builtin import PREFIX, models_folder, resolve_model
 from dunlin.model.config import ModelConfig, load_config
@@ -98,6 +98,5 @@ def _limit(settings: Settings) -> str:
         return f"--memory {size_text(settings[_MEMORY])}"
     if not takes_share(settings):
         return ""
-    number = int(settings[_DEVICE].partition(":")[2] or 0)
     whose = "the GPU's" if settings[_RANKS] == 1 else f"each of {settings[_RANKS]} GPUs'"
-    return f"{settings[SHARE]:.2g} of {whose} {size_text(gpu_memory_bytes(number))}"
+    return f"{settings[SHARE]:.2g} of {whose} {size_text(gpu_memory_bytes(device_number(settings[_DEVICE])))}"

@@ -20,6 +20,7 @@ from dunlin.engine.device.names import (
     DeviceNameError,
     check_device_name,
     device_kind,
+    device_number,
     lacking_gpus,
 )
 from dunlin.limits import MOST_NAME_CHARACTERS
@@ -101,7 +102,7 @@ def _check_device(device: str, deterministic: bool, ranks: int) -> None:
         raise LaunchError(f"--device {device}: this installation lacks {packages}: pip install 'dunlin[server,gpu]'")
     if device_kind(device) != CUDA:
         return
-    number, gpus = int(device.partition(":")[2] or 0), gpu_names()
+    number, gpus = device_number(device), gpu_names()
     if number >= len(gpus):
         found = ", ".join(f"{at} ({name})" for at, name in enumerate(gpus)) or "none (see nvidia-smi)"
         raise LaunchError(f"--device {device}: the driver finds these GPUs: {found}; --device cpu needs none")

@@ -17,7 +17,7 @@ from dunlin.engine.device.device_arena import DeviceMemory
 from dunlin.engine.device.host_driver import HostMemoryDriver
 from dunlin.engine.device.kv_access import DeviceKvAccess
 from dunlin.engine.device.memory_driver import CudaMemoryDriver
-from dunlin.engine.device.names import INTERPRET
+from dunlin.engine.device.names import INTERPRET, device_number
 from dunlin.engine.device.pacing import CudaMark, CudaPacer, HostPacer
 from dunlin.engine.device.room import CUDA_CONTEXT_BYTES, CUDA_LIBRARY_BYTES, DeviceRoom
 from dunlin.engine.device.staging import CudaStaging, HostStaging
@@ -34,7 +34,7 @@ def cuda_device(name: str) -> EngineDevice:
 
     :raises DeviceUnavailable: there is none, or a package that it takes is missing.
     """
-    device = torch.device("cuda", int(name.partition(":")[2] or 0))
+    device = torch.device("cuda", device_number(name))
     _check_cuda(device)
     torch.cuda.set_device(device)
     torch.empty(1, device=device)  # makes the context that the driver's calls are for

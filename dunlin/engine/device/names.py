@@ -26,6 +26,11 @@ def device_kind(name: str) -> str:
     return name.partition(":")[0]
 
 
+def device_number(name: str) -> int:
+    """Which GPU of this machine a name means; `cuda` alone is the first."""
+    return int(name.partition(":")[2] or 0)
+
+
 def granule_bytes(name: str) -> int:
     """Of a granule of the device's memory: what CUDA's driver says of every GPU so far, and of memory files."""
     return 2 << 20 if device_kind(name) == CUDA else 1 << 16
@@ -44,14 +49,14 @@ def rank_device(name: str, rank: int) -> str:
     """
     if device_kind(name) != CUDA:
         return name
-    return f"{CUDA}:{int(name.partition(':')[2] or 0) + rank}"
+    return f"{CUDA}:{device_number(name) + rank}"
 
 
 def lacking_gpus(name: str, ranks: int, devices: int) -> str:
     """Why an engine of `ranks`, the first of which has the device `name`, finds too few of `devices` GPUs; empty: it
     does not.
     """
-    first = int(name.partition(":")[2] or 0)
+    first = device_number(name)
     if device_kind(name) != CUDA or first + ranks <= devices or ranks == 1:
         return ""
     return f"{ranks} ranks take a GPU each, from {CUDA}:{first} on: {devices} are here, numbered from 0"
@@ -68,5 +73,5 @@ def computed_by(name: str) -> str:
         return processor_name()
     if device_kind(name) == INTERPRET:
         return f"{INTERPRET} on {processor_name()}"
-    number, gpus = int(name.partition(":")[2] or 0), gpu_names()
+    number, gpus = device_number(name), gpu_names()
     return gpus[number] if number < len(gpus) else name
